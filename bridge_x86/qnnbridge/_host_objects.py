@@ -85,7 +85,7 @@ class HostObject:
         """
         from qnnbridge_protocol.values import Decoder
 
-        header, buffers = _message(arguments, values)
+        header, buffers = object_message(arguments, values)
         header |= {"op": "object.call", "operation": operation, "objects": self.numbers_of(objects)}
         frame = self.forward(header, buffers, timeout_s, on_deadline, context, on_sent, on_news, functions or {})
         decoder = Decoder(frame.buffers)
@@ -166,7 +166,7 @@ def create_object(
     on_news: Callable[[Frame], None] | None = None,
 ) -> tuple[HostObject, Any]:
     """Make an object of this kind; the object and the host's facts of it. Parameters as of `HostObject.call`."""
-    header, buffers = _message(arguments, values)
+    header, buffers = object_message(arguments, values)
     header |= {"op": "object.create", "kind": kind}
     made, frame = forward_creation(host, header, buffers, objects, timeout_s, on_deadline, context, on_news)
     return made, frame.header.get("result")
@@ -220,7 +220,10 @@ def numbers_in(host: Host, generation: int, objects: Sequence[HostObject]) -> li
     return [one.number for one in objects]
 
 
-def _message(arguments: Mapping[str, Any] | None, values: Sequence[Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
+def object_message(
+    arguments: Mapping[str, Any] | None, values: Sequence[Any]
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """The header's part of a request on an object, and its buffers."""
     header: dict[str, Any] = {"arguments": dict(arguments or {})}
     if not values:
         return header, ()
@@ -270,4 +273,4 @@ def _lost(kind: str) -> StateLost:
     )
 
 
-__all__ = ["HostObject", "ObjectReply", "create_object", "forward_creation"]
+__all__ = ["HostObject", "ObjectReply", "create_object", "forward_creation", "object_message"]

@@ -42,10 +42,17 @@ def _model_package_options() -> ObjectKind:
     return MODEL_PACKAGE_OPTIONS
 
 
+def _genai_model() -> ObjectKind:
+    from qnnbridge_host.genai.kinds import MODEL
+
+    return MODEL
+
+
 KINDS: Final[Mapping[str, Callable[[], ObjectKind]]] = {
     "AdapterFormat": _adapter_format,
     "ModelCompiler": _model_compiler,
     "ModelPackage": _model_package,
     "ModelPackageContext": _model_package_context,
     "ModelPackageOptions": _model_package_options,
+    "GenaiModel": _genai_model,
 }

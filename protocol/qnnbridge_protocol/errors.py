@@ -33,7 +33,11 @@
     │   ├── CompiledModelRefused     a compiled model where only an original one can be worked on
     │   ├── ContextUnusable          a compiled model that cannot run here, or whose files are not whole
     │   ├── CompileFailed            compiling for QNN gave no usable result
-    │   └── NumbersDiffer            the numbers are not those of the CPU
+    │   ├── NumbersDiffer            the numbers are not those of the CPU
+    │   └── GenerationError          generation of text; also a RuntimeError
+    │       ├── GenerationFolderInvalid  the model's folder lacks a file, or one is damaged
+    │       ├── GenerationUnsupported    this model, or this release of onnxruntime-genai, cannot do it
+    │       └── PromptRefused            the prompt is empty, too long, or has no tokens of the model
     ├── OrtError                     what ONNX Runtime raised: its fifteen classes by their own names
     │   └── DeviceReset, EPFail, EngineError, Fail, InvalidArgument, InvalidGraph, InvalidProtobuf,
     │       ModelLoadCanceled, ModelLoaded, ModelRequiresCompilation, NoModel, NoSuchFile, NotFound,
@@ -305,6 +309,27 @@ class NumbersDiffer(ModelError):
     """A session computes other numbers than the CPU. ``details["numbers"]`` has the report."""
 
     code = "model.NumbersDiffer"
+    retry: Retry = "pointless"
+
+
+class GenerationError(ModelError, RuntimeError):
+    """What onnxruntime-genai reported; it raises RuntimeError itself."""
+
+    code = "generation.Error"
+
+
+class GenerationFolderInvalid(GenerationError):
+    code = "generation.FolderInvalid"
+    retry: Retry = "pointless"
+
+
+class GenerationUnsupported(GenerationError):
+    code = "generation.Unsupported"
+    retry: Retry = "pointless"
+
+
+class PromptRefused(GenerationError):
+    code = "generation.PromptRefused"
     retry: Retry = "pointless"
 
 

@@ -62,7 +62,14 @@ PURE_MAY_IMPORT = {*sys.stdlib_module_names, "filelock", "platformdirs", "qnnbri
 # Calls of the operating system that the standard library lacks.
 PURE_PLATFORM = "qnnbridge_host._platform"
 
-PUBLIC_MODULES = {"qnnbridge", "qnnbridge.aio", "qnnbridge.dropin", "qnnbridge.errors", "qnnbridge.futures"}
+PUBLIC_MODULES = {
+    "qnnbridge",
+    "qnnbridge.aio",
+    "qnnbridge.dropin",
+    "qnnbridge.errors",
+    "qnnbridge.futures",
+    "qnnbridge.genai",
+}
 # It has the modules that onnxruntime has.
 MIMICRY = "qnnbridge.ort"
 # The session for asyncio has the name of the session.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
 
 # Operations that enter native code in the phase "running".
-RUNNING = ("session.run", "session.set_ep_dynamic_options")
+RUNNING = ("session.run", "session.set_ep_dynamic_options", "genai.step")
 
 # What the host declares for itself when it waits for work.
 NOT_BUSY = (None, "ready")

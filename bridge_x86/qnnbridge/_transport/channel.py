@@ -81,6 +81,8 @@ class Channel:
         self._greeting: Frame | None = None
         self._retired = False
         self._said_goodbye = False
+        # Calls whose answers come in parts; the others keep room (see `ReplyStream`).
+        self.stream_room = threading.Semaphore(hello.limits.max_in_flight // 2)
         self.requests = OpenRequests()
         # Requests whose answers are not needed.
         self.one_way = OneWayRequests(self._send_lock, self._write_one_way)
@@ -253,7 +255,9 @@ class Channel:
         try:
             if on_sent is not None:
                 on_sent(request_id)
-            return self._await(waiter, deadline)
+            answer = self._await(waiter, deadline)
+            assert answer is not None
+            return answer
         except ChannelFailed as failure:
             failure.request_id = request_id
             raise
@@ -403,13 +407,14 @@ class Channel:
 
     # --- waiting ---
 
-    def _await(self, waiter: Waiter, deadline: float | None) -> Frame:
-        while waiter.answer is None:
+    def _await(self, waiter: Waiter, deadline: float | None) -> Frame | None:
+        """The answer; ``None`` if there is news before it."""
+        while waiter.answer is None and not waiter.news:
             if self.requests.failure is not None:
                 raise self.requests.failure.again()
             if self._lead.acquire(blocking=False):
                 try:
-                    while waiter.answer is None and not self.failed:
+                    while waiter.answer is None and not waiter.news and not self.failed:
                         self._read(deadline)
                 finally:
                     self._lead.release()

@@ -190,12 +190,14 @@ class ChannelInUse(Protocol):
 class Waiter:
     """One caller that waits for one answer."""
 
-    __slots__ = ("answer", "on_news", "wakeup")
+    __slots__ = ("answer", "news", "on_news", "wakeup")
 
     def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
         """on_news: given each PHASE, EVENT and CALL_BACK frame of the request by the thread that reads it; must not
         wait."""
         self.answer: Frame | None = None
+        # EVENT frames that the caller has to take before it waits on. Empty for callers that only want the answer.
+        self.news: collections.deque[Frame] | tuple[()] = ()
         self.on_news = on_news
         self.wakeup = threading.Lock()
         self.wakeup.acquire()

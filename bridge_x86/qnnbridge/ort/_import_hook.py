@@ -82,6 +82,7 @@ def _made() -> str:
     files = {
         os.path.join("onnxruntime", "__init__.py"): _MODULE,
         os.path.join("onnxruntime_qnn", "__init__.py"): _MODULE,
+        os.path.join("onnxruntime_genai", "__init__.py"): _MODULE,
         os.path.join(f"onnxruntime-{version or '0'}.dist-info", "METADATA"): metadata_text(),
     }
     for name, text in files.items():
@@ -135,8 +136,12 @@ def _is_ours(file: str) -> bool:
     return file.startswith("<frozen ") or any(file.startswith(folder + os.sep) for folder in folders)
 
 
-# The package, and the one that onnxruntime-qnn 2.x adds to it.
-_NAMES = {"onnxruntime": "qnnbridge.ort", "onnxruntime_qnn": "qnnbridge.ort._qnn_package"}
+# The package, the one that onnxruntime-qnn 2.x adds to it, and that of onnxruntime-genai.
+_NAMES = {
+    "onnxruntime": "qnnbridge.ort",
+    "onnxruntime_qnn": "qnnbridge.ort._qnn_package",
+    "onnxruntime_genai": "qnnbridge.genai",
+}
 
 
 class AlreadyImported(ImportError):

@@ -74,6 +74,10 @@ class OrtEngine:
             "ort_folder": os.path.dirname(str(self._ort.__file__)),
         }
 
+    def qnn_library(self) -> str | None:
+        """The file of the QNN execution provider; ``None`` if it is built in, or there is none."""
+        return getattr(self._qnn, "library", None)
+
     def set_seed(self, seed: int) -> None:
         """The seed of random operators, in sessions that are made from now on."""
         self._ort.set_seed(seed)

@@ -2,7 +2,7 @@
 
 Every attribute of ONNX Runtime 1.32 that can cross a process is carried. Attributes are checked by name and type,
 because pybind11 answers a wrong one with a page of signatures. A built object belongs to one session creation or to
-one run. `Adapters` belongs to one session and may be used by any thread.
+one run. `LoadedAdapters` belongs to one session and may be used by any thread.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def without_side_effects(spec: SessionSpec, entries: Mapping[str, str]) -> tuple
     return dataclasses.replace(spec, options=options), kept
 
 
-class Adapters:
+class LoadedAdapters:
     """LoRA adapters, loaded once and kept as long as their file is the same. Any thread."""
 
     def __init__(self, ort: Any) -> None:
@@ -155,7 +155,7 @@ class Adapters:
             return adapter
 
 
-def build_run_options(ort: Any, run: RunSpec, adapters: Adapters, qnn_version: tuple[int, ...]) -> Any:
+def build_run_options(ort: Any, run: RunSpec, adapters: LoadedAdapters, qnn_version: tuple[int, ...]) -> Any:
     """RunOptions as described, or `OptionError`."""
     options = ort.RunOptions()
     for name, value in run.options.items():

@@ -13,7 +13,7 @@ from typing import Any
 
 from qnnbridge_host.engine import qnn_checks
 from qnnbridge_host.engine.calls import BoundCall, StopHandle, make_binding, run_bound
-from qnnbridge_host.engine.options import Adapters, build_run_options
+from qnnbridge_host.engine.options import LoadedAdapters, build_run_options
 from qnnbridge_host.engine.ort_errors import Circumstances, translate
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import RunSpec, SessionInfo
@@ -40,7 +40,7 @@ class OrtSession:
         self._native: tuple[Any, object] | None = (session, kept)
         self._circumstances = circumstances
         self._qnn_version = qnn_version
-        self._adapters = Adapters(ort)
+        self._adapters = LoadedAdapters(ort)
         self._output_names = [node.name for node in info.outputs]
         self._bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         # Names of outputs that ONNX Runtime has no array for; looked for by the first run.

@@ -21,9 +21,11 @@ from qnnbridge_protocol.errors import ProviderUnavailable
 class PluginQnn:
     """The registered plugin and the devices that it lists."""
 
-    def __init__(self, devices: list[Any], library_folder: str, version: tuple[int, ...]) -> None:
+    def __init__(self, devices: list[Any], library: str, version: tuple[int, ...]) -> None:
         self._devices = devices
-        self.library_folder: str | None = library_folder
+        # The provider itself, for other libraries that have an ONNX Runtime environment of their own.
+        self.library: str | None = library
+        self.library_folder: str | None = os.path.dirname(library)
         self.version = version
 
     @property
@@ -75,7 +77,7 @@ def load(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdap
                 details={"onnxruntime": found.onnxruntime, "onnxruntime_qnn": found.onnxruntime_qnn},
             )
         )
-    return PluginQnn(devices, folder, parse_version(found.onnxruntime_qnn))
+    return PluginQnn(devices, library, parse_version(found.onnxruntime_qnn))
 
 
 def _let_the_dsp_find(folder: str) -> None:

@@ -1,0 +1,281 @@
+"""A generation that outlives hosts: its history is here, the host's generator can be made from it at any time.
+
+Tokens come in steps: one request, several tokens, in frames as they are made. The first step has one token, each
+further one twice as many, so the host runs a little ahead of the application. When the application does anything
+but ask for the next token, what was made ahead is dropped, and the host is told how many tokens are true.
+
+One thread at a time.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._transport.channel import CallContext, ChannelFailed
+from qnnbridge._transport.reply_stream import ReplyStream
+from qnnbridge.genai._model import Adapters, RemoteModel, RunsAhead, token_values
+from qnnbridge.genai._survival import Remade, call_object, operation_request, survive
+from qnnbridge_protocol.errors import BridgeError, GenerationError, PromptRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge_protocol.frames import Frame
+
+# Tokens of the longest step. Through a daemon a step holds the application's turn.
+LONGEST_STEP: Final = 32
+LONGEST_STEP_OF_DAEMON: Final = 8
+
+
+@dataclasses.dataclass
+class GenerationStats:
+    """What was done to keep a generation right.
+
+    replays: how often a new native generator took the history over (a further prompt on a fixed window, a full
+    window, a rewind, a new host). forced: tokens that were fed again one by one for it. reseeded: whether sampling
+    began a new sequence of random numbers. restarts: how often a new host went on with it. steps: requests for
+    tokens. first_token_s: from the first request after a prompt to its token.
+    """
+
+    replays: int = 0
+    forced: int = 0
+    reseeded: bool = False
+    restarts: int = 0
+    steps: int = 0
+    first_token_s: float | None = None
+
+
+@dataclasses.dataclass
+class GenerationRecipe:
+    """What a generator is made from. search: options by name. guidance: type, data, whether to use ff tokens."""
+
+    search: dict[str, Any] = dataclasses.field(default_factory=dict)
+    guidance: tuple[str, str, bool] | None = None
+    adapter: tuple[Adapters, str] | None = None
+    runtime: dict[str, str] = dataclasses.field(default_factory=dict)
+    inputs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "search": self.search,
+            "guidance": None if self.guidance is None else list(self.guidance),
+            "adapter": None if self.adapter is None else self.adapter[1],
+            "runtime": [list(pair) for pair in self.runtime.items()],
+            "inputs": list(self.inputs),
+        }
+
+
+class RemoteGeneration:
+    """See the module. tokens: the history, prompts and answers. base: how many of them the last prompt ends at."""
+
+    def __init__(self, model: RemoteModel, recipe: GenerationRecipe) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.tokens: list[int] = []
+        self.base = 0
+        self.done = False
+        self.stats = GenerationStats()
+        # Seconds that one call may take; ``None`` for ever.
+        self.timeout_s: float | None = None
+        # Tokens that came before they were asked for.
+        self.ahead: collections.deque[int] = collections.deque()
+        self._done_after_ahead = False
+        self._step = 1
+        self._longest = LONGEST_STEP_OF_DAEMON if model.host.is_daemon else LONGEST_STEP
+        self._stream: ReplyStream | None = None
+        self._process: HostProcess | None = None
+        self._context = dataclasses.replace(model.context, op="genai.step")
+        # Of native generators that are gone.
+        self._earlier = GenerationStats()
+        self.remade = self._new_object()
+
+    # --- what the application does ---
+
+    def append(self, prompt: Sequence[int]) -> None:
+        """Add a prompt, or a further one."""
+        if not prompt:
+            raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
+        self.settle()
+        context = self._context_of([*self.tokens, *prompt])
+
+        def attempt(process: HostProcess) -> Frame:
+            number, values, arguments = self._prepared(process, prompt, 0)
+            return call_object(process, number, "step", arguments, values, self._deadline, context)
+
+        frame = self._survive(attempt, context)
+        self.tokens += prompt
+        self.base, self._context = len(self.tokens), context
+        self._take(frame.header["result"])
+        self.done = self._done_after_ahead
+        self._step = 1
+        self.stats.first_token_s = None
+
+    def next(self) -> int:
+        """The next token."""
+        if self.done:
+            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+        if not self.tokens:
+            raise PromptRefused("There is no prompt.", fix="Call append_tokens first.")
+        began = time.monotonic()
+        self.model.ahead = self._myself()
+        while not self.ahead and not self._done_after_ahead:
+            self._fetch()
+        if not self.ahead:
+            self.done = True
+            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+        token = self.ahead.popleft()
+        self.tokens.append(token)
+        self.done = self._done_after_ahead and not self.ahead
+        if self.stats.first_token_s is None:
+            self.stats.first_token_s = time.monotonic() - began
+        return token
+
+    def rewind(self, length: int) -> None:
+        """Forget all tokens from this number on."""
+        if not 0 <= length <= len(self.tokens):
+            raise GenerationError(
+                f"Cannot rewind to {length}: the generator has {len(self.tokens)} tokens.",
+                fix="Give a number from 0 to token_count().",
+            )
+        self.settle()
+        del self.tokens[length:]
+        self.base, self.done, self._step = min(self.base, length), False, 1
+
+    def look(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
+        """An operation on the state after the last token that the application has taken. The host stops running
+        ahead of this generation for good."""
+        self.settle()
+        self._longest = 1
+
+        def attempt(process: HostProcess) -> Frame:
+            number, history, step = self._prepared(process, (), 0)
+            call_object(process, number, "step", step, history, self._deadline, self._context)
+            return call_object(process, number, operation, arguments, values, self._deadline, self._context)
+
+        frame: Frame = self._survive(attempt, self._context)
+        return frame
+
+    def settle(self) -> None:
+        """Stop what runs ahead, and forget it."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+        self.ahead.clear()
+        self._done_after_ahead = False
+
+    def change(self) -> None:
+        """The recipe has changed: the next call makes another generator in the host."""
+        self.settle()
+        self._keep_stats()
+        self.remade.forget()
+        self.remade = self._new_object()
+
+    def close(self) -> None:
+        """Free the host's generator."""
+        self.settle()
+        self.remade.forget()
+
+    # --- steps ---
+
+    def _fetch(self) -> None:
+        """Wait for tokens, or for the end."""
+        context, deadline = self._context, self._deadline
+
+        def attempt(process: HostProcess) -> None:
+            continues = self._stream is not None and self._process is process
+            if not continues and self._begin_step(process, deadline):
+                return
+            assert self._stream is not None
+            try:
+                frame = self._stream.next(deadline)
+            except (ChannelFailed, BridgeError):
+                self._stream = None
+                raise
+            if frame.header.get("event") == "tokens":
+                self.ahead.extend(frame.header["tokens"])
+            elif "result" in frame.header:
+                self._stream = None
+                self._take(frame.header["result"])
+
+        self._survive(attempt, context, deadline)
+
+    def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
+        """Ask for the next tokens; whether they came already."""
+        host = self.model.host
+        number, values, arguments = self._prepared(process, (), self._step)
+        self.stats.steps += 1
+        self._process = process
+        # A step of one token has no parts; and suspects of a crash run alone, which an open stream would not.
+        if self._step > 1 and not host.blame.active:
+            header, buffers = operation_request(number, "step", {**arguments, "stream": True}, values)
+            self._stream = ReplyStream.open(process.channel, header, buffers, deadline, self._context)
+        self._step = min(2 * self._step, self._longest)
+        if self._stream is not None:
+            return False
+        frame = call_object(process, number, "step", arguments, values, deadline, self._context)
+        self._take(frame.header["result"])
+        return True
+
+    def _prepared(
+        self, process: HostProcess, prompt: Sequence[int], count: int
+    ) -> tuple[int, list[Any], dict[str, Any]]:
+        """The generator's number there; values and arguments of a step that begins where the application is."""
+        is_new = not self.remade.is_in(process)
+        number = self.remade.number_in(process, self._deadline)
+        if is_new:
+            self._keep_stats()
+            self.stats.restarts += self._process not in (None, process)
+        self._process = process
+        arguments = {"length": len(self.tokens), "base": self.base, "count": count}
+        if is_new and self.tokens:
+            return number, token_values(prompt, self.tokens), {**arguments, "restore": True}
+        return number, token_values(prompt) if prompt else [], arguments
+
+    def _take(self, result: Sequence[Any]) -> None:
+        tokens, done, replays, forced, reseeded = result
+        self.ahead.extend(tokens)
+        self._done_after_ahead = bool(done)
+        self.stats.replays = self._earlier.replays + int(replays)
+        self.stats.forced = self._earlier.forced + int(forced)
+        self.stats.reseeded = self._earlier.reseeded or bool(reseeded)
+
+    def _keep_stats(self) -> None:
+        stats = self.stats
+        self._earlier = GenerationStats(stats.replays, stats.forced, stats.reseeded)
+
+    @property
+    def _deadline(self) -> float | None:
+        return deadline_after(self.timeout_s)
+
+    def _survive(self, attempt: Any, context: CallContext, deadline: float | None = None) -> Any:
+        return survive(self.model.host, attempt, context, deadline or self._deadline, self.timeout_s)
+
+    def _context_of(self, prompt: Sequence[int]) -> CallContext:
+        """A death in the call counts against the model with this prompt."""
+        model = self.model.context
+        text = f"{model.fingerprint}\n{' '.join(map(str, prompt))}"
+        fingerprint = hashlib.sha256(text.encode()).hexdigest()
+        label = f"{model.model} with a prompt of {len(prompt)} tokens"
+        return dataclasses.replace(model, op="genai.step", model=label, fingerprint=fingerprint)
+
+    def _new_object(self) -> Remade:
+        recipe = self.recipe
+        others = () if recipe.adapter is None else (recipe.adapter[0],)
+        return self.model.child(
+            "GenaiGenerator", "generator", recipe.arguments, *others, values=lambda: list(recipe.inputs.values())
+        )
+
+    def _myself(self) -> weakref.ref[RunsAhead]:
+        return weakref.ref(self)
+
+    def __del__(self) -> None:
+        stream, self._stream = getattr(self, "_stream", None), None
+        if stream is not None:
+            stream.abandon()

@@ -1,0 +1,190 @@
+"""`GeneratorParams` and `Generator`, with the interface of onnxruntime_genai."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge.genai._batch import RemoteBatch
+from qnnbridge.genai._generation import GenerationRecipe, GenerationStats, RemoteGeneration
+from qnnbridge.genai._model import Adapters, Model, tokens_of
+from qnnbridge_protocol.errors import GenerationUnsupported, OptionError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from qnnbridge.genai._tensors import NamedTensors
+
+_SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
+
+
+class GeneratorParams:
+    """How a generator searches. Options that are not set have the defaults of the model's config."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._search: dict[str, Any] = {}
+        self._guidance: tuple[str, str, bool] | None = None
+
+    def set_search_options(self, **options: Any) -> None:
+        """Set options of the search: max_length, do_sample, temperature, top_k, top_p, random_seed and others."""
+        for name, value in options.items():
+            if value is not None and not isinstance(value, (bool, int, float)):
+                try:
+                    value = float(value)  # a number of numpy
+                except (TypeError, ValueError):
+                    raise OptionError(f"The search option {name}={value!r} is no number.") from None
+            if value is not None:
+                self._search[name] = value
+
+    def get_search_options(self) -> dict[str, Any]:
+        """The options, with those of the config."""
+        return {**self._model.info.search, **self._search}
+
+    def set_guidance(self, type: str, data: str, enable_ff_tokens: bool = False) -> None:  # noqa: A002 - genai's name
+        """Restrict the answer: "json_schema", "regex" or "lark_grammar", and its text."""
+        self._guidance = (str(type), str(data), bool(enable_ff_tokens))
+
+    def set_speculative_options(self, **options: Any) -> None:
+        raise GenerationUnsupported("Speculative decoding is not available through the bridge.")
+
+    def get_speculative_options(self) -> dict[str, Any]:
+        """None are set."""
+        return {}
+
+
+class Generator:
+    """Generates tokens for a model.
+
+    The host keeps the native generator, this object the history. A host that dies is replaced, and generation goes
+    on; `stats` tells. Where genai would compute wrong tokens or die, the native generator is made again (see
+    docs/genai.md).
+    """
+
+    def __init__(self, model: Model, params: GeneratorParams) -> None:
+        self._model = model
+        self._params = params
+        recipe = GenerationRecipe(dict(params._search), params._guidance)
+        several = any(int(params.get_search_options().get(name) or 1) > 1 for name in _SEVERAL)
+        is_batch = several and model.info.layout == "dynamic"
+        self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
+        self._last: list[int] = []
+        if several and not is_batch:
+            self._remote.look("sequence", {"index": 0})  # the host says why it does not work
+
+    # --- tokens ---
+
+    def append_tokens(self, tokens: Any) -> None:
+        """Add a prompt: token ids as an array, a list or a `Tensor`; for a batch two dimensions."""
+        self._remote.append(tokens_of(tokens))
+
+    def generate_next_token(self) -> None:
+        """Generate one more token. It may have come already."""
+        if isinstance(self._remote, RemoteBatch):
+            self._last = self._remote.next_of_all()
+        else:
+            self._last = [self._remote.next()]
+
+    def get_next_tokens(self) -> npt.NDArray[np.int32]:
+        """The token that was generated last, of each sequence."""
+        return _int32(self._last)
+
+    def get_sequence(self, index: int = 0) -> npt.NDArray[np.int32]:
+        """All tokens of a sequence, without pads."""
+        if isinstance(self._remote, RemoteBatch):
+            return _int32(self._remote.sequence(int(index)))
+        if index != 0:
+            raise IndexError(f"there is one sequence, not {index + 1}")
+        return _int32(self._remote.tokens)
+
+    def token_count(self) -> int:
+        """Number of tokens, without pads."""
+        if isinstance(self._remote, RemoteBatch):
+            return len(self._remote.sequence(0))
+        return len(self._remote.tokens)
+
+    def is_done(self) -> bool:
+        """Whether an end token was generated, or max_length is reached."""
+        return self._remote.done
+
+    def rewind_to(self, new_length: int) -> None:
+        """Forget all tokens from this number on. Works on every layout."""
+        self._remote.rewind(int(new_length))
+
+    # --- tensors ---
+
+    def get_logits(self) -> Any:
+        """Of the next token. From here on the host makes one token at a time."""
+        return self._tensor({"which": "logits"})
+
+    def set_logits(self, new_logits: Any) -> None:
+        """Replace the logits that the next token is chosen by."""
+        import numpy as np
+
+        self._remote.look("set_logits", {}, [np.asarray(new_logits, np.float32)])
+
+    def get_output(self, name: str) -> Any:
+        """An output of the model's last run."""
+        return self._tensor({"which": "output", "name": name})
+
+    def get_input(self, name: str) -> Any:
+        """An input of the model's last run."""
+        return self._tensor({"which": "input", "name": name})
+
+    def set_model_input(self, name: str, value: Any) -> None:
+        """Give a value for a further input of the model."""
+        self._remote.recipe.inputs[name] = value.as_numpy() if hasattr(value, "as_numpy") else value
+        self._remote.change()
+
+    def set_inputs(self, inputs: NamedTensors) -> None:
+        """Give values for inputs of the model."""
+        for name in inputs.keys():  # noqa: SIM118 - it is no mapping
+            self.set_model_input(name, inputs[name])
+
+    def set_active_adapter(self, adapters: Adapters, adapter_name: str) -> None:
+        """Use a LoRA adapter."""
+        self._remote.recipe.adapter = (adapters, str(adapter_name))
+        self._remote.change()
+
+    def set_runtime_option(self, key: str, value: str) -> None:
+        """Set an option of the running model. ``terminate_session`` stops what is under way."""
+        if key == "terminate_session":
+            self._remote.settle()
+            return
+        self._remote.recipe.runtime[str(key)] = str(value)
+        self._remote.change()
+
+    # --- qnnbridge ---
+
+    @property
+    def stats(self) -> GenerationStats:
+        """What was done to keep the generation right."""
+        return self._remote.stats
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that one call may take; ``None`` (default) for ever."""
+        return self._remote.timeout_s
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._remote.timeout_s = seconds
+
+    def close(self) -> None:
+        """Free the host's generator now. Otherwise it is freed when this object is forgotten."""
+        self._remote.close()
+
+    def _tensor(self, arguments: dict[str, Any]) -> Any:
+        from qnnbridge_protocol.values import Decoder
+
+        frame = self._remote.look("tensor", arguments)
+        decoder = Decoder(frame.buffers)
+        (found,) = [decoder.value(item) for item in frame.header["values"]]
+        decoder.finish()
+        return found
+
+
+def _int32(tokens: list[int]) -> npt.NDArray[np.int32]:
+    import numpy as np
+
+    return np.asarray(tokens, np.int32)

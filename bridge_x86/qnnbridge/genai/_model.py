@@ -1,0 +1,328 @@
+"""`Config`, `Model` and `Adapters`: what is loaded, kept as recipes that every host can repeat."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import json
+import os
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from qnnbridge._daemon.connect import chosen_host
+from qnnbridge._host_objects import object_message
+from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._transport.channel import CallContext
+from qnnbridge.genai._survival import Remade, call_object, survive
+from qnnbridge_protocol.cache_settings import cache_settings
+from qnnbridge_protocol.errors import GenerationUnsupported, ModelQuarantined, OptionError
+from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
+from qnnbridge_protocol.model_records import check_travels
+from qnnbridge_protocol.specs import Fallback
+
+if TYPE_CHECKING:
+    from qnnbridge._host import Host
+    from qnnbridge._transport.host_process import HostProcess
+
+
+class Config:
+    """A model's folder, and changes of its genai_config.json for one loading.
+
+    Args:
+        config_path: the folder.
+    """
+
+    def __init__(self, config_path: str | os.PathLike[str]) -> None:
+        path = os.path.abspath(os.fsdecode(config_path))
+        check_travels(path)
+        self._folder = path
+        self._steps: list[tuple[Any, ...]] = []
+        self._data: dict[str, bytes] = {}
+
+    @classmethod
+    def from_package_ep(cls, config_path: str, ep: str) -> Config:
+        raise GenerationUnsupported(
+            "Config.from_package_ep is not available.", fix="Give the folder of the variant to Config itself."
+        )
+
+    def append_provider(self, provider: str) -> None:
+        """Add an execution provider behind those that the config has."""
+        self._steps.append(("append_provider", str(provider)))
+
+    def clear_providers(self) -> None:
+        """Remove all execution providers."""
+        self._steps.append(("clear_providers",))
+
+    def set_provider_option(self, provider: str, name: str, value: str) -> None:
+        """Set an option of an execution provider."""
+        self._steps.append(("set_provider_option", str(provider), str(name), str(value)))
+
+    def overlay(self, json_text: str) -> None:
+        """Merge a JSON object into the config."""
+        self._steps.append(("overlay", str(json_text)))
+
+    def add_model_data(self, model_filename: str, model_data: Any) -> None:
+        """Use these bytes in place of a file of the folder. They are copied."""
+        self._data[str(model_filename)] = bytes(memoryview(model_data))
+
+    def remove_model_data(self, model_filename: str) -> None:
+        """Undo `add_model_data`."""
+        self._data.pop(str(model_filename), None)
+
+    def set_decoder_provider_options_hardware_device_type(self, provider: str, value: str) -> None:
+        """Restrict a provider to devices of this type."""
+        self._steps.append(("set_decoder_provider_options_hardware_device_type", str(provider), str(value)))
+
+    def set_decoder_provider_options_hardware_device_id(self, provider: str, value: int) -> None:
+        """Restrict a provider to the device with this number."""
+        self._steps.append(("set_decoder_provider_options_hardware_device_id", str(provider), int(value)))
+
+    def set_decoder_provider_options_hardware_vendor_id(self, provider: str, value: int) -> None:
+        """Restrict a provider to devices of this vendor."""
+        self._steps.append(("set_decoder_provider_options_hardware_vendor_id", str(provider), int(value)))
+
+    def clear_decoder_provider_options_hardware_device_type(self, provider: str) -> None:
+        """Undo the restriction."""
+        self._steps.append(("clear_decoder_provider_options_hardware_device_type", str(provider)))
+
+    def clear_decoder_provider_options_hardware_device_id(self, provider: str) -> None:
+        """Undo the restriction."""
+        self._steps.append(("clear_decoder_provider_options_hardware_device_id", str(provider)))
+
+    def clear_decoder_provider_options_hardware_vendor_id(self, provider: str) -> None:
+        """Undo the restriction."""
+        self._steps.append(("clear_decoder_provider_options_hardware_vendor_id", str(provider)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelRecipe:
+    """What it takes to load a model again."""
+
+    folder: str
+    steps: tuple[tuple[Any, ...], ...]
+    data: tuple[tuple[str, bytes], ...]
+    fallback: Fallback
+
+    @property
+    def label(self) -> str:
+        return os.path.basename(os.path.normpath(self.folder)) or self.folder
+
+    @property
+    def options_hash(self) -> str:
+        """Of everything but the folder."""
+        parts = [self.steps, self.fallback, [(name, hashlib.sha256(data).hexdigest()) for name, data in self.data]]
+        return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+class RunsAhead(Protocol):
+    """A generation. tokens: those that the application has. ahead: further ones that have come already."""
+
+    tokens: list[int]
+    ahead: collections.deque[int]
+
+
+class RemoteModel(Remade):
+    """A model in whichever host runs. Any thread."""
+
+    def __init__(self, host: Host, recipe: ModelRecipe) -> None:
+        super().__init__(host, "GenaiModel")
+        self.recipe = recipe
+        self.options_hash = recipe.options_hash
+        self.context = CallContext("genai.load", recipe.label, "", self.options_hash)
+        self.info: GenerationModelInfo | None = None
+        # The generation whose tokens a `TokenizerStream` is most likely to be given next.
+        self.ahead: weakref.ref[RunsAhead] | None = None
+
+    def open(self, timeout_s: float | None) -> GenerationModelInfo:
+        """Load it now."""
+        deadline = deadline_after(timeout_s)
+        survive(self.host, lambda process: self.number_in(process, deadline), self.context, deadline, timeout_s)
+        assert self.info is not None
+        return self.info
+
+    def number_in(self, process: HostProcess, deadline: float | None) -> int:
+        """Its number in this process; loads it there if need be."""
+        try:
+            return super().number_in(process, deadline)
+        except ModelQuarantined as refusal:
+            if not self.host.is_daemon:
+                self._book_on(str(refusal.details.get("fingerprint", "")))
+                self.host.supervisor.check_quarantine(self.context)
+            raise
+
+    def child(self, kind: str, operation: str, arguments: Any, *others: Remade, values: Any = None) -> Remade:
+        """An object that an operation of the model makes. arguments, values: give the request's, each time."""
+
+        def make(process: HostProcess, deadline: float | None) -> Any:
+            header, buffers = object_message(arguments(), () if values is None else values())
+            numbers = [one.number_in(process, deadline) for one in others]
+            header |= {"op": "object.call", "object": self.number_in(process, deadline), "operation": operation}
+            return {**header, "objects": numbers}, buffers, self.context
+
+        return Remade(self.host, kind, make)
+
+    def _request(self, _process: HostProcess, _deadline: float | None) -> Any:
+        recipe, quarantine = self.recipe, self.host.quarantine
+        cache = cache_settings()
+        header, buffers = object_message(
+            {
+                "folder": recipe.folder,
+                "steps": [list(step) for step in recipe.steps],
+                "fallback": recipe.fallback,
+                "data": [name for name, _ in recipe.data],
+                "cache": cache.folder if cache.enabled else None,
+                "fingerprint": None if self.info is None else self.info.fingerprint,
+                "quarantined": [] if quarantine is None else list(quarantine.fingerprints(self.options_hash)),
+            },
+            [_as_bytes(data) for _, data in recipe.data],
+        )
+        return {**header, "op": "object.create", "kind": "GenaiModel", "objects": []}, buffers, self.context
+
+    def _made(self, frame: Frame) -> None:
+        self.info = GenerationModelInfo.from_wire(frame.header["result"])
+        self._book_on(self.info.fingerprint)
+
+    def _book_on(self, fingerprint: str) -> None:
+        if fingerprint != self.context.fingerprint:
+            self.context = dataclasses.replace(self.context, fingerprint=fingerprint)
+
+
+def _as_bytes(data: bytes) -> Any:
+    import numpy as np
+
+    return np.frombuffer(data, np.uint8)
+
+
+class Model:
+    """A model for generation, loaded in the host.
+
+    Args:
+        config: the folder of the model, or a `Config`.
+        host: the host process to use; default the one that all sessions share. "daemon" is the one that
+            applications share.
+        fallback: "error" (default) refuses the model if a stage that asks for QNN would compute on the CPU; "cpu"
+            allows it. `placement` tells what came of it.
+        timeout: seconds for loading. Default: none.
+
+    Raises:
+        GenerationFolderInvalid: the folder lacks a file, or one is damaged.
+        GenerationUnsupported: this release of onnxruntime-genai cannot run the model.
+        PlacementRefused: see `fallback`.
+    """
+
+    def __init__(
+        self,
+        config: Config | str | os.PathLike[str],
+        *,
+        host: Host | Literal["daemon"] | None = None,
+        fallback: Fallback = "error",
+        timeout: float | None = None,
+    ) -> None:
+        if not isinstance(config, Config):
+            config = Config(config)
+        if fallback not in ("error", "cpu"):
+            raise OptionError(f"fallback={fallback!r} is not known.", fix='Give "error" or "cpu".')
+        recipe = ModelRecipe(config._folder, tuple(config._steps), tuple(config._data.items()), fallback)
+        self._remote = RemoteModel(chosen_host(host), recipe)
+        self._info = self._remote.open(timeout)
+
+    @property
+    def type(self) -> str:
+        """Type of the model, in genai's words."""
+        return self._info.type
+
+    @property
+    def device_type(self) -> str:
+        """genai's word for the device; of a pipeline it is CPU whatever its stages run on (see `placement`)."""
+        return self._info.device_type
+
+    @property
+    def info(self) -> GenerationModelInfo:
+        """Layout, window, context and more."""
+        return self._info
+
+    @property
+    def placement(self) -> tuple[StagePlacement, ...]:
+        """Where each stage runs."""
+        return self._info.stages
+
+    @property
+    def host(self) -> Host:
+        """The host that it is loaded in."""
+        return self._remote.host
+
+    def close(self) -> None:
+        """Free the model now, if no generator uses it; a later call loads it again. Forgetting it frees it with the
+        next call to the host."""
+        self._remote.forget()
+
+    def create_multimodal_processor(self) -> Any:
+        raise GenerationUnsupported(
+            "Images and audio are not available through the bridge.",
+            cause="qnnbridge.genai has the part of onnxruntime_genai that generates text.",
+            fix="Use a model for text.",
+        )
+
+    create_streaming_processor = create_multimodal_processor
+
+
+class Adapters:
+    """LoRA adapters of a model, for `Generator.set_active_adapter`."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model._remote
+        self._loaded: dict[str, str] = {}
+        self._remade: Remade = self._model.child("GenaiAdapters", "adapters", dict)
+
+    def load(self, adapter_file_path: str | os.PathLike[str], adapter_name: str) -> None:
+        """Load an adapter's file."""
+        path = os.path.abspath(os.fsdecode(adapter_file_path))
+        self._call("load", {"path": path, "name": adapter_name})
+        self._loaded[adapter_name] = path
+
+    def unload(self, adapter_name: str) -> None:
+        """Free an adapter."""
+        self._call("unload", {"name": adapter_name})
+        self._loaded.pop(adapter_name, None)
+
+    def number_in(self, process: HostProcess, deadline: float | None) -> int:
+        """Its number in this process, with all adapters loaded."""
+        again = not self._remade.is_in(process)
+        number = self._remade.number_in(process, deadline)
+        if again:
+            for name, path in self._loaded.items():
+                call_object(
+                    process, number, "load", {"path": path, "name": name}, (), deadline, self._model.context
+                )
+        return number
+
+    def _call(self, operation: str, arguments: dict[str, Any]) -> None:
+        context = self._model.context
+        survive(
+            self._model.host,
+            lambda process: call_object(
+                process, self.number_in(process, None), operation, arguments, (), None, context
+            ),
+            context,
+        )
+
+
+def tokens_of(tokens: Any) -> list[int]:
+    """Token ids from whatever genai takes: an array, a list, a Tensor; of a batch one sequence after the other."""
+    import numpy as np
+
+    given = tokens.as_numpy() if hasattr(tokens, "as_numpy") else tokens
+    array = np.asarray(given)
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise OptionError(f"Token ids are integers, not {array.dtype}.", fix="Encode the text with a Tokenizer.")
+    return [int(one) for one in array.reshape(-1)]
+
+
+def token_values(*lists: Sequence[int]) -> list[Any]:
+    """Token ids as values of the wire."""
+    import numpy as np
+
+    return [np.asarray(one, np.int64) for one in lists]

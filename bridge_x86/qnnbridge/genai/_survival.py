@@ -1,0 +1,186 @@
+"""Calls on objects of the host that are made again when a host dies.
+
+An application's object has a recipe, and an object of the host only in the generation in which it was used last. A
+call goes through these states::
+
+    QUARANTINE ASKED --> HOST RUNNING --> OBJECT MADE THERE --> IN THE HOST --> answered
+          ^                                     |                   |
+          |                                     v                   v
+          +-------------------------------- DEATH EXPLAINED (not by this call, or once by it)
+
+A death that the call may have caused is followed by one more attempt. The second one puts the prompt (or the model,
+while it is loaded) into quarantine, and is raised. Any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from qnnbridge._host_objects import HostObject, object_message
+from qnnbridge._supervision.deadlines import Patience, overdue
+from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge_protocol.errors import BridgeError, Closed, HostCrashed, HostStartFailed, StateLost
+from qnnbridge_protocol.frames import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qnnbridge._host import Host
+    from qnnbridge._transport.host_process import HostProcess
+
+T = TypeVar("T")
+
+# Header, buffers and context of the request that makes an object in a process.
+MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], tuple[Any, ...], CallContext]"]
+
+# Deaths that one call may have caused before it is given up.
+OWN_DEATHS: Final = 1
+
+
+def survive(
+    host: Host,
+    attempt: Callable[[HostProcess], T],
+    context: CallContext,
+    deadline: float | None = None,
+    timeout_s: float | None = None,
+) -> T:
+    """Do `attempt` in a living host; again in the next one if that dies meanwhile.
+
+    Args:
+        host: the host.
+        attempt: does the call in this process. It may have been tried before, in another one.
+        context: what a death in the call counts against.
+        deadline: when the caller's time is up, on `time.monotonic`; ``None``: never.
+        timeout_s: the time that the caller gave, for messages.
+
+    Raises:
+        BridgeError: what the host answered, or why it died.
+    """
+    supervisor, patience, own = host.supervisor, Patience(deadline), 0
+    while True:
+        supervisor.check_quarantine(context)
+        try:
+            process = supervisor.process(deadline)
+        except HostStartFailed as error:
+            if error.details.get("from_outside") and patience.is_left():
+                continue  # killed while it started
+            raise
+        supervisor.check_quarantine(context)
+        host.before_call(process)
+        try:
+            with host.isolate(context, deadline):
+                result = attempt(process)
+            break
+        except ChannelRetired:
+            continue
+        except ChannelFailed as failure:
+            if process.retiring:
+                continue
+            death: BridgeError = supervisor.lost(process, failure, deadline)
+            innocent = not supervisor.may_be_caused_by(process, failure)
+        except (StateLost, HostCrashed) as error:
+            if not host.is_daemon:
+                raise
+            death, innocent = error, isinstance(error, StateLost)  # of the daemon's host, already explained
+        except Deadline as late:
+            raise overdue(process, late, context, timeout_s, "raise") from None
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        if isinstance(death, Closed):
+            raise death
+        own += not innocent
+        if own > OWN_DEATHS or not patience.is_left():
+            supervisor.check_quarantine(context)
+            raise death
+        supervisor.counters.retried_calls += 1
+    supervisor.good_reply(context, "running")
+    return result
+
+
+def call_object(
+    process: HostProcess,
+    number: int,
+    operation: str,
+    arguments: dict[str, Any],
+    values: Sequence[Any],
+    deadline: float | None,
+    context: CallContext,
+) -> Frame:
+    """Call an operation of an object, whose number is known. Raises as `Channel.call` does."""
+    header, buffers = operation_request(number, operation, arguments, values)
+    return process.call(header, buffers, deadline, context)
+
+
+def operation_request(
+    number: int, operation: str, arguments: dict[str, Any], values: Sequence[Any]
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """The request that calls an operation of an object: header and buffers."""
+    header, buffers = object_message(arguments, values)
+    return {**header, "op": "object.call", "object": number, "operation": operation, "objects": []}, buffers
+
+
+class Remade:
+    """An object of the host that is made again in each generation. Any thread.
+
+    kind: its name. make: gives header, buffers and context of the request that makes it in this process. It must
+    not refer to what owns this: the owner would stay until the garbage collector runs.
+    """
+
+    def __init__(self, host: Host, kind: str, make: MakeRequest | None = None) -> None:
+        self.host = host
+        self._kind = kind
+        self._make = make
+        self._lock = threading.Lock()
+        self._object: HostObject | None = None
+
+    def number_in(self, process: HostProcess, deadline: float | None) -> int:
+        """Its number there; makes it if need be."""
+        found = self._object
+        if found is not None and self._is_in(found, process):
+            return found.number
+        if not self._lock.acquire(timeout=-1 if deadline is None else 60.0):
+            raise Deadline("not-started")
+        try:
+            if self._object is None or not self._is_in(self._object, process):
+                self._object = None
+                self._object = self._create(process, deadline)
+            return self._object.number
+        finally:
+            self._lock.release()
+
+    def is_in(self, process: HostProcess) -> bool:
+        """Whether it lives there already."""
+        return self._object is not None and self._is_in(self._object, process)
+
+    def forget(self) -> None:
+        """It is lost, or of no use: the next call makes another."""
+        found, self._object = self._object, None
+        if found is not None:
+            found.release()
+
+    def _create(self, process: HostProcess, deadline: float | None) -> HostObject:
+        header, buffers, context = self._request(process, deadline)
+        sent: list[int] = []
+        try:
+            frame = process.call(header, buffers, deadline, context, sent.append)
+        except BaseException:
+            # It may be made all the same; its number is that of the request.
+            for number in sent:
+                self.host.release_object_later(process.generation, number)
+            raise
+        self._made(frame)
+        return HostObject(self.host, process.generation, int(frame.header["object"]), self._kind)
+
+    def _request(self, process: HostProcess, deadline: float | None) -> Any:
+        assert self._make is not None
+        return self._make(process, deadline)
+
+    def _made(self, frame: Frame) -> None:
+        """The answer to the request has come."""
+
+    @staticmethod
+    def _is_in(found: HostObject, process: HostProcess) -> bool:
+        return found.generation == process.generation and not found.released

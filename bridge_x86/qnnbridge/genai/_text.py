@@ -1,0 +1,193 @@
+"""`generate`: from a prompt to text, piece by piece, with stop texts, deadline and cancel."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from qnnbridge.genai._generation import GenerationStats
+from qnnbridge.genai._generator import Generator, GeneratorParams
+from qnnbridge.genai._model import Model
+from qnnbridge.genai._tokenizer import Tokenizer
+from qnnbridge_protocol.errors import DeadlineExceeded, OptionError
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class TextStream(Iterator[str]):
+    """The pieces of an answer, as they are made. One thread at a time, but `cancel` may be called by any.
+
+    Attributes:
+        text: the answer so far.
+        tokens: its tokens.
+        prompt_tokens: number of tokens of the prompt.
+        finish_reason: "stop" (an end token or a stop text), "length" or "cancelled"; ``None`` before the end.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        tokenizer: Tokenizer,
+        prompt_tokens: int,
+        max_tokens: int | None,
+        stop: Sequence[str],
+        deadline: float | None,
+        timeout: float | None,
+    ) -> None:
+        self.text = ""
+        self.tokens: list[int] = []
+        self.prompt_tokens = prompt_tokens
+        self.finish_reason: FinishReason | None = None
+        self._generator = generator
+        self._pieces = tokenizer.create_stream()
+        self._max_tokens = max_tokens
+        self._stop = tuple(stop)
+        self._deadline = deadline
+        self._timeout = timeout
+        self._held = ""
+        self._cancelled = False
+
+    def __next__(self) -> str:
+        while self.finish_reason is None:
+            piece = self._next_piece()
+            if piece:
+                self.text += piece
+                return piece
+        if self._held and self.finish_reason != "cancelled":
+            piece, self._held = self._held, ""
+            self.text += piece
+            return piece
+        raise StopIteration
+
+    def __enter__(self) -> TextStream:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.cancel()
+        self._generator.close()
+
+    @property
+    def stats(self) -> GenerationStats:
+        """What was done to keep the generation right."""
+        return self._generator.stats
+
+    def cancel(self) -> None:
+        """End the answer before its next token."""
+        self._cancelled = True
+
+    def _next_piece(self) -> str:
+        if self._cancelled:
+            return self._finish("cancelled")
+        if self._generator.is_done() or len(self.tokens) == self._max_tokens:
+            return self._finish("length")
+        if self._deadline is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                self._finish("cancelled")
+                raise DeadlineExceeded(
+                    f"The answer was not complete within {self._timeout:g} s.",
+                    cause=f"{len(self.tokens)} tokens were generated in that time.",
+                    fix="Allow more time, or fewer tokens.",
+                    details={"state": "stopped", "tokens": len(self.tokens)},
+                )
+            self._generator.timeout = left
+        self._generator.generate_next_token()
+        token = int(self._generator.get_next_tokens()[0])
+        self.tokens.append(token)
+        if token in self._generator._model.info.eos:
+            return self._finish("stop")
+        return self._up_to_stop(self._pieces.decode(token))
+
+    def _up_to_stop(self, piece: str) -> str:
+        """What can be handed out: not a stop text, nor what may be the beginning of one."""
+        if not self._stop:
+            return piece
+        text = self._held + piece
+        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self._held = ""
+            self._finish("stop")
+            return text[: min(found)]
+        keep = max(
+            (n for stop in self._stop for n in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:n])),
+            default=0,
+        )
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def _finish(self, reason: FinishReason) -> str:
+        self.finish_reason = reason
+        self._generator._remote.settle()
+        return ""
+
+
+def generate(
+    model: Model,
+    prompt: Prompt,
+    *,
+    tokenizer: Tokenizer | None = None,
+    max_tokens: int | None = None,
+    stop: str | Sequence[str] = (),
+    timeout: float | None = None,
+    seed: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    guidance: tuple[str, str] | None = None,
+    template: str | None = None,
+    **search: Any,
+) -> TextStream:
+    """Generate an answer.
+
+    Args:
+        model: the model.
+        prompt: a text, which is taken as it is; token ids; or messages (role, content) for the chat template.
+        tokenizer: the model's; default a new one.
+        max_tokens: of the answer; default as many as fit.
+        stop: texts that end the answer; they are not part of it.
+        timeout: seconds for all of it; then `DeadlineExceeded`. Default: none.
+        seed: of random numbers.
+        temperature: 0 takes the most likely token, other values sample. Default: as the model's config says.
+        top_p, top_k: restrict sampling to the most likely tokens.
+        guidance: kind and text of a grammar, as of `GeneratorParams.set_guidance`.
+        template: chat template in place of the model's.
+        search: further options of the search.
+
+    Returns:
+        The pieces of the answer. The prompt has been processed.
+
+    Raises:
+        PromptRefused: the prompt is empty or too long.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    stop = (stop,) if isinstance(stop, str) else tuple(stop)
+    if "" in stop:
+        raise OptionError("An empty text cannot be a stop text.")
+    if max_tokens is not None and max_tokens < 1:
+        raise OptionError(f"max_tokens={max_tokens} is less than one.", fix="Give a positive number.")
+    tokenizer = tokenizer or Tokenizer(model)
+    tokens = _tokens(tokenizer, prompt, template)
+    params = GeneratorParams(model)
+    if temperature is not None:
+        search |= {"do_sample": False} if temperature == 0 else {"do_sample": True, "temperature": temperature}
+    if max_tokens is not None and len(tokens) + max_tokens < model.info.context_length:
+        search.setdefault("max_length", len(tokens) + max_tokens)
+    params.set_search_options(top_p=top_p, top_k=top_k, random_seed=seed, **search)
+    if guidance is not None:
+        params.set_guidance(*guidance)
+    generator = Generator(model, params)
+    generator.timeout = timeout
+    generator.append_tokens(tokens)
+    return TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout)
+
+
+def _tokens(tokenizer: Tokenizer, prompt: Prompt, template: str | None) -> Sequence[int]:
+    if not isinstance(prompt, str):
+        given: list[Any] = list(prompt)
+        if given and not isinstance(given[0], Mapping):
+            return given
+        prompt = tokenizer.apply_chat_template(json.dumps(given), template_str=template)
+    return [int(token) for token in tokenizer.encode(prompt)]

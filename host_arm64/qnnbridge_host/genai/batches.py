@@ -1,0 +1,74 @@
+"""Generation of several sequences at once (batches, beams): only models with dynamic shapes can do it.
+
+There is no history that a new generator could be given: beams and finished sequences of a batch have states of
+their own. So the operations are kept, and repeated from the start in a new generator. That is exact for greedy
+search and beams; random numbers would not be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.genai.generation import Generation
+from qnnbridge_host.genai.native import token_array
+from qnnbridge_protocol.errors import Cancelled, StateLost
+
+
+class BatchGeneration(Generation):
+    """`tokens` stays empty: the sequences are in the native generator."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.rows = int(self._option("batch_size", 1))
+
+    def repeat(self, log: Sequence[tuple[Sequence[int], int]], stop: StopSignal) -> None:
+        """Bring a new generator to where an old one was: prompts, and the number of tokens generated after each."""
+        if self._option("do_sample", False) and any(count for _, count in log):
+            raise StateLost(
+                "The generation of several sequences is lost with its host: random numbers cannot be repeated.",
+                fix="Generate again. Greedy search, beams and single sequences survive.",
+            )
+        self.repairs.replays += 1
+        for tokens, count in log:
+            self.append(tokens, stop)
+            while count and not self.done:
+                if stop.stopped:
+                    raise Cancelled("The call was cancelled.")
+                self._one(stop)
+                count -= 1
+
+    def append(self, tokens: Sequence[int], stop: StopSignal) -> None:
+        self._check_prompt(tokens)
+        if self._native is None:
+            self._native = self._make(0, again=False)
+        with self._model.turns.turn():
+            self._call("OgaGenerator_AppendTokens", token_array(tokens), len(tokens))
+        self.done = self._is_done()
+
+    def generate(self, count: int, stop: StopSignal, emit: Callable[[list[int]], None] | None) -> list[Any]:
+        made: list[list[int]] = []
+        while len(made) < count and not self.done and not stop.stopped:
+            made.append(self._one(stop))
+        return made
+
+    def sequence(self, index: int) -> list[int]:
+        """All tokens of one sequence; of beams the best ones, when they are done."""
+        if self._native is None:
+            return []
+        native, handle = self._model.library, self._native.handle
+        count = native.get("OgaGenerator_GetSequenceCount", handle, index)
+        found: list[int] = native.get("OgaGenerator_GetSequenceData", handle, index)[:count]
+        return found
+
+    def _ready(self, stop: StopSignal) -> None:
+        if self._native is None:
+            super()._ready(stop)
+
+    def _one(self, stop: StopSignal) -> list[int]:
+        with self._model.turns.turn():
+            self._call("OgaGenerator_GenerateNextToken")
+        self.done = self._is_done()
+        assert self._native is not None
+        return self._model.library.ints("OgaGenerator_GetNextTokens", self._native.handle)

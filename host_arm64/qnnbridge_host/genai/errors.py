@@ -1,0 +1,94 @@
+"""Turns error texts of onnxruntime-genai into the project's errors, with cause and fix where they are known."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Final, NamedTuple
+
+from qnnbridge_host.model.genai_folder import GenaiFolder
+from qnnbridge_host.model.genai_releases import NEWEST_SLIDING, OLDEST
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    GenerationError,
+    GenerationFolderInvalid,
+    GenerationUnsupported,
+    PromptRefused,
+    ProviderUnavailable,
+)
+
+
+class _Rule(NamedTuple):
+    pattern: str
+    kind: type[BridgeError]
+    cause: str
+    fix: str
+
+
+_RULES: Final = (
+    _Rule(
+        r"[Ii]nvalid dimensions for input: past_|Unexpected input data type.*past_",
+        GenerationUnsupported,
+        "This release of onnxruntime-genai cannot run the model's KV cache.",
+        f"Install onnxruntime-genai=={NEWEST_SLIDING} in the host's Python; `qnnbridge versions` has the table.",
+    ),
+    _Rule(
+        r"QNN execution provider is not supported|not compiled with QNN|Failed to load.*[Qq]nn",
+        ProviderUnavailable,
+        "onnxruntime-genai does not have the QNN execution provider.",
+        "Install onnxruntime-qnn in the host's Python: `python -m pip install 'qnnbridge[host,genai]'`.",
+    ),
+    _Rule(
+        r"[Tt]okenizer|tokenizer\.json|vocab",
+        GenerationFolderInvalid,
+        "The files of the tokenizer are missing or damaged.",
+        "Copy tokenizer.json and tokenizer_config.json of the model again.",
+    ),
+    _Rule(
+        r"max_length|sequence length",
+        PromptRefused,
+        "The prompt and what is generated must fit into max_length.",
+        "Shorten the prompt or raise max_length; the model's context_length is the limit.",
+    ),
+)
+
+
+def from_genai(text: str, version: str) -> BridgeError:
+    """The error for what a native call reported."""
+    for rule in _RULES:
+        if re.search(rule.pattern, text):
+            return rule.kind(text, cause=rule.cause, fix=rule.fix, details={"genai": version})
+    return GenerationError(text, details={"genai": version})
+
+
+def not_installed(version: str | None, error: Exception) -> ProviderUnavailable:
+    oldest = ".".join(map(str, OLDEST))
+    if version is None:
+        message, verb = f"onnxruntime-genai is not installed in {sys.executable}.", "Install"
+    else:
+        message, verb = f"onnxruntime-genai {version} cannot be loaded in {sys.executable}.", "Reinstall"
+    return ProviderUnavailable(
+        message,
+        cause=f"{type(error).__name__}: {error}",
+        fix=f"{verb} it in the host's Python: `python -m pip install 'qnnbridge[host,genai]'` ({oldest} or newer).",
+        details={"genai": version},
+    )
+
+
+def too_old(version: str) -> ProviderUnavailable:
+    return ProviderUnavailable(
+        f"onnxruntime-genai {version} is too old: the host needs {'.'.join(map(str, OLDEST))} or newer.",
+        fix="Upgrade it in the host's Python: `python -m pip install -U 'qnnbridge[genai]'`.",
+        details={"genai": version},
+    )
+
+
+def unsupported_layout(folder: GenaiFolder, version: str) -> GenerationUnsupported:
+    return GenerationUnsupported(
+        f"onnxruntime-genai {version} cannot run {folder.label}.",
+        cause="The model's KV cache is one that genai slides (slide_key_value_cache); releases after "
+        f"{NEWEST_SLIDING} give its first stage wrong dimensions.",
+        fix=f"Install onnxruntime-genai=={NEWEST_SLIDING} in the host's Python; "
+        "`qnnbridge versions` has the table.",
+        details={"genai": version, "layout": folder.layout},
+    )

@@ -1,0 +1,407 @@
+"""One generation: a native generator, and what it takes to make an equal one again.
+
+genai handles windows of a fixed size wrongly: it pads a prompt to a multiple of the window and counts the pads, so
+short prompts write beyond max_length, and a second prompt in the same generator is placed behind the pads. With any
+shapes it forgets the last token of an answer when a further prompt comes. Here the true tokens are kept, and an
+irregularity makes a new native generator:
+
+    EMPTY -- append --> NATIVE -- generate --> NATIVE
+      ^                   |
+      |                   | a prompt behind others on a fixed window, the window is full, fewer tokens than it has
+      +-- tokens kept ----+
+
+What was given is prefilled in one piece. What was generated is fed again token by token (its choice is forced
+through the logits), because the stage for prompts rounds otherwise than the stage for single tokens: greedy search
+then goes on exactly. Sampling starts a new sequence of random numbers, so there everything is prefilled.
+
+Not thread-safe; the table of objects admits one call at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.genai.models import GenaiModel
+from qnnbridge_host.genai.native import Object, token_array
+from qnnbridge_host.genai.tensors import make_tensor, read_tensor
+from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, GenerationUnsupported, PromptRefused
+
+# Between two frames with tokens, except the first.
+FLUSH_INTERVAL_S: Final = 0.004
+_FLOAT32: Final = 1
+_FORBIDDEN: Final = -1e9
+_INT32_MAX: Final = 2**31
+
+
+@dataclasses.dataclass
+class GenerationSettings:
+    """What a generator is made from. search: options by name. guidance: type, data, whether to use ff tokens."""
+
+    search: dict[str, float | bool]
+    guidance: tuple[str, str, bool] | None = None
+    adapter: tuple[Object, str] | None = None
+    runtime: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclasses.dataclass
+class Repairs:
+    """replays: how often a new native generator took the history. forced: tokens that were fed again one by one.
+    reseeded: whether sampling began a new sequence of random numbers."""
+
+    replays: int = 0
+    forced: int = 0
+    reseeded: bool = False
+
+
+class Generation:
+    """See the module. tokens: the true history. base: how many of them were given, the others were generated."""
+
+    def __init__(self, model: GenaiModel, settings: GenerationSettings) -> None:
+        self._model = model
+        self._native: Object | None = None
+        self._settings = settings
+        self._seen = 0
+        # Whether the native generator has more tokens than the history.
+        self._is_ahead = False
+        # The native generator while it takes a prompt.
+        self._prefilling: Object | None = None
+        self.tokens: list[int] = []
+        self.base = 0
+        self.done = False
+        self.rows = 1
+        self.repairs = Repairs()
+        folder = model.folder
+        self._window = folder.window
+        self.max_length = int(self._option("max_length", 0)) or folder.context_length
+        self._shares = bool(self._option("past_present_share_buffer", True))
+        self._exact = not self._option("do_sample", False) or settings.guidance is not None
+        self._check_settings()
+
+    # --- what the client asks ---
+
+    def restore(self, tokens: Sequence[int], base: int) -> None:
+        """The history of a generator that is gone. Nothing native happens yet."""
+        self.tokens, self.base = list(tokens), base
+        self.done = False
+
+    def align(self, length: int) -> None:
+        """The client has taken this many tokens: forget those that were generated ahead."""
+        if length > len(self.tokens):
+            raise GenerationError("The host's generator has fewer tokens than the application.")
+        if length < len(self.tokens):
+            del self.tokens[length:]
+            self.base = min(self.base, length)
+            self._is_ahead, self.done = True, False
+            if self._window is not None or not self._shares or not length:
+                self._native = None
+
+    def append(self, tokens: Sequence[int], stop: StopSignal) -> None:
+        """Add a prompt, or a further one. Raises `PromptRefused`."""
+        self._check_prompt(tokens)
+        again = bool(self.tokens)
+        appended = self._native is not None and self._append(tokens)
+        self.tokens += tokens
+        self.base, self.done = len(self.tokens), False
+        if not appended:
+            self._build(stop, again=again)
+        self.done = len(self.tokens) >= self.max_length
+
+    def generate(self, count: int, stop: StopSignal, emit: Callable[[list[int]], None] | None) -> list[int]:
+        """Up to `count` tokens. Those that `emit` was not given are returned.
+
+        emit: given the first token at once, later ones a few at a time.
+        """
+        made: list[int] = []
+        last, first, total = time.monotonic(), True, 0
+        while total < count and not self.done and not stop.stopped:
+            new = self._one(stop)
+            total += len(new)
+            made += new
+            now = time.monotonic()
+            if emit is not None and total < count and not self.done and (first or now - last >= FLUSH_INTERVAL_S):
+                emit(made)
+                made, last, first = [], now, False
+        return made
+
+    def interrupt(self) -> None:
+        """End the processing of a prompt, from another thread. ONNX Runtime looks between two nodes."""
+        native = self._prefilling
+        if native is not None:
+            with contextlib.suppress(BridgeError):
+                self._model.library.call("OgaGenerator_SetRuntimeOption", native.handle, b"terminate_session", b"1")
+
+    def logits(self, stop: StopSignal) -> Any:
+        """Of the next token: what the model makes of the history."""
+        self._ready(stop)
+        with self._model.turns.turn():
+            return self._tensor("OgaGenerator_GetLogits")
+
+    def set_logits(self, logits: Any, stop: StopSignal) -> None:
+        self._ready(stop)
+        with self._model.turns.turn():
+            self._tensor("OgaGenerator_GetLogits")  # computes them; they would overwrite what is set
+            made = make_tensor(self._model.library, np.asarray(logits, np.float32))
+            self._call("OgaGenerator_SetLogits", made.handle)
+
+    def tensor(self, name: str, which: str, stop: StopSignal) -> Any:
+        """An input or output of the last run."""
+        self._ready(stop)
+        function = "OgaGenerator_GetInput" if which == "input" else "OgaGenerator_GetOutput"
+        with self._model.turns.turn():
+            return self._tensor(function, name.encode())
+
+    # --- native steps ---
+
+    def _append(self, tokens: Sequence[int]) -> bool:
+        """Append to the native generator. False if it cannot; it is of no use then.
+
+        The model has not processed the token that was generated last, and genai forgets it: it is appended again.
+        """
+        last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
+        if self._window is None and (self._shares or not last):
+            try:
+                with self._model.turns.turn():
+                    if last:
+                        self._call("OgaGenerator_RewindTo", len(self.tokens) - 1)
+                    if last or tokens:
+                        self._call(
+                            "OgaGenerator_AppendTokens", token_array([*last, *tokens]), len(last) + len(tokens)
+                        )
+                self._seen, self._is_ahead = self._count(), False
+                return True
+            except GenerationError:
+                pass
+        self._native = None
+        return False
+
+    def _one(self, stop: StopSignal) -> list[int]:
+        self._ready(stop)
+        with self._model.turns.turn():
+            self._call("OgaGenerator_GenerateNextToken")
+        new = self._new_tokens()
+        self.tokens += new
+        if self._is_done():
+            at_end = not new or new[-1] in self._model.folder.eos or len(self.tokens) >= self.max_length
+            if self._window is None or at_end:
+                self.done = True
+            else:
+                self._native = None  # full, and only because of its pads
+        self.done = self.done or len(self.tokens) >= self.max_length
+        return new
+
+    def _ready(self, stop: StopSignal) -> None:
+        if not self.tokens:
+            raise GenerationError("The generator has no tokens yet.", fix="Call append_tokens first.")
+        if self._native is None or (self._is_ahead and not self._append(())):
+            self._build(stop, again=True)
+
+    def _build(self, stop: StopSignal, *, again: bool) -> None:
+        """A native generator that has the history."""
+        if not self.tokens:
+            raise GenerationError("The generator has no tokens yet.", fix="Call append_tokens first.")
+        if again:
+            self.repairs.replays += 1
+            self.repairs.reseeded = self.repairs.reseeded or bool(self._option("do_sample", False))
+        if not self._exact:
+            self.base = len(self.tokens)
+        given = self._in_one_piece()
+        try:
+            self._native = self._make(_pads(given, self._window.size) if self._window else 0, again=again)
+            self._prefilling = self._native
+            with self._model.turns.turn():
+                if not stop.stopped:
+                    self._call("OgaGenerator_AppendTokens", token_array(self.tokens[:given]), given)
+            self._seen, self._is_ahead = self._count(), False
+            self._force(self.tokens[given:], stop)
+        except BaseException as error:
+            self._native = None
+            if stop.stopped and isinstance(error, GenerationError):
+                raise Cancelled("The call was cancelled.") from None
+            raise
+        finally:
+            self._prefilling = None
+        if stop.stopped:
+            self._native = None
+            raise Cancelled("The call was cancelled.")
+
+    def _in_one_piece(self) -> int:
+        """How many tokens of the history are prefilled; the others are fed one by one."""
+        if self._window is None:
+            return self.base
+        size, room = self._window.size, self._model.folder.context_length
+        if len(self.tokens) + _pads(self.base, size) < room:
+            return self.base
+        # With its pads it would leave no room. Whole windows need none.
+        whole = len(self.tokens) // size * size
+        while whole >= room:
+            whole -= size
+        if whole <= 0:
+            raise _does_not_fit(len(self.tokens), size, room)
+        return whole
+
+    def _make(self, pads: int, *, again: bool) -> Object:
+        native, model, settings = self._model.library, self._model.model, self._settings
+        params = native.make("GeneratorParams", "OgaCreateGeneratorParams", model.handle, keeps=(model,))
+        search = dict(settings.search)
+        if self._window is not None:
+            # The pads count for genai. The true limits are held in `generate`.
+            search["max_length"] = self._model.folder.context_length
+            if search.get("min_length"):
+                search["min_length"] = float(search["min_length"]) + pads
+        if again and self._option("do_sample", False):
+            seed = int(self._option("random_seed", -1))
+            fresh = secrets.randbelow(_INT32_MAX) if seed < 0 else (seed + len(self.tokens)) % _INT32_MAX
+            search["random_seed"] = fresh
+        for name, value in search.items():
+            kind = "Bool" if isinstance(value, bool) else "Number"
+            native.call(f"OgaGeneratorParamsSetSearch{kind}", params.handle, name.encode(), value)
+        if settings.guidance is not None:
+            kind, data, fast = settings.guidance
+            native.call("OgaGeneratorParamsSetGuidance", params.handle, kind.encode(), data.encode(), fast)
+        made = native.make(
+            "Generator", "OgaCreateGenerator", model.handle, params.handle, keeps=(params, self._model)
+        )
+        if settings.adapter is not None:
+            adapters, name = settings.adapter
+            native.call("OgaSetActiveAdapter", made.handle, adapters.handle, name.encode())
+            made.keeps += (adapters,)
+        for name, value in settings.inputs:
+            tensor = make_tensor(native, value)
+            native.call("OgaGenerator_SetModelInput", made.handle, name.encode(), tensor.handle)
+            made.keeps += (tensor,)
+        for name, text in settings.runtime:
+            native.call("OgaGenerator_SetRuntimeOption", made.handle, name.encode(), text.encode())
+        return made
+
+    def _force(self, tokens: Sequence[int], stop: StopSignal) -> None:
+        """Feed tokens as if they had been generated."""
+        forced: Any = None
+        for token in tokens:
+            if stop.stopped:
+                raise Cancelled("The call was cancelled.")
+            with self._model.turns.turn():
+                if self._is_done():
+                    raise PromptRefused(
+                        "The history does not fit into the model's windows.",
+                        cause="It ends an answer within its last window, which cannot be fed token by token.",
+                        fix="Begin a new conversation, or shorten the history.",
+                    )
+                shape = self._tensor("OgaGenerator_GetLogits").shape
+                if forced is None or forced.shape != shape:
+                    forced = np.full(shape, _FORBIDDEN, np.float32)
+                flat = forced.reshape(-1)
+                flat[token] = -_FORBIDDEN
+                made = make_tensor(self._model.library, forced)
+                self._call("OgaGenerator_SetLogits", made.handle)
+                self._call("OgaGenerator_GenerateNextToken")
+                flat[token] = _FORBIDDEN
+            self._new_tokens()
+        self.repairs.forced += len(tokens)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        assert self._native is not None
+        self._model.library.call(name, self._native.handle, *arguments)
+
+    def _tensor(self, name: str, *arguments: Any) -> Any:
+        assert self._native is not None
+        return read_tensor(
+            self._model.library, self._model.library.make("Tensor", name, self._native.handle, *arguments)
+        )
+
+    def _is_done(self) -> bool:
+        assert self._native is not None
+        return bool(self._model.library.get("OgaGenerator_IsDone", self._native.handle))
+
+    def _count(self) -> int:
+        assert self._native is not None
+        return int(self._model.library.get("OgaGenerator_GetSequenceCount", self._native.handle, 0))
+
+    def _new_tokens(self) -> list[int]:
+        """Those that the native generator has and had not before: one, or several with guidance."""
+        assert self._native is not None
+        count = self._count()
+        data = self._model.library.get("OgaGenerator_GetSequenceData", self._native.handle, 0)
+        new: list[int] = data[self._seen : count]
+        self._seen = count
+        return new
+
+    # --- checks ---
+
+    def _option(self, name: str, otherwise: Any) -> Any:
+        value = self._settings.search.get(name, self._model.folder.search.get(name, otherwise))
+        return otherwise if value is None else value
+
+    def _check_settings(self) -> None:
+        folder = self._model.folder
+        if self.max_length > folder.context_length > 0:
+            raise PromptRefused(
+                f"max_length {self.max_length} is beyond the model's context of {folder.context_length} tokens.",
+                fix=f"Set max_length to {folder.context_length} or less.",
+                details={"max_length": self.max_length, "context_length": folder.context_length},
+            )
+        if self._window is None:
+            return
+        for name in ("num_beams", "batch_size", "num_return_sequences"):
+            if int(self._option(name, 1)) > 1:
+                raise GenerationUnsupported(
+                    f"{name}={int(self._option(name, 1))} does not work with {folder.label}: a pipeline generates "
+                    "one sequence at a time.",
+                    cause="Its stages have fixed shapes.",
+                    fix=f"Set {name} to 1, or use several generators.",
+                )
+
+    def _check_prompt(self, tokens: Sequence[int]) -> None:
+        folder = self._model.folder
+        if not tokens:
+            raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
+        wrong = next((one for one in tokens if not 0 <= one < folder.vocab_size), None)
+        if wrong is not None and folder.vocab_size:
+            raise PromptRefused(
+                f"The token id {wrong} is outside of the model's vocabulary of {folder.vocab_size}.",
+                cause="The tokens come from the tokenizer of another model, or are no tokens.",
+                fix="Encode the text with this model's tokenizer.",
+                details={"token": wrong, "vocab_size": folder.vocab_size},
+            )
+        total = (len(self.tokens) + len(tokens)) // self.rows
+        if total > self.max_length:
+            raise PromptRefused(
+                f"{total} tokens do not fit into max_length {self.max_length}.",
+                cause=f"{len(self.tokens)} tokens are there, and {len(tokens)} were appended.",
+                fix="Shorten the prompt, or raise max_length up to the model's context of "
+                f"{folder.context_length} tokens.",
+                details={"tokens": total, "max_length": self.max_length, "context_length": folder.context_length},
+            )
+        if self._window is None:
+            return
+        if folder.layout == "sliding" and folder.pad is not None and set(tokens) | set(self.tokens) == {folder.pad}:
+            raise PromptRefused(
+                "The prompt consists of pad tokens only.",
+                cause="genai takes pad tokens out of the attention of this layout, and nothing is left.",
+                fix="Append a prompt.",
+            )
+        size, room = self._window.size, folder.context_length
+        if total < size and total + _pads(total, size) >= room:
+            raise _does_not_fit(total, size, room)
+
+
+def _does_not_fit(count: int, size: int, room: int) -> PromptRefused:
+    return PromptRefused(
+        f"A prompt of {count} tokens is padded to {-(-count // size) * size}, which leaves no room in the context "
+        f"of {room}.",
+        cause=f"The model's stage for prompts takes windows of {size} tokens.",
+        fix="Export the model with a smaller window or a longer context.",
+        details={"tokens": count, "window": size, "context_length": room},
+    )
+
+
+def _pads(count: int, size: int) -> int:
+    return -count % size

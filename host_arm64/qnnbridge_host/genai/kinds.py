@@ -1,0 +1,213 @@
+"""The kinds of objects that an application has for generation, with their operations.
+
+`docs/protocol.md` lists them. Each function takes what the wire says apart and calls the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.genai.batches import BatchGeneration
+from qnnbridge_host.genai.generation import Generation, GenerationSettings
+from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
+from qnnbridge_host.genai.tokenizers import ModelAdapters, ModelTokenizer, TokenStream
+from qnnbridge_host.model.genai_folder import GenaiFolder
+from qnnbridge_host.objects import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_protocol.errors import Cancelled
+from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.specs import Placement, SessionSpec
+
+_WIDE = ("num_beams", "batch_size", "num_return_sequences")
+
+# --- models ---
+
+
+def _load(call: ObjectCall) -> GenaiModel:
+    names = list(call.arguments.get("data") or ())
+    data = {str(name): bytes(memoryview(value)) for name, value in zip(names, call.values, strict=True)}
+
+    def declare(folder: GenaiFolder) -> None:
+        call.request.blame = {"fingerprint": folder.fingerprint, "label": folder.label}
+        call.enter("creating")
+
+    def probe(spec: SessionSpec) -> Placement:
+        session = call.sessions.create(call.request, call.enter, spec, None, {})
+        try:
+            return session.info.placement
+        finally:
+            session.close()
+
+    return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare)
+
+
+def _new_tokenizer(model: GenaiModel, call: ObjectCall) -> ObjectResult:
+    options = {str(k): str(v) for k, v in (call.arguments.get("options") or {}).items()}
+    return ObjectResult(made=(TOKENIZER, ModelTokenizer(model, options)))
+
+
+def _new_adapters(model: GenaiModel, _call: ObjectCall) -> ObjectResult:
+    return ObjectResult(made=(ADAPTERS, ModelAdapters(model)))
+
+
+def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
+    told = call.arguments
+    search = {str(k): v if isinstance(v, bool) else float(v) for k, v in (told.get("search") or {}).items()}
+    guidance = told.get("guidance")
+    adapter = told.get("adapter")
+    settings = GenerationSettings(
+        search,
+        None if guidance is None else (str(guidance[0]), str(guidance[1]), bool(guidance[2])),
+        None if adapter is None else (call.objects[0].object, str(adapter)),
+        tuple((str(k), str(v)) for k, v in told.get("runtime") or ()),
+        tuple(zip((str(name) for name in told.get("inputs") or ()), call.values, strict=False)),
+    )
+    wide = any(int(search.get(name, model.folder.search.get(name, 1)) or 1) > 1 for name in _WIDE)
+    kind = BatchGeneration if wide and model.folder.window is None else Generation
+    return ObjectResult(made=(GENERATOR, kind(model, settings)))
+
+
+# --- generators ---
+
+
+def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
+    """Everything that one call may need: restore, align, append, generate."""
+    told = call.arguments
+    stop = call.request.stopper = StopSignal()
+    if call.request.withdrawn:
+        stop.stop()
+    call.enter("running")
+    prompt = [int(token) for token in call.values[0]] if call.values else []
+    count = argument(call, "count", int)
+    with stop.calling(generation.interrupt):
+        if isinstance(generation, BatchGeneration):
+            if told.get("log"):
+                generation.repeat([(list(map(int, tokens)), int(n)) for tokens, n in told["log"]], stop)
+        else:
+            _bring_up(generation, told, call)
+        if prompt:
+            generation.append(prompt, stop)
+        emit = _sender(call.request.emit) if told.get("stream") else None
+        made = generation.generate(count, stop, emit)
+    if stop.stopped:
+        raise Cancelled("The call was cancelled.")
+    repairs = generation.repairs
+    return ObjectResult([made, generation.done, repairs.replays, repairs.forced, repairs.reseeded])
+
+
+def _bring_up(generation: Generation, told: Any, call: ObjectCall) -> None:
+    length = argument(call, "length", int)
+    if told.get("restore"):
+        if len(call.values) < 2:
+            raise desync("a step that restores a history without it")
+        generation.restore(list(map(int, call.values[1])), argument(call, "base", int))
+    generation.align(length)
+
+
+def _sender(emit: Callable[[dict[str, Any]], None]) -> Callable[[list[int]], None]:
+    return lambda tokens: emit({"event": "tokens", "tokens": tokens})
+
+
+def _tensor(generation: Generation, call: ObjectCall) -> ObjectResult:
+    call.enter("running")
+    which = argument(call, "which", str)
+    stop = StopSignal()
+    if which == "logits":
+        return ObjectResult(values=[generation.logits(stop)])
+    return ObjectResult(values=[generation.tensor(argument(call, "name", str), which, stop)])
+
+
+def _set_logits(generation: Generation, call: ObjectCall) -> None:
+    call.enter("running")
+    generation.set_logits(call.values[0], StopSignal())
+
+
+def _sequence(generation: BatchGeneration, call: ObjectCall) -> ObjectResult:
+    return ObjectResult(generation.sequence(argument(call, "index", int)))
+
+
+# --- tokenizers and adapters ---
+
+
+def _ids(tokenizer: ModelTokenizer, _call: ObjectCall) -> ObjectResult:
+    return ObjectResult(tokenizer.ids())
+
+
+def _encode(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
+    call.enter("running")
+    return ObjectResult([tokenizer.encode(str(text)) for text in argument(call, "texts", list)])
+
+
+def _decode(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
+    call.enter("running")
+    return ObjectResult([tokenizer.decode(list(map(int, tokens))) for tokens in call.values])
+
+
+def _to_token_id(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
+    return ObjectResult(tokenizer.to_token_id(argument(call, "text", str)))
+
+
+def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
+    call.enter("running")
+    told = call.arguments
+    return ObjectResult(
+        tokenizer.apply_chat_template(
+            argument(call, "messages", str),
+            told.get("template"),
+            told.get("tools"),
+            add_generation_prompt=bool(told.get("add_generation_prompt", True)),
+        )
+    )
+
+
+def _update_options(tokenizer: ModelTokenizer, call: ObjectCall) -> None:
+    tokenizer.update_options({str(k): str(v) for k, v in argument(call, "options", dict).items()})
+
+
+def _new_stream(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
+    stream = tokenizer.stream()
+    if call.values:  # what an earlier one was given
+        stream.decode(list(map(int, call.values[0])))
+    return ObjectResult(made=(STREAM, stream))
+
+
+def _stream_decode(stream: TokenStream, call: ObjectCall) -> ObjectResult:
+    return ObjectResult(stream.decode(list(map(int, argument(call, "tokens", list)))))
+
+
+def _load_adapter(adapters: ModelAdapters, call: ObjectCall) -> None:
+    call.enter("running")
+    adapters.load(argument(call, "path", str), argument(call, "name", str))
+
+
+def _unload_adapter(adapters: ModelAdapters, call: ObjectCall) -> None:
+    adapters.unload(argument(call, "name", str))
+
+
+STREAM = ObjectKind("GenaiStream", None, {"decode": _stream_decode})
+TOKENIZER = ObjectKind(
+    "GenaiTokenizer",
+    None,
+    {
+        "ids": _ids,
+        "encode": _encode,
+        "decode": _decode,
+        "to_token_id": _to_token_id,
+        "apply_chat_template": _apply_chat_template,
+        "update_options": _update_options,
+        "stream": _new_stream,
+    },
+)
+ADAPTERS = ObjectKind("GenaiAdapters", None, {"load": _load_adapter, "unload": _unload_adapter})
+GENERATOR = ObjectKind(
+    "GenaiGenerator",
+    None,
+    {"step": _step, "tensor": _tensor, "set_logits": _set_logits, "sequence": _sequence},
+)
+MODEL = ObjectKind(
+    "GenaiModel",
+    _load,
+    {"tokenizer": _new_tokenizer, "generator": _new_generator, "adapters": _new_adapters},
+    describe=GenaiModel.describe,
+)

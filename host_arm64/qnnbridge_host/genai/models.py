@@ -1,0 +1,171 @@
+"""Models that genai has loaded, one of each for all applications of this host.
+
+A model is freed with its last user: an application's model object, a tokenizer or a generator. Any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from ctypes import c_char_p
+from typing import Any, Final
+
+from qnnbridge_host.genai.errors import too_old, unsupported_layout
+from qnnbridge_host.genai.native import GenaiLibrary, Object, library
+from qnnbridge_host.genai.placement import Probe, place
+from qnnbridge_host.genai.turns import Turns
+from qnnbridge_host.model.genai_folder import GenaiFolder, read_folder
+from qnnbridge_host.model.genai_releases import is_too_old, refused
+from qnnbridge_protocol.errors import BridgeError, ModelChanged, ModelQuarantined
+from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
+
+# C functions for the methods of `qnnbridge.genai.Config`.
+CONFIG_STEPS: Final[Mapping[str, str]] = {
+    "append_provider": "OgaConfigAppendProvider",
+    "clear_providers": "OgaConfigClearProviders",
+    "set_provider_option": "OgaConfigSetProviderOption",
+    "overlay": "OgaConfigOverlay",
+    "set_decoder_provider_options_hardware_device_type": "OgaConfigSetDecoderProviderOptionsHardwareDeviceType",
+    "set_decoder_provider_options_hardware_device_id": "OgaConfigSetDecoderProviderOptionsHardwareDeviceId",
+    "set_decoder_provider_options_hardware_vendor_id": "OgaConfigSetDecoderProviderOptionsHardwareVendorId",
+    "clear_decoder_provider_options_hardware_device_type": "OgaConfigClearDecoderProviderOptionsHardwareDeviceType",
+    "clear_decoder_provider_options_hardware_device_id": "OgaConfigClearDecoderProviderOptionsHardwareDeviceId",
+    "clear_decoder_provider_options_hardware_vendor_id": "OgaConfigClearDecoderProviderOptionsHardwareVendorId",
+}
+_QNN = "QNNExecutionProvider"
+
+_npu_turns = Turns()
+_lock = threading.Lock()
+_loaded: weakref.WeakValueDictionary[str, GenaiModel] = weakref.WeakValueDictionary()
+_registered = False
+
+
+class GenaiModel:
+    """A model in memory. device: genai's word for where it runs."""
+
+    def __init__(
+        self, native: GenaiLibrary, folder: GenaiFolder, model: Object, placement: list[StagePlacement]
+    ) -> None:
+        self.library = native
+        self.folder = folder
+        self.model = model
+        self.placement = placement
+        self.type = native.text("OgaModelGetType", model.handle)
+        self.device = native.text("OgaModelGetDeviceType", model.handle)
+        on_npu = any(one.wanted and one.placement.qnn_nodes for one in placement)
+        self.turns = _npu_turns if on_npu else Turns()
+
+    def describe(self) -> dict[str, Any]:
+        folder = self.folder
+        return GenerationModelInfo(
+            type=self.type,
+            device_type=self.device,
+            layout=folder.layout,
+            window=None if folder.window is None else folder.window.size,
+            context_length=folder.context_length,
+            vocab_size=folder.vocab_size,
+            eos=tuple(sorted(folder.eos)),
+            pad=folder.pad,
+            search={k: v for k, v in folder.search.items() if isinstance(v, (bool, int, float, str))},
+            fingerprint=folder.fingerprint,
+            label=folder.label,
+            genai=self.library.version,
+            stages=tuple(self.placement),
+        ).to_wire()
+
+
+class ModelRequest:
+    """What an application asks for. data: files of the model that travel as bytes, by name."""
+
+    def __init__(self, arguments: Mapping[str, Any], data: Mapping[str, bytes]) -> None:
+        self.path = str(arguments["folder"])
+        self.steps = [tuple(step) for step in arguments.get("steps") or ()]
+        self.strict = arguments.get("fallback") != "cpu"
+        self.cache = arguments.get("cache")
+        self.quarantined = frozenset(arguments.get("quarantined") or ())
+        self.expected = arguments.get("fingerprint")
+        self.data = dict(data)
+
+
+def load(
+    request: ModelRequest,
+    probe: Probe,
+    engine: Any,
+    declare: Callable[[GenaiFolder], None],
+) -> GenaiModel:
+    """The model, loaded now or already.
+
+    Args:
+        request: what to load.
+        probe: see `place`.
+        engine: ONNX Runtime, for its versions and the library of QNN.
+        declare: called before native code is entered with the model.
+
+    Raises:
+        BridgeError: it cannot be loaded, with the reason.
+    """
+    native = library()
+    if is_too_old(native.version):
+        raise too_old(native.version)
+    folder = read_folder(request.path, request.steps, tuple(request.data))
+    if refused(folder.layout, native.version):
+        raise unsupported_layout(folder, native.version)
+    if request.expected and request.expected != folder.fingerprint:
+        raise ModelChanged(
+            f"The model {folder.label} has changed since it was loaded.",
+            cause="A file of its folder, or its genai_config.json, has another date or size.",
+            fix="Make a new qnnbridge.genai.Model.",
+        )
+    if folder.fingerprint in request.quarantined:
+        raise ModelQuarantined(
+            f"{folder.label} is in quarantine.",
+            details={"fingerprint": folder.fingerprint, "label": folder.label},
+        )
+    key = json.dumps([folder.fingerprint, os.path.abspath(folder.path), request.steps, request.strict])
+    with _lock:
+        found = None if request.data else _loaded.get(key)
+        if found is not None:
+            return found
+        declare(folder)
+        _register(native, engine, folder)
+        placement = place(folder, probe, request.cache, engine.versions(), strict=request.strict)
+        model = GenaiModel(native, folder, _make(native, request), placement)
+        if not request.data:
+            _loaded[key] = model
+        return model
+
+
+def _make(native: GenaiLibrary, request: ModelRequest) -> Object:
+    config = native.make("Config", "OgaCreateConfig", os.fsencode(request.path))
+    for name, *arguments in request.steps:
+        values = [one if isinstance(one, int) else str(one).encode() for one in arguments]
+        native.call(CONFIG_STEPS[name], config.handle, *values)
+    kept: list[Any] = [config]
+    for name, content in request.data.items():
+        memory = c_char_p(content)
+        kept += [content, memory]
+        native.call("OgaConfigAddModelData", config.handle, name.encode(), memory, len(content))
+    return native.make("Model", "OgaCreateModelFromConfig", config.handle, keeps=tuple(kept))
+
+
+def _register(native: GenaiLibrary, engine: Any, folder: GenaiFolder) -> None:
+    """QNN, once, in the ONNX Runtime environment that genai has for itself."""
+    global _registered
+    if _registered or not any(stage.qnn_options is not None for stage in folder.stages):
+        return
+    path = engine.qnn_library()
+    if path is not None:
+        try:
+            native.module.register_execution_provider_library(_QNN, path)
+        except AttributeError:
+            pass  # older than the function: genai then knows QNN by itself
+        except Exception as error:
+            raise BridgeError(
+                "onnxruntime-genai cannot load the QNN execution provider.",
+                cause=str(error),
+                details={"path": path},
+            ) from error
+    _registered = True

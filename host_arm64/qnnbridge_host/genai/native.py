@@ -1,0 +1,231 @@
+"""The C interface of onnxruntime-genai, called through ctypes.
+
+The Python module of onnxruntime-genai holds the GIL inside of every native call, a prompt of seconds included: the
+host could then neither run another session nor read a cancel. ctypes releases it. The C interface is the one below
+that module, in the same library; its functions that are declared here are the same from 0.13 to 0.18.
+
+Objects are freed when Python forgets them. Any thread; an object is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from qnnbridge_host.genai.errors import from_genai, not_installed
+
+_TEXT = c_char_p
+_OUT = POINTER(c_void_p)
+_INTS = POINTER(c_int32)
+_HANDLE = c_void_p
+
+# Functions that return an error or nothing, with their arguments.
+_CALLS: Final[dict[str, tuple[Any, ...]]] = {
+    "OgaCreateConfig": (_TEXT, _OUT),
+    "OgaConfigClearProviders": (_HANDLE,),
+    "OgaConfigAppendProvider": (_HANDLE, _TEXT),
+    "OgaConfigSetProviderOption": (_HANDLE, _TEXT, _TEXT, _TEXT),
+    "OgaConfigAddModelData": (_HANDLE, _TEXT, c_char_p, c_size_t),
+    "OgaConfigRemoveModelData": (_HANDLE, _TEXT),
+    "OgaConfigOverlay": (_HANDLE, _TEXT),
+    "OgaConfigSetDecoderProviderOptionsHardwareDeviceType": (_HANDLE, _TEXT, _TEXT),
+    "OgaConfigSetDecoderProviderOptionsHardwareDeviceId": (_HANDLE, _TEXT, c_uint32),
+    "OgaConfigSetDecoderProviderOptionsHardwareVendorId": (_HANDLE, _TEXT, c_uint32),
+    "OgaConfigClearDecoderProviderOptionsHardwareDeviceType": (_HANDLE, _TEXT),
+    "OgaConfigClearDecoderProviderOptionsHardwareDeviceId": (_HANDLE, _TEXT),
+    "OgaConfigClearDecoderProviderOptionsHardwareVendorId": (_HANDLE, _TEXT),
+    "OgaCreateModelFromConfig": (_HANDLE, _OUT),
+    "OgaModelGetType": (_HANDLE, POINTER(c_void_p)),
+    "OgaModelGetDeviceType": (_HANDLE, POINTER(c_void_p)),
+    "OgaCreateGeneratorParams": (_HANDLE, _OUT),
+    "OgaGeneratorParamsSetSearchNumber": (_HANDLE, _TEXT, c_double),
+    "OgaGeneratorParamsSetSearchBool": (_HANDLE, _TEXT, c_bool),
+    "OgaGeneratorParamsSetGuidance": (_HANDLE, _TEXT, _TEXT, c_bool),
+    "OgaCreateGenerator": (_HANDLE, _HANDLE, _OUT),
+    "OgaGenerator_AppendTokens": (_HANDLE, _INTS, c_size_t),
+    "OgaGenerator_GenerateNextToken": (_HANDLE,),
+    "OgaGenerator_GetNextTokens": (_HANDLE, POINTER(_INTS), POINTER(c_size_t)),
+    "OgaGenerator_SetRuntimeOption": (_HANDLE, _TEXT, _TEXT),
+    "OgaGenerator_RewindTo": (_HANDLE, c_size_t),
+    "OgaGenerator_GetOutput": (_HANDLE, _TEXT, _OUT),
+    "OgaGenerator_GetInput": (_HANDLE, _TEXT, _OUT),
+    "OgaGenerator_GetLogits": (_HANDLE, _OUT),
+    "OgaGenerator_SetLogits": (_HANDLE, _HANDLE),
+    "OgaGenerator_SetInputs": (_HANDLE, _HANDLE),
+    "OgaGenerator_SetModelInput": (_HANDLE, _TEXT, _HANDLE),
+    "OgaCreateTokenizer": (_HANDLE, _OUT),
+    "OgaUpdateTokenizerOptions": (_HANDLE, POINTER(_TEXT), POINTER(_TEXT), c_size_t),
+    "OgaTokenizerGetBosTokenId": (_HANDLE, _INTS),
+    "OgaTokenizerGetPadTokenId": (_HANDLE, _INTS),
+    "OgaTokenizerGetEosTokenIds": (_HANDLE, POINTER(_INTS), POINTER(c_size_t)),
+    "OgaTokenizerEncode": (_HANDLE, _TEXT, _HANDLE),
+    "OgaTokenizerToTokenId": (_HANDLE, _TEXT, _INTS),
+    "OgaTokenizerDecode": (_HANDLE, _INTS, c_size_t, POINTER(c_void_p)),
+    "OgaTokenizerApplyChatTemplate": (_HANDLE, _TEXT, _TEXT, _TEXT, c_bool, POINTER(c_void_p)),
+    "OgaCreateTokenizerStream": (_HANDLE, _OUT),
+    "OgaTokenizerStreamDecode": (_HANDLE, c_int32, POINTER(_TEXT)),
+    "OgaCreateSequences": (_OUT,),
+    "OgaCreateTensorFromBuffer": (c_void_p, POINTER(c_int64), c_size_t, ctypes.c_int, _OUT),
+    "OgaTensorGetType": (_HANDLE, POINTER(ctypes.c_int)),
+    "OgaTensorGetShapeRank": (_HANDLE, POINTER(c_size_t)),
+    "OgaTensorGetShape": (_HANDLE, POINTER(c_int64), c_size_t),
+    "OgaTensorGetData": (_HANDLE, POINTER(c_void_p)),
+    "OgaCreateNamedTensors": (_OUT,),
+    "OgaNamedTensorsSet": (_HANDLE, _TEXT, _HANDLE),
+    "OgaCreateAdapters": (_HANDLE, _OUT),
+    "OgaLoadAdapter": (_HANDLE, _TEXT, _TEXT),
+    "OgaUnloadAdapter": (_HANDLE, _TEXT),
+    "OgaSetActiveAdapter": (_HANDLE, _HANDLE, _TEXT),
+}
+# Functions that return a value: type of the value and arguments.
+_GETTERS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "OgaGenerator_IsDone": (c_bool, (_HANDLE,)),
+    "OgaGenerator_GetSequenceCount": (c_size_t, (_HANDLE, c_size_t)),
+    "OgaGenerator_GetSequenceData": (_INTS, (_HANDLE, c_size_t)),
+    "OgaSequencesGetSequenceCount": (c_size_t, (_HANDLE, c_size_t)),
+    "OgaSequencesGetSequenceData": (_INTS, (_HANDLE, c_size_t)),
+    "OgaResultGetError": (_TEXT, (_HANDLE,)),
+}
+_FREED_BY: Final = (
+    "OgaDestroyResult",
+    "OgaDestroyString",
+    "OgaDestroyConfig",
+    "OgaDestroyModel",
+    "OgaDestroyGeneratorParams",
+    "OgaDestroyGenerator",
+    "OgaDestroyTokenizer",
+    "OgaDestroyTokenizerStream",
+    "OgaDestroySequences",
+    "OgaDestroyTensor",
+    "OgaDestroyNamedTensors",
+    "OgaDestroyAdapters",
+)
+_LIBRARY = "onnxruntime-genai.dll" if sys.platform == "win32" else "libonnxruntime-genai.so"
+# Distributions that bring the module, the plain one first.
+DISTRIBUTIONS: Final = ("onnxruntime-genai", "onnxruntime-genai-directml", "onnxruntime-genai-winml")
+
+
+class Object:
+    """A native object, freed with this. keeps: objects that must live as long."""
+
+    __slots__ = ("_library", "handle", "keeps", "kind")
+
+    def __init__(self, library: GenaiLibrary, kind: str, handle: c_void_p, keeps: tuple[Any, ...] = ()) -> None:
+        self._library = library
+        self.kind = kind
+        self.handle = handle
+        self.keeps = keeps
+
+    def __del__(self) -> None:
+        handle, self.handle = self.handle, c_void_p()
+        if handle:
+            self._library.free(self.kind, handle)
+
+
+class GenaiLibrary:
+    """The loaded library. `module` is the Python module onnxruntime_genai, for what is called once."""
+
+    def __init__(self, module: Any, path: str, version: str) -> None:
+        self.module = module
+        self.version = version
+        self._c = ctypes.CDLL(path)
+        self._functions: dict[str, Any] = {}
+        for name, arguments in _CALLS.items():
+            self._declare(name, c_void_p, arguments)
+        for name, (result, arguments) in _GETTERS.items():
+            self._declare(name, result, arguments)
+        for name in _FREED_BY:
+            self._declare(name, None, (_HANDLE,))
+
+    def _declare(self, name: str, result: Any, arguments: tuple[Any, ...]) -> None:
+        function = getattr(self._c, name, None)
+        if function is not None:
+            function.restype, function.argtypes = result, arguments
+            self._functions[name] = function
+
+    def get(self, name: str, *arguments: Any) -> Any:
+        """Call a function that cannot fail."""
+        return self._function(name)(*arguments)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function. Raises the typed error for what it reports."""
+        result = self._function(name)(*arguments)
+        if result:
+            text = self._functions["OgaResultGetError"](result) or b""
+            self._functions["OgaDestroyResult"](result)
+            raise from_genai(text.decode("utf-8", "replace"), self.version)
+
+    def make(self, kind: str, name: str, *arguments: Any, keeps: tuple[Any, ...] = ()) -> Object:
+        """Call a function that gives a new object of the kind."""
+        out = c_void_p()
+        self.call(name, *arguments, byref(out))
+        return Object(self, kind, out, keeps)
+
+    def text(self, name: str, *arguments: Any) -> str:
+        """Call a function that gives a text to be freed."""
+        out = c_void_p()
+        self.call(name, *arguments, byref(out))
+        try:
+            return (ctypes.cast(out, c_char_p).value or b"").decode("utf-8", "replace")
+        finally:
+            self._functions["OgaDestroyString"](out)
+
+    def ints(self, name: str, *arguments: Any) -> list[int]:
+        """Call a function that gives a view of token ids."""
+        data, count = _INTS(), c_size_t()
+        self.call(name, *arguments, byref(data), byref(count))
+        return data[: count.value]
+
+    def free(self, kind: str, handle: c_void_p) -> None:
+        self._functions["OgaDestroy" + kind](handle)
+
+    def _function(self, name: str) -> Any:
+        function = self._functions.get(name)
+        if function is None:
+            raise from_genai(f"{name} is not in this library", self.version)
+        return function
+
+
+def token_array(tokens: Sequence[int]) -> Any:
+    """Token ids as C has them."""
+    return (c_int32 * len(tokens))(*tokens)
+
+
+_lock = threading.Lock()
+_loaded: GenaiLibrary | None = None
+
+
+def library() -> GenaiLibrary:
+    """Imports onnxruntime-genai at the first call. Raises `ProviderUnavailable`."""
+    global _loaded
+    with _lock:
+        if _loaded is None:
+            _loaded = _load()
+        return _loaded
+
+
+def installed_version() -> str | None:
+    """Version of onnxruntime-genai in this Python, without importing it."""
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _load() -> GenaiLibrary:
+    try:
+        import onnxruntime_genai as module
+
+        folder = Path(module.__file__ or "").parent
+        version = str(getattr(module, "__version__", None) or installed_version())
+        return GenaiLibrary(module, str(folder / _LIBRARY), version)
+    except (ImportError, OSError) as error:
+        raise not_installed(installed_version(), error) from error

@@ -1,0 +1,288 @@
+"""A model's folder as onnxruntime-genai reads it: genai_config.json, the stages and their files, the window.
+
+A *pipeline* is a model of several files (stages) that the config lists: embeddings, the stage that takes a prompt
+in windows of a fixed size, the one that takes a single token, the head. Its windows are what genai handles wrongly;
+see docs/genai.md. Nothing native is loaded here. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from qnnbridge_host.model.scan import scan_model
+from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid
+
+CONFIG: Final = "genai_config.json"
+_QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
+# Sections of the config that name a model file outside of `pipeline`.
+_SECTIONS: Final = ("encoder", "embedding", "vision", "speech", "decoder")
+
+Layout = Literal["dynamic", "window", "sliding"]
+# What `qnnbridge.genai.Config` was told, in order: name of the method, then its arguments.
+ConfigSteps = Sequence[Sequence[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Window:
+    """The fixed number of tokens that the stage for prompts takes at a time.
+
+    slides: genai moves the KV cache itself (the layout of AI Hub); otherwise the graph has the whole cache.
+    """
+
+    size: int
+    slides: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenaiStage:
+    """One model file. runs_on: for the prompt, for single tokens, or for both."""
+
+    name: str
+    path: str
+    providers: tuple[tuple[str, dict[str, str]], ...]
+    runs_on: Literal["prompt", "token", "both"] = "both"
+
+    @property
+    def qnn_options(self) -> dict[str, str] | None:
+        """The options of QNN, ``None`` if it is not asked for."""
+        for name, options in self.providers:
+            if name.lower() in _QNN_NAMES:
+                return options
+        return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenaiFolder:
+    """The facts of a model. search: the config's defaults of search options."""
+
+    path: str
+    type: str
+    context_length: int
+    vocab_size: int
+    eos: frozenset[int]
+    pad: int | None
+    stages: tuple[GenaiStage, ...]
+    window: Window | None
+    search: Mapping[str, Any]
+    fingerprint: str
+
+    @property
+    def layout(self) -> Layout:
+        if self.window is None:
+            return "dynamic"
+        return "sliding" if self.window.slides else "window"
+
+    @property
+    def label(self) -> str:
+        return os.path.basename(os.path.normpath(self.path)) or self.path
+
+    @property
+    def is_multimodal(self) -> bool:
+        return any(stage.name in ("vision", "speech") for stage in self.stages)
+
+
+def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -> GenaiFolder:
+    """Read a model's folder.
+
+    Args:
+        path: the folder.
+        steps: changes of the config.
+        given: names of files that travel as bytes, so need not be there.
+
+    Raises:
+        GenerationFolderInvalid: there is no such folder or config, or a file is missing or cut off.
+    """
+    config = _changed(_read_config(path), steps)
+    model = config.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("decoder", {}), dict):
+        raise _invalid(path, f"{CONFIG} has no section 'model'.", "Export the model again.")
+    try:
+        stages = tuple(_stages(path, model))
+        window = _window(model.get("decoder", {}), stages)
+        folder = GenaiFolder(
+            path=path,
+            type=str(model.get("type", "")),
+            context_length=int(model.get("context_length") or 0),
+            vocab_size=int(model.get("vocab_size") or 0),
+            eos=frozenset(_ints(model.get("eos_token_id"))),
+            pad=next(iter(_ints(model.get("pad_token_id"))), None),
+            stages=stages,
+            window=window,
+            search=dict(config.get("search") or {}),
+            fingerprint="",
+        )
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        raise _invalid(path, f"{CONFIG} is not understood: {error}.", "Export the model again.") from None
+    if not stages:
+        raise _invalid(path, f"{CONFIG} names no model file.", "Export the model again.")
+    files = _check_files(folder, set(given))
+    return dataclasses.replace(folder, fingerprint=_fingerprint(config, files))
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    if not os.path.isdir(path):
+        what = "is a file, not a folder" if os.path.exists(path) else "does not exist"
+        raise _invalid(path, f"It {what}.", f"Give the folder that has {CONFIG}.")
+    try:
+        with open(os.path.join(path, CONFIG), encoding="utf-8-sig") as file:
+            config = json.load(file)
+    except FileNotFoundError:
+        found = sorted(name for name in os.listdir(path) if name.endswith(".onnx"))[:5]
+        raise _invalid(
+            path,
+            f"It has no {CONFIG}.",
+            "Give the folder that an exporter for onnxruntime-genai has written. A plain ONNX model runs in "
+            "qnnbridge.InferenceSession.",
+            *(f"found: {name}" for name in found),
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _invalid(path, f"{CONFIG} cannot be read: {error}.", "Check its rights and its encoding.") from None
+    except ValueError as error:
+        raise _invalid(path, f"{CONFIG} is no JSON: {error}.", "Copy or download it again.") from None
+    if not isinstance(config, dict):
+        raise _invalid(path, f"{CONFIG} is no JSON object.", "Copy or download it again.")
+    return config
+
+
+def _changed(config: dict[str, Any], steps: ConfigSteps) -> dict[str, Any]:
+    """The config after the steps, as far as stages and limits depend on them."""
+    for name, *arguments in steps:
+        if name == "overlay":
+            try:
+                config = _merged(config, json.loads(arguments[0]))
+            except ValueError as error:
+                raise GenerationFolderInvalid(
+                    "The overlay of the config is no JSON.", cause=f"{error}.", fix="Give a JSON object."
+                ) from None
+            continue
+        decoder = config.setdefault("model", {}).setdefault("decoder", {})
+        providers = decoder.setdefault("session_options", {}).setdefault("provider_options", [])
+        if name == "clear_providers":
+            providers.clear()
+        elif name in ("append_provider", "set_provider_option"):
+            entry = next(
+                (p for p in providers if str(next(iter(p), "")).lower() == str(arguments[0]).lower()), None
+            )
+            if entry is None:
+                entry = {str(arguments[0]): {}}
+                providers.append(entry)
+            if name == "set_provider_option":
+                next(iter(entry.values()))[str(arguments[1])] = str(arguments[2])
+    return config
+
+
+def _merged(base: Any, over: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    return {**base, **{key: _merged(base[key], value) if key in base else value for key, value in over.items()}}
+
+
+def _stages(folder: str, model: Mapping[str, Any]) -> list[GenaiStage]:
+    stages = []
+    for section in _SECTIONS:
+        part = model.get(section)
+        if not isinstance(part, dict):
+            continue
+        default = _providers(part.get("session_options"))
+        if section == "decoder" and part.get("pipeline"):
+            for entry in _pipeline(part["pipeline"]):
+                stages += [_stage(folder, name, body, default) for name, body in entry.items()]
+        elif part.get("filename"):
+            stages.append(GenaiStage(section, os.path.join(folder, str(part["filename"])), default))
+    return stages
+
+
+def _pipeline(listed: Any) -> list[dict[str, Any]]:
+    """A list of maps with one stage each, or one map of stages."""
+    return [listed] if isinstance(listed, dict) else list(listed)
+
+
+def _stage(folder: str, name: str, body: Mapping[str, Any], default: tuple[Any, ...]) -> GenaiStage:
+    options = body.get("session_options")
+    runs: Literal["prompt", "token", "both"] = "both"
+    if body.get("run_on_token_gen") is False:
+        runs = "prompt"
+    elif body.get("run_on_prompt") is False:
+        runs = "token"
+    path = os.path.join(folder, str(body["filename"]))
+    return GenaiStage(name, path, default if options is None else _providers(options), runs)
+
+
+def _providers(options: Any) -> tuple[tuple[str, dict[str, str]], ...]:
+    listed = (options or {}).get("provider_options") or []
+    return tuple(
+        (name, {k: str(v) for k, v in (given or {}).items()}) for one in listed for name, given in one.items()
+    )
+
+
+def _window(decoder: Mapping[str, Any], stages: Sequence[GenaiStage]) -> Window | None:
+    told = decoder.get("sliding_window")
+    if not isinstance(told, dict) or len(stages) < 2:
+        return None  # of a single model it only limits attention
+    size = int(told.get("window_size") or 0)
+    return Window(size, bool(told.get("slide_key_value_cache", True))) if size > 0 else None
+
+
+def _ints(told: Any) -> list[int]:
+    return [int(one) for one in (told if isinstance(told, list) else [] if told is None else [told])]
+
+
+def _check_files(folder: GenaiFolder, given: set[str]) -> list[tuple[str, int, int]]:
+    """Every file of every stage. Returns name, size and date of each."""
+    found = []
+    for stage in folder.stages:
+        if os.path.basename(stage.path) in given:
+            continue
+        found.append(_stamp(folder, stage, stage.path))
+        try:
+            scan = scan_model(stage.path, count_nodes=False)
+        except BridgeError as error:
+            raise _invalid(
+                folder.path,
+                f"The file of the stage {stage.name!r} cannot be used: {error.message}",
+                error.fix or "Copy or download it again.",
+                *error.evidence,
+                stage=stage.name,
+            ) from None
+        found += [_stamp(folder, stage, os.path.join(os.path.dirname(stage.path), name)) for name in scan.files]
+    return found
+
+
+def _stamp(folder: GenaiFolder, stage: GenaiStage, path: str) -> tuple[str, int, int]:
+    try:
+        status = os.stat(path)
+        if not status.st_size:
+            raise OSError(0, "it is empty")
+    except OSError as error:
+        raise _invalid(
+            folder.path,
+            f"The file {os.path.basename(path)} of the stage {stage.name!r} cannot be read: "
+            f"{error.strerror or error}.",
+            "Copy or download the folder again, all of its files.",
+            stage=stage.name,
+        ) from None
+    return os.path.relpath(path, folder.path), status.st_size, status.st_mtime_ns
+
+
+def _fingerprint(config: Mapping[str, Any], files: Sequence[tuple[str, int, int]]) -> str:
+    """Of the config and of name, size and date of each file: the weights have gigabytes."""
+    plain = json.dumps([config, files], sort_keys=True, default=str)
+    return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _invalid(path: str, cause: str, fix: str, *evidence: str, stage: str | None = None) -> GenerationFolderInvalid:
+    details: dict[str, Any] = {"path": path}
+    if stage is not None:
+        details["stage"] = stage
+    return GenerationFolderInvalid(
+        f"The folder {path} is no model for onnxruntime-genai.",
+        cause=cause,
+        fix=fix,
+        evidence=evidence,
+        details=details,
+    )

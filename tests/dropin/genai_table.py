@@ -1,0 +1,105 @@
+"""Writes `docs/genai-api.md`: every public name of onnxruntime_genai and its state in `qnnbridge.genai`.
+
+``python -m tests.dropin.genai_table`` writes the page; a test holds it against the installed onnxruntime-genai.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qnnbridge import genai
+from qnnbridge.genai._environment import UNAVAILABLE
+from tests.dropin.ort_table import public_names
+
+PAGE = Path(__file__).parents[2] / "docs" / "genai-api.md"
+
+# Refused with an error that says why.
+NOT_POSSIBLE = {
+    "Config.from_package_ep": "give the folder of the variant to Config",
+    "GeneratorParams.set_speculative_options": "no speculative decoding",
+    "Model.create_multimodal_processor": "no images and audio",
+    "Model.create_streaming_processor": "no audio",
+    "Tensor.data": "a pointer into another process; use as_numpy()",
+}
+# Absent: an AttributeError, as in releases of genai that lack the name.
+ABSENT = {
+    "Generator.get_speculative_stats": "no speculative decoding",
+    "Generator.set_hidden_states": "for models with images",
+    "Generator.snapshot_state": "rewind_to works without it",
+    "Tokenizer.bor_token_id": "marks of reasoning; use to_token_id",
+    "Tokenizer.bot_token_id": "marks of tools; use to_token_id",
+    "Tokenizer.eor_token_id": "marks of reasoning; use to_token_id",
+    "Tokenizer.eot_token_id": "marks of tools; use to_token_id",
+}
+# Works, and not in every respect as in one process.
+DIFFERS = {
+    "Generator.append_tokens": "any number of times on every layout",
+    "Generator.generate_next_token": "the host may have made the token already",
+    "Generator.get_input": "a copy",
+    "Generator.get_logits": "a copy; from there on one token in a step",
+    "Generator.get_output": "a copy",
+    "Generator.get_sequence": "without pads",
+    "Generator.rewind_to": "on pipelines, too",
+    "Generator.set_runtime_option": "terminate_session stops what runs ahead",
+    "Generator.token_count": "without pads",
+    "Model": "takes host=, fallback= and timeout=",
+    "Model.device_type": "see Model.placement for the stages",
+    "Tensor": "an array of this process",
+    "Tensor.type": "a number",
+    "disable_telemetry_events": "nothing to do: the host sends none",
+    "enable_telemetry_events": "does nothing: the host sends none",
+    "get_current_gpu_device_id": "0",
+    "is_cuda_available": "False",
+    "is_dml_available": "False",
+    "is_openvino_available": "False",
+    "is_qnn_available": "True; a model says when QNN cannot be used",
+    "is_webgpu_available": "False",
+    "register_execution_provider_library": "nothing to do for QNN; refuses others",
+    "set_current_gpu_device_id": "does nothing",
+    "set_log_callback": "does nothing; the logger of the host has the lines",
+    "set_log_options": "does nothing",
+    "unregister_execution_provider_library": "does nothing",
+}
+
+
+def state(name: str) -> tuple[str, str]:
+    """The state and the remark. Raises `LookupError` for a name without a decision."""
+    first, _, member = name.partition(".")
+    if first in UNAVAILABLE:
+        return "not possible", f"qnnbridge.genai {UNAVAILABLE[first]}"
+    if name in NOT_POSSIBLE:
+        return "not possible", NOT_POSSIBLE[name]
+    if name in ABSENT:
+        return "absent", ABSENT[name]
+    owner: Any = getattr(genai, first)
+    if member and not hasattr(owner, member):
+        raise LookupError(f"qnnbridge.genai has no {name}: add it, or a row to this table")
+    return ("differs", DIFFERS[name]) if name in DIFFERS else ("same", "")
+
+
+def page(og: Any) -> str:
+    names = [name for name in public_names(og) if not name.startswith("_")]
+    rows = [(name, *state(name)) for name in names if name != "onnxruntime_genai"]
+    count = {word: sum(row[1] == word for row in rows) for word in ("same", "differs", "not possible", "absent")}
+    lines = [
+        "# The interface of `onnxruntime_genai` in `qnnbridge.genai`",
+        "",
+        f"Every public name of the module `onnxruntime_genai` {og.__version__} and of its classes. Written by",
+        "`python -m tests.dropin.genai_table`; a test fails when onnxruntime-genai gains a name that is not here.",
+        "",
+        f"{count['same']} are the same, {count['differs']} differ as described, {count['not possible']} are refused with "
+        f"an error that says why,",
+        f"{count['absent']} are absent.",
+        "",
+        "| name | state | remark |",
+        "|---|---|---|",
+        *(f"| `{name}` | {word} | {remark} |" for name, word, remark in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    import onnxruntime_genai
+
+    PAGE.write_text(page(onnxruntime_genai), "utf-8")

@@ -1,0 +1,55 @@
+"""Tiny models, made once in a run, and a host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import qnnbridge
+from tests.genai.tiny_decoders import write_model
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+Folders = Callable[[str], Path]
+
+_KINDS = {
+    "dynamic": ("dynamic", False),
+    "window": ("window", False),
+    "window-qnn": ("window", True),
+    "sliding": ("sliding", False),
+    "sliding-qnn": ("sliding", True),
+}
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """The folder of a model by its kind: dynamic, window, sliding; with -qnn for QNN."""
+    root = tmp_path_factory.mktemp("genai")
+
+    def folder(kind: str) -> Path:
+        path = root / kind
+        if not path.exists():
+            layout, qnn = _KINDS[kind]
+            write_model(path, layout, qnn=qnn)
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[qnnbridge.Host]:
+    """One host for all tests of a module, with QNN on the simulator."""
+    pytest.importorskip("onnxruntime_genai")
+    pytest.importorskip("onnxruntime_qnn")
+    with qnnbridge.Host() as host:
+        # Now, so that the guard of the first test does not take it for one that this test left behind.
+        host.start()
+        yield host
+
+
+def prompt(count: int, first: int = 7) -> list[int]:
+    """Token ids that look random."""
+    return [4 + (first * 31 + 17 * n * n + 5 * n) % 280 for n in range(count)]

@@ -1,0 +1,151 @@
+"""Folders and arguments that are wrong: one clear error each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import qnnbridge
+from qnnbridge import genai
+from qnnbridge.errors import (
+    GenerationError,
+    GenerationFolderInvalid,
+    GenerationUnsupported,
+    OptionError,
+    PromptRefused,
+)
+from tests.genai.conftest import Folders, prompt
+from tests.genai.tiny_decoders import VOCABULARY
+
+pytestmark = [pytest.mark.process, pytest.mark.simulator]
+
+
+def empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def config(change: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / "genai_config.json"
+        told = json.loads(path.read_text("utf-8"))
+        change(told)
+        path.write_text(json.dumps(told), "utf-8")
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "gone": (shutil.rmtree, "does not exist"),
+    "empty": (empty, "no genai_config.json"),
+    "config empty": (lambda f: (f / "genai_config.json").write_text(""), "no JSON"),
+    "config a list": (lambda f: (f / "genai_config.json").write_text("[]"), "no JSON object"),
+    "config cut off": (lambda f: (f / "genai_config.json").write_text('{"model": {'), "no JSON"),
+    "config of bytes": (lambda f: (f / "genai_config.json").write_bytes(b"\xff\xfe\xfa"), "cannot be read"),
+    "no model": (config(lambda c: c.pop("model")), "no section 'model'"),
+    "no file named": (config(lambda c: c["model"].update(decoder={})), "names no model file"),  # type: ignore[attr-defined]
+    "a stage is gone": (lambda f: (f / "iterator.onnx").unlink(), "iterator.onnx"),
+    "a stage is empty": (lambda f: (f / "context.onnx").write_bytes(b""), "context.onnx"),
+    "a stage is cut off": (
+        lambda f: (f / "iterator.onnx").write_bytes((f / "iterator.onnx").read_bytes()[:-500]),
+        "'iterator'",
+    ),
+    "a stage is a Git LFS pointer": (
+        lambda f: (f / "lm_head.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n"),
+        "Git LFS",
+    ),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "okenizer"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_folder_that_is_damaged(damage: str, folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(folders("window"), folder)
+    break_it, words = DAMAGES[damage]
+    break_it(folder)
+    with pytest.raises(GenerationFolderInvalid) as refused:
+        genai.Tokenizer(genai.Model(folder, host=host)).encode("x")
+    assert words in str(refused.value)
+    assert refused.value.fix
+    assert host.stats.crashes == 0
+
+
+def test_a_file_in_place_of_a_folder(host: qnnbridge.Host, folders: Folders) -> None:
+    with pytest.raises(GenerationFolderInvalid, match="no model for onnxruntime-genai"):
+        genai.Model(folders("dynamic") / "model.onnx", host=host)
+
+
+def test_templates_that_raise(folders: Folders, host: qnnbridge.Host) -> None:
+    tokenizer = genai.Tokenizer(genai.Model(folders("dynamic"), host=host))
+    messages = json.dumps([{"role": "user", "content": "hi"}])
+    assert tokenizer.apply_chat_template(messages) == "<|user|>hi<|end|><|assistant|>"
+    assert tokenizer.apply_chat_template(messages, add_generation_prompt=False) == "<|user|>hi<|end|>"
+    for wrong in ("{% for %}", "{{ raise_exception('no') }}", "{% endif %}"):
+        with pytest.raises(GenerationError) as refused:
+            tokenizer.apply_chat_template(messages, template_str=wrong)
+        assert refused.value.fix
+    with pytest.raises(GenerationError):
+        tokenizer.apply_chat_template("no JSON")
+
+
+@pytest.mark.parametrize("tokens", [[VOCABULARY], [-1], [2**31], [2**40]])
+def test_token_ids_that_the_model_lacks(tokens: list[int], folders: Folders, host: qnnbridge.Host) -> None:
+    model = genai.Model(folders("dynamic"), host=host)
+    tokenizer = genai.Tokenizer(model)
+    with pytest.raises(PromptRefused, match="outside"):
+        tokenizer.decode(tokens)
+    with pytest.raises(PromptRefused, match="outside"):
+        tokenizer.create_stream().decode(tokens[0])
+    with pytest.raises(PromptRefused, match="outside"):
+        genai.Generator(model, genai.GeneratorParams(model)).append_tokens(tokens)
+
+
+def test_arguments_that_make_no_sense(folders: Folders, host: qnnbridge.Host) -> None:
+    model = genai.Model(folders("dynamic"), host=host)
+    params = genai.GeneratorParams(model)
+    with pytest.raises(OptionError, match="no number"):
+        params.set_search_options(max_length="many")
+    params.set_search_options(max_length=5000)
+    with pytest.raises(PromptRefused, match="5000 is beyond"):
+        genai.Generator(model, params).append_tokens(prompt(5))
+    wrong = genai.GeneratorParams(model)
+    wrong.set_search_options(no_such_option=1)
+    with pytest.raises(GenerationError):
+        genai.Generator(model, wrong).append_tokens(prompt(5))
+    with pytest.raises(OptionError):
+        genai.generate(model, "x", max_tokens=0)
+    with pytest.raises(OptionError):
+        genai.generate(model, "x", stop="")
+    with pytest.raises(OptionError):
+        genai.Model(folders("dynamic"), host=host, fallback="gpu")  # type: ignore[arg-type]
+    with pytest.raises(PromptRefused):
+        genai.generate(model, "")
+    with pytest.raises(OptionError, match="integers"):
+        genai.Generator(model, genai.GeneratorParams(model)).append_tokens([1.5])
+    overlaid = genai.Config(folders("dynamic"))
+    overlaid.overlay("{")
+    with pytest.raises(GenerationFolderInvalid, match="overlay"):
+        genai.Model(overlaid, host=host)
+
+
+def test_what_the_bridge_does_not_have(folders: Folders, host: qnnbridge.Host) -> None:
+    model = genai.Model(folders("dynamic"), host=host)
+    for attempt in (
+        model.create_multimodal_processor,
+        model.create_streaming_processor,
+        genai.Images,
+        genai.Engine,
+        genai.Tensor([1]).data,
+        lambda: genai.Config.from_package_ep("x", "y"),
+        lambda: genai.register_execution_provider_library("CUDA", "libcuda.so"),
+    ):
+        with pytest.raises(GenerationUnsupported):
+            attempt()
+    assert genai.is_qnn_available()
+    assert not genai.is_cuda_available()
+    genai.register_execution_provider_library("QNNExecutionProvider", "libqnn.so")

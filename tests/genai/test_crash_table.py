@@ -1,0 +1,182 @@
+"""Each case in which onnxruntime-genai itself dies or computes wrong tokens: what comes through the bridge."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qnnbridge
+from qnnbridge import genai
+from qnnbridge.errors import GenerationUnsupported, PlacementRefused, PromptRefused
+from tests.genai.conftest import Folders, prompt
+from tests.genai.plain_loop import PlainLoop
+from tests.genai.tiny_decoders import PAD
+
+pytestmark = [pytest.mark.process, pytest.mark.simulator]
+
+LAYOUTS = ["dynamic", "window", "window-qnn"]
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def pair(request: pytest.FixtureRequest, folders: Folders, host: qnnbridge.Host) -> tuple[genai.Model, PlainLoop]:
+    folder = folders(request.param)
+    return genai.Model(folder, host=host), PlainLoop(folder)
+
+
+def generator(model: genai.Model, **options: object) -> genai.Generator:
+    params = genai.GeneratorParams(model)
+    params.set_search_options(**options)
+    return genai.Generator(model, params)
+
+
+def generate(one: genai.Generator, count: int = 1000) -> list[int]:
+    made: list[int] = []
+    while not one.is_done() and len(made) < count:
+        one.generate_next_token()
+        made.append(int(one.get_next_tokens()[0]))
+    return made
+
+
+Pair = tuple[genai.Model, PlainLoop]
+
+
+@pytest.mark.parametrize(("length", "max_length"), [(5, 20), (5, 32), (31, 33), (33, 50), (42, 96), (1, 96)])
+def test_a_prompt_shorter_than_the_window(pair: Pair, length: int, max_length: int) -> None:
+    """genai: abort, heap corruption or RuntimeError, by release and length."""
+    model, truth = pair
+    one = generator(model, max_length=max_length)
+    one.append_tokens(prompt(length))
+    made = generate(one, 24)
+    assert made == truth.generate(prompt(length), min(24, max_length - length))
+    assert one.token_count() == length + len(made)
+    assert list(one.get_sequence(0)) == prompt(length) + made
+
+
+def test_a_second_turn(pair: Pair) -> None:
+    """genai: wrong tokens and exit code 0, on every layout."""
+    model, truth = pair
+    one = generator(model)
+    one.append_tokens(prompt(10))
+    first = generate(one, 5)
+    one.append_tokens(prompt(8, 11))
+    assert generate(one, 10) == truth.generate([*prompt(10), *first, *prompt(8, 11)], 10)
+    assert one.stats.replays == (model.info.layout != "dynamic")
+
+
+def test_a_prompt_in_pieces(pair: Pair) -> None:
+    model, truth = pair
+    one = generator(model)
+    for at in range(0, 36, 9):
+        one.append_tokens(prompt(36)[at : at + 9])
+    assert generate(one, 10) == truth.generate(prompt(36), 10)
+
+
+def test_the_whole_context_is_used(pair: Pair) -> None:
+    """genai: a short prompt wastes what its pads take, a long one has no room at all."""
+    model, truth = pair
+    short = generator(model)
+    short.append_tokens(prompt(10))
+    assert len(generate(short)) == model.info.context_length - 10
+    long = generator(model)
+    long.append_tokens(prompt(70))
+    made = generate(long)
+    assert len(made) == model.info.context_length - 70
+    if model.info.layout == "dynamic":
+        assert made == truth.generate(prompt(70), 100)
+
+
+def test_rewind(pair: Pair) -> None:
+    """genai: raises on pipelines."""
+    model, truth = pair
+    one = generator(model)
+    one.append_tokens(prompt(12))
+    made = generate(one, 6)
+    one.rewind_to(8)
+    one.append_tokens(prompt(5, 3))
+    assert generate(one, 8) == truth.generate([*prompt(8), *prompt(5, 3)], 8)
+    one.rewind_to(0)
+    one.append_tokens(prompt(12))
+    assert generate(one, 6) == made
+
+
+@pytest.mark.parametrize("name", ["num_beams", "batch_size", "num_return_sequences"])
+def test_several_sequences_from_a_pipeline(folders: Folders, host: qnnbridge.Host, name: str) -> None:
+    model = genai.Model(folders("window"), host=host)
+    with pytest.raises(GenerationUnsupported, match=f"{name}=2 does not work"):
+        generator(model, **{name: 2}).append_tokens(prompt(4))
+
+
+def test_a_layout_that_this_genai_cannot_run(folders: Folders, host: qnnbridge.Host) -> None:
+    with pytest.raises(GenerationUnsupported, match="cannot run sliding") as refused:
+        genai.Model(folders("sliding"), host=host)
+    assert "0.16.0" in str(refused.value.fix)
+
+
+@pytest.mark.parametrize("option", [{"backend_path": "libQnnNothing.so"}, {"backend_path": "libQnnCpu.so"}])
+def test_provider_options_that_compute_on_the_cpu_in_silence(
+    folders: Folders, host: qnnbridge.Host, tmp_path: Path, option: dict[str, str]
+) -> None:
+    import shutil
+
+    folder = tmp_path / "wrong"
+    shutil.copytree(folders("window-qnn"), folder)
+    config = folder / "genai_config.json"
+    config.write_text(config.read_text("utf-8").replace("libQnnHtp.so", option["backend_path"]), "utf-8")
+    with pytest.raises(qnnbridge.BridgeError) as refused:
+        genai.Model(folder, host=host)
+    assert refused.value.fix
+    if isinstance(refused.value, PlacementRefused):
+        assert refused.value.details["stage"] == "context"
+
+
+def test_the_placement_of_the_stages_is_told(folders: Folders, host: qnnbridge.Host) -> None:
+    model = genai.Model(folders("window-qnn"), host=host)
+    told = {one.stage: one for one in model.placement}
+    assert [name for name, one in told.items() if one.wanted] == ["context", "iterator"]
+    assert told["context"].placement.qnn_nodes > 10
+    assert {kind for _, kind in told["iterator"].placement.cpu_list} == {"GroupQueryAttention"}
+    assert all(one.by_design for one in told.values())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [([], "no tokens"), ([100000, 5], "outside"), ([-5, 5], "outside"), (prompt(97), "do not fit")],
+)
+def test_prompts_that_are_refused(pair: Pair, tokens: list[int], words: str) -> None:
+    model, truth = pair
+    one = generator(model)
+    with pytest.raises(PromptRefused, match=words) as refused:
+        one.append_tokens(tokens)
+    assert refused.value.fix
+    one.append_tokens(prompt(9))
+    assert generate(one, 3) == truth.generate(prompt(9), 3)
+
+
+def test_a_prompt_of_pads_is_a_prompt_where_nothing_is_masked(folders: Folders, host: qnnbridge.Host) -> None:
+    one = generator(genai.Model(folders("window"), host=host))
+    one.append_tokens([PAD] * 5)
+    assert len(generate(one, 4)) == 4
+
+
+def test_a_log_callback_and_the_end_of_the_program(folders: Folders) -> None:
+    """genai: abort at exit."""
+    program = f"""
+import onnxruntime_genai as og
+og.set_log_options(enabled=True)
+og.set_log_callback(print)
+model = og.Model({str(folders("dynamic"))!r})
+params = og.GeneratorParams(model)
+params.set_search_options(max_length=12)
+generator = og.Generator(model, params)
+generator.append_tokens([5, 6, 7])
+while not generator.is_done():
+    generator.generate_next_token()
+print(og.__name__, len(generator.get_sequence(0)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", "import qnnbridge.dropin\n" + program], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout) == (0, "qnnbridge.genai 12\n"), done.stderr

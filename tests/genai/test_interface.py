@@ -1,0 +1,181 @@
+"""The classes against onnxruntime_genai itself, in this process, on a model that genai runs correctly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge import genai
+from tests.dropin.genai_table import PAGE, page
+from tests.genai.conftest import Folders, prompt
+from tests.genai.tiny_decoders import VOCABULARY
+
+pytestmark = [pytest.mark.process, pytest.mark.simulator]
+
+og = pytest.importorskip("onnxruntime_genai")
+
+TEXTS = ["The NPU of a PC", "Grüße, 世界 \U0001f600!", "a\nb\tc  d", "<|user|>hi<|end|>", ""]
+
+
+class Pair:
+    """The model here and in the host."""
+
+    def __init__(self, folder: Path, host: qnnbridge.Host) -> None:
+        self.there, self.here = genai.Model(folder, host=host), og.Model(str(folder))
+        self.tokenizer_there, self.tokenizer_here = genai.Tokenizer(self.there), og.Tokenizer(self.here)
+
+
+@pytest.fixture(scope="module")
+def pair(folders: Folders, host: qnnbridge.Host) -> Pair:
+    return Pair(folders("dynamic"), host)
+
+
+def generate(module: Any, model: Any, count: int, **options: Any) -> tuple[list[list[int]], list[list[int]]]:
+    """Tokens as they came, and the sequences at the end."""
+    params = module.GeneratorParams(model)
+    params.set_search_options(**options)
+    generator = module.Generator(model, params)
+    rows = int(options.get("batch_size", 1))
+    tokens = [prompt(9, n) for n in range(rows)]
+    generator.append_tokens(np.array(tokens, np.int32) if rows > 1 else np.array(tokens[0], np.int32))
+    made: list[list[int]] = []
+    while not generator.is_done() and len(made) < count:
+        generator.generate_next_token()
+        made.append([int(one) for one in generator.get_next_tokens()])
+    return made, [[int(one) for one in generator.get_sequence(n)] for n in range(rows)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_length": 12},
+        {"min_length": 20, "max_length": 40},
+        {"repetition_penalty": 1.3},
+        {"do_sample": True, "top_k": 30, "random_seed": 11, "temperature": 0.8},
+        {"do_sample": True, "top_p": 0.9, "random_seed": 3},
+        {"num_beams": 3, "max_length": 25},
+        {"batch_size": 3, "max_length": 25},
+        {"num_beams": 2, "num_return_sequences": 2, "max_length": 25},
+    ],
+)
+def test_tokens_are_genais_own(pair: Pair, options: dict[str, Any]) -> None:
+    assert generate(genai, pair.there, 30, **options) == generate(og, pair.here, 30, **options)
+
+
+def test_tokenizer(pair: Pair) -> None:
+    there, here = pair.tokenizer_there, pair.tokenizer_here
+    for text in TEXTS:
+        tokens = here.encode(text)
+        assert there.encode(text).tolist() == tokens.tolist()
+        assert there.encode(text).dtype == np.int32
+        assert there.decode(tokens) == here.decode(tokens)
+    assert there.encode_batch(TEXTS[:3]).as_numpy().tolist() == here.encode_batch(TEXTS[:3]).as_numpy().tolist()
+    assert there.decode_batch(there.encode_batch(TEXTS[:2])) == here.decode_batch(here.encode_batch(TEXTS[:2]))
+    assert there.to_token_id("<|user|>") == here.to_token_id("<|user|>")
+    assert (there.bos_token_id, there.pad_token_id) == (here.bos_token_id, here.pad_token_id)
+    assert there.eos_token_ids.tolist() == list(here.eos_token_ids)
+
+
+def test_streams_give_the_same_pieces(pair: Pair) -> None:
+    there, here = pair.tokenizer_there.create_stream(), pair.tokenizer_here.create_stream()
+    tokens = [int(one) for text in TEXTS for one in pair.tokenizer_here.encode(text)]
+    assert [there.decode(one) for one in tokens] == [here.decode(one) for one in tokens]
+
+
+def test_a_stream_beside_a_generator(pair: Pair) -> None:
+    """Tokens that came ahead are decoded ahead; a stream that goes another way is right, too."""
+    params = genai.GeneratorParams(pair.there)
+    generator = genai.Generator(pair.there, params)
+    generator.append_tokens(prompt(9))
+    there, here = pair.tokenizer_there.create_stream(), pair.tokenizer_here.create_stream()
+    for number in range(20):
+        generator.generate_next_token()
+        token = int(generator.get_next_tokens()[0])
+        if number % 5 == 4:
+            token = 60  # not what the generator made
+        assert there.decode(token) == here.decode(token)
+
+
+def test_logits_and_outputs(pair: Pair) -> None:
+    def look(module: Any, model: Any) -> list[Any]:
+        generator = module.Generator(model, module.GeneratorParams(model))
+        generator.append_tokens(np.array(prompt(9), np.int32))
+        seen = [generator.get_logits()]
+        for _ in range(3):
+            generator.generate_next_token()
+        seen.append(generator.get_logits())
+        forced = np.full((1, 1, VOCABULARY), -1e9, np.float32)
+        forced[0, 0, 42] = 1e9
+        generator.set_logits(forced)
+        generator.generate_next_token()
+        return [*seen, generator.get_next_tokens(), generator.get_output("logits").shape[-1]]
+
+    for there, here in zip(look(genai, pair.there), look(og, pair.here), strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-4)
+
+
+def test_looking_at_logits_in_the_middle_changes_nothing(pair: Pair) -> None:
+    plain, _ = generate(genai, pair.there, 20)
+    generator = genai.Generator(pair.there, genai.GeneratorParams(pair.there))
+    generator.append_tokens(prompt(9, 0))
+    made = []
+    for number in range(20):
+        generator.generate_next_token()
+        made.append([int(generator.get_next_tokens()[0])])
+        if number in (6, 7, 13):
+            assert int(generator.get_logits().argmax()) == plain[number + 1][0]
+    assert made == plain
+
+
+def test_guidance(pair: Pair) -> None:
+    params = genai.GeneratorParams(pair.there)
+    params.set_guidance("regex", "(cat|dog)+")
+    generator = genai.Generator(pair.there, params)
+    generator.append_tokens(prompt(9))
+    made = []
+    while not generator.is_done() and len(made) < 12:
+        generator.generate_next_token()
+        made.append(int(generator.get_next_tokens()[0]))
+    text = pair.tokenizer_there.decode(made)
+    assert text.replace("cat", "").replace("dog", "").strip("cdoat") == ""
+    assert text[:3] in ("cat", "dog")
+
+
+def test_config(folders: Folders, host: qnnbridge.Host) -> None:
+    config = genai.Config(folders("dynamic"))
+    config.overlay('{"search": {"max_length": 14}}')
+    config.clear_providers()
+    model = genai.Model(config, host=host)
+    assert model.info.search["max_length"] == 14
+    assert genai.GeneratorParams(model).get_search_options()["max_length"] == 14
+    assert len(generate(genai, model, 50)[0]) == 5
+    assert (model.type, model.device_type) == ("llama", "CPU")
+
+
+def test_a_model_from_bytes(folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "without"
+    shutil.copytree(folders("dynamic"), folder)
+    data = (folder / "model.onnx").read_bytes()
+    (folder / "model.onnx").unlink()
+    config = genai.Config(folder)
+    config.add_model_data("model.onnx", data)
+    model = genai.Model(config, host=host)
+    assert generate(genai, model, 8) == generate(genai, genai.Model(folders("dynamic"), host=host), 8)
+
+
+def test_adapters(folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> None:
+    model = genai.Model(folders("dynamic"), host=host)
+    adapters = genai.Adapters(model)
+    with pytest.raises(qnnbridge.BridgeError):
+        adapters.load(tmp_path / "none.onnx_adapter", "none")
+
+
+def test_the_table_of_names_is_complete() -> None:
+    assert PAGE.read_text("utf-8") == page(og)

@@ -1,0 +1,313 @@
+"""A host that dies in a generation: the text goes on. `tests.genai.kills` is the long form."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import qnnbridge
+from qnnbridge import genai
+from qnnbridge.errors import (
+    DeadlineExceeded,
+    GenerationError,
+    HostCrashed,
+    ModelChanged,
+    ModelQuarantined,
+    StateLost,
+)
+from tests import needs
+from tests.genai.conftest import Folders, prompt
+from tests.genai.kills import Killer, run
+from tests.genai.plain_loop import PlainLoop
+
+pytestmark = [pytest.mark.process, pytest.mark.simulator, needs.posix]
+
+
+@pytest.fixture
+def own_host() -> Iterator[qnnbridge.Host]:
+    pytest.importorskip("onnxruntime_genai")
+    with qnnbridge.Host() as host:
+        yield host
+
+
+def generator(model: genai.Model, **options: object) -> genai.Generator:
+    params = genai.GeneratorParams(model)
+    params.set_search_options(**options)
+    return genai.Generator(model, params)
+
+
+def step(one: genai.Generator, count: int) -> list[int]:
+    made = []
+    for _ in range(count):
+        one.generate_next_token()
+        made.append(int(one.get_next_tokens()[0]))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "window-qnn"])
+def test_greedy_text_is_that_without_kills(kind: str, folders: Folders) -> None:
+    told = run(folders(kind), generations=10, kills=4, tokens=20, seed=5)
+    assert (told.equal, told.generations, told.kills) == (10, 10, 4)
+
+
+def test_a_kill_at_every_token(folders: Folders, own_host: qnnbridge.Host) -> None:
+    model, truth = genai.Model(folders("window"), host=own_host), PlainLoop(folders("window"))
+    one, killer, made = generator(model), Killer(own_host), []
+    one.append_tokens(prompt(9))
+    one.get_logits()  # from here on nothing runs ahead: each token needs a host
+    for _ in range(6):
+        made += step(one, 1)
+        killer.kill()
+    assert made == truth.generate(prompt(9), 6)
+    assert one.stats.restarts == 5
+    assert own_host.stats.crashes == 5
+
+
+def test_a_kill_between_turns_and_while_nothing_runs(folders: Folders, own_host: qnnbridge.Host) -> None:
+    model, truth = genai.Model(folders("dynamic"), host=own_host), PlainLoop(folders("dynamic"))
+    one, killer = generator(model), Killer(own_host)
+    tokenizer = genai.Tokenizer(model)
+    one.append_tokens(prompt(9))
+    first = step(one, 4)
+    killer.kill()
+    one.append_tokens(prompt(5, 3))
+    assert step(one, 4) == truth.generate([*prompt(9), *first, *prompt(5, 3)], 4)
+    killer.kill()
+    assert tokenizer.decode(tokenizer.encode("still here")) == "still here"
+
+
+def test_sampling_says_that_it_was_seeded_anew(folders: Folders, own_host: qnnbridge.Host) -> None:
+    model = genai.Model(folders("window"), host=own_host)
+    options = {"do_sample": True, "top_k": 20, "temperature": 1.0, "random_seed": 7}
+    first, again = generator(model, **options), generator(model, **options)
+    for one in (first, again):
+        one.append_tokens(prompt(9))
+    assert step(first, 6) == step(again, 6)
+    assert not first.stats.reseeded
+    Killer(own_host).kill()
+    assert len(step(first, 6)) == 6
+    assert first.stats.reseeded
+    assert first.stats.restarts == 1
+
+
+def test_beams_are_generated_again(folders: Folders, own_host: qnnbridge.Host) -> None:
+    model = genai.Model(folders("dynamic"), host=own_host)
+    sequences = []
+    for kill in (False, True):
+        one = generator(model, num_beams=2, max_length=20)
+        one.append_tokens(prompt(8))
+        while not one.is_done():
+            one.generate_next_token()
+            if kill and one._remote.stats.steps == 5:
+                Killer(own_host).kill()
+        sequences.append(list(one.get_sequence(0)))
+    assert sequences[0] == sequences[1]
+    assert len(sequences[0]) == 20
+
+
+def test_a_batch_that_samples_is_lost(folders: Folders, own_host: qnnbridge.Host) -> None:
+    model = genai.Model(folders("dynamic"), host=own_host)
+    one = generator(model, batch_size=2, do_sample=True, max_length=30)
+    one.append_tokens([prompt(8), prompt(8, 3)])
+    one.generate_next_token()
+    assert len(one.get_next_tokens()) == 2
+    Killer(own_host).kill()
+    with pytest.raises(StateLost):
+        one.generate_next_token()
+
+
+def test_a_prompt_that_kills_twice_is_refused_and_others_go_on(
+    folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = genai.Model(folders("dynamic"), host=own_host)
+    poison = prompt(13, 29)
+    stopping = threading.Event()
+
+    def abort_when_it_is_inside() -> None:
+        # SIGSEGV: what the native library does by itself; SIGKILL would be nobody's fault.
+        while not stopping.is_set():
+            process = own_host.supervisor.running
+            if process is not None and any(
+                entry.context.op == "genai.step" for entry in list(process.channel.requests._open.values())
+            ):
+                os.kill(process.real_pid, signal.SIGSEGV)
+            time.sleep(0.0002)
+
+    watcher = threading.Thread(target=abort_when_it_is_inside)
+    watcher.start()
+    one = generator(model)
+    try:
+        with pytest.raises((HostCrashed, ModelQuarantined)):
+            for _ in range(50):
+                one.rewind_to(0)
+                one.append_tokens(poison)
+    finally:
+        stopping.set()
+        watcher.join()
+    with pytest.raises(ModelQuarantined, match="13 tokens"):
+        one.append_tokens(poison)
+    other = generator(model)
+    other.append_tokens(prompt(9))
+    assert step(other, 3) == PlainLoop(folders("dynamic")).generate(prompt(9), 3)
+    assert own_host.quarantine is not None
+    own_host.quarantine.clear()
+
+
+def test_a_model_that_was_changed_is_not_loaded_again(
+    folders: Folders, own_host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(folders("dynamic"), folder)
+    model = genai.Model(folder, host=own_host)
+    one = generator(model)
+    one.append_tokens(prompt(9))
+    os.utime(folder / "model.onnx", ns=(1, 1))
+    Killer(own_host).kill()
+    with pytest.raises(ModelChanged):
+        one.generate_next_token()
+
+
+def test_cancel_deadline_and_stop(folders: Folders, own_host: qnnbridge.Host) -> None:
+    model = genai.Model(folders("window-qnn"), host=own_host)
+    whole = "".join(genai.generate(model, prompt(9), max_tokens=40))
+    with genai.generate(model, prompt(9), max_tokens=40) as answer:
+        pieces = [next(answer) for _ in range(3)]
+        answer.cancel()
+        assert list(answer) == []
+    assert answer.finish_reason == "cancelled"
+    assert whole.startswith("".join(pieces))
+    stop = whole[9:12]
+    cut = genai.generate(model, prompt(9), max_tokens=40, stop=[stop, "never"])
+    assert "".join(cut) == whole[: whole.index(stop)]
+    assert cut.finish_reason == "stop"
+    with pytest.raises(DeadlineExceeded) as late:
+        list(genai.generate(model, prompt(9), timeout=0.15))
+    assert late.value.fix
+    assert "".join(genai.generate(model, prompt(9), max_tokens=40)) == whole
+
+
+def test_a_host_that_is_closed_or_restarted(folders: Folders) -> None:
+    with qnnbridge.Host() as host:
+        model = genai.Model(folders("dynamic"), host=host)
+        one = generator(model)
+        one.append_tokens(prompt(9))
+        made = step(one, 5)
+        host.restart()
+        made += step(one, 5)
+        assert made == PlainLoop(folders("dynamic")).generate(prompt(9), 10)
+        assert host.stats.crashes == 0
+    with pytest.raises(qnnbridge.BridgeError):
+        step(one, 40)
+
+
+def test_what_the_application_forgets_is_freed(folders: Folders, own_host: qnnbridge.Host) -> None:
+    def objects() -> int:
+        any_call.encode("x")  # what the garbage collector found is released with the next call
+        return int(own_host.call({"op": "host.stats"}).header["objects"]) - 2
+
+    any_call = genai.Tokenizer(genai.Model(folders("window"), host=own_host))
+    model = genai.Model(folders("dynamic"), host=own_host)
+    tokenizer = genai.Tokenizer(model)
+    for _ in range(5):
+        one = generator(model)
+        one.append_tokens(prompt(9))
+        step(one, 4)  # something runs ahead
+        text = genai.generate(model, "hello", tokenizer=tokenizer, max_tokens=4)
+        list(text)
+    assert objects() >= 5
+    del one, text
+    for _ in range(100):
+        if objects() == 2:  # the model and its tokenizer
+            break
+        time.sleep(0.05)
+    assert objects() == 2
+    model.close()
+    del tokenizer
+    for _ in range(100):
+        if objects() == 0:
+            break
+        time.sleep(0.05)
+    assert objects() == 0
+
+
+def test_two_models_of_one_folder_are_loaded_once(folders: Folders, own_host: qnnbridge.Host) -> None:
+    begin = own_host.call({"op": "host.stats"}).header["rss_bytes"]
+    models = [genai.Model(folders("dynamic"), host=own_host) for _ in range(6)]
+    one = generator(models[-1])
+    one.append_tokens(prompt(9))
+    assert len(step(one, 3)) == 3
+    assert own_host.call({"op": "host.stats"}).header["rss_bytes"] - begin < 300 * 2**20
+
+
+def test_many_generators_at_once(folders: Folders, own_host: qnnbridge.Host) -> None:
+    """50 threads; generations take turns, and each has its own text."""
+    model, truth = genai.Model(folders("dynamic"), host=own_host), PlainLoop(folders("dynamic"))
+    prompts = [prompt(5 + n % 9, n) for n in range(50)]
+    made: dict[int, list[int]] = {}
+
+    def work(number: int) -> None:
+        one = generator(model)
+        one.append_tokens(prompts[number])
+        made[number] = step(one, 12)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert made == {number: truth.generate(prompts[number], 12) for number in range(50)}
+
+
+def test_generators_that_are_not_read_block_no_one(folders: Folders, own_host: qnnbridge.Host) -> None:
+    model = genai.Model(folders("dynamic"), host=own_host)
+    waiting = []
+    for number in range(80):
+        one = generator(model)
+        one.append_tokens(prompt(6, number))
+        step(one, 3)  # the host runs ahead of it
+        waiting.append(one)
+    assert own_host.ping() < 5
+    last = generator(model)
+    last.append_tokens(prompt(9))
+    assert len(step(last, 20)) == 20
+    assert len(step(waiting[0], 20)) == 20
+
+
+def test_a_session_runs_beside_a_generation(folders: Folders, own_host: qnnbridge.Host) -> None:
+    import numpy as np
+
+    from tests.contract.small_models import identity
+
+    model = genai.Model(folders("window-qnn"), host=own_host)
+    session = qnnbridge.InferenceSession(identity(), providers=["CPUExecutionProvider"], host=own_host)
+    feeds = {session.get_inputs()[0].name: np.ones(3, np.float32)}
+    one = generator(model)
+    one.append_tokens(prompt(9))
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (step(one, 60), done.set()))
+    thread.start()
+    runs = 0
+    while not done.is_set():
+        session.run(None, feeds)
+        runs += 1
+    thread.join()
+    assert runs > 20
+
+
+def test_it_is_done(folders: Folders, own_host: qnnbridge.Host) -> None:
+    one = generator(genai.Model(folders("dynamic"), host=own_host), max_length=12)
+    with pytest.raises(GenerationError, match="no prompt"):
+        one.generate_next_token()
+    one.append_tokens(prompt(9))
+    assert len(step(one, 3)) == 3
+    assert one.is_done()
+    with pytest.raises(GenerationError, match="done"):
+        one.generate_next_token()
