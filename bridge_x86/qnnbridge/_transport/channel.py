@@ -81,8 +81,6 @@ class Channel:
         self._greeting: Frame | None = None
         self._retired = False
         self._said_goodbye = False
-        # Calls whose answers come in parts; the others keep room (see `ReplyStream`).
-        self.stream_room = threading.Semaphore(hello.limits.max_in_flight // 2)
         self.requests = OpenRequests()
         # Requests whose answers are not needed.
         self.one_way = OneWayRequests(self._send_lock, self._write_one_way)
@@ -408,7 +406,6 @@ class Channel:
     # --- waiting ---
 
     def _await(self, waiter: Waiter, deadline: float | None) -> Frame | None:
-        """The answer; ``None`` if there is news before it."""
         while waiter.answer is None and not waiter.news:
             if self.requests.failure is not None:
                 raise self.requests.failure.again()

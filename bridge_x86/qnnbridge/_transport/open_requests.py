@@ -36,6 +36,9 @@ from qnnbridge_protocol.frames import Frame
 
 Header = dict[str, Any]
 
+# Calls at a time whose answers come in parts: half of what a host takes, so that others keep room.
+MAX_STREAMS = 32
+
 
 class OneWayRequests:
     """Requests whose answers nothing waits for: they release memory and sessions, and cost no caller time.
@@ -234,6 +237,8 @@ class OpenRequests:
         self.channels: dict[int, ChannelInUse] = {}
         # Called by any thread when a caller abandons a request whose answer may still come.
         self.on_left: Callable[[], None] | None = None
+        # For calls whose answers come in parts (`ReplyStream`).
+        self.stream_room = threading.Semaphore(MAX_STREAMS)
         # The native step that the host as a whole declared.
         self.host_phase: str | None = None
         self.failure: ChannelFailed | None = None

@@ -39,13 +39,13 @@ class ReplyStream:
 
         Raises `ChannelFailed`, `ChannelRetired`, `Deadline`, `TooLarge`.
         """
-        if not channel.stream_room.acquire(blocking=False):
+        if not channel.requests.stream_room.acquire(blocking=False):
             return None
         stream = cls(channel)
         try:
             stream._request_id = channel._send(Kind.REQUEST, header, buffers, deadline, stream._waiter, context)
         except BaseException:
-            channel.stream_room.release()
+            channel.requests.stream_room.release()
             raise
         return stream
 
@@ -95,7 +95,7 @@ class ReplyStream:
     def _release(self) -> None:
         if self._open:
             self._open = False
-            self._channel.stream_room.release()
+            self._channel.requests.stream_room.release()
 
 
 __all__ = ["ReplyStream"]
