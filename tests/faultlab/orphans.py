@@ -23,10 +23,13 @@ ROOT = Path(__file__).parents[2]
 def kill_an_application(state: str) -> float | None:
     """Start an application in `state`, kill it with -9. Seconds until its host had ended, ``None`` if it had not."""
     with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
-        return _kill(state, [sys.executable, "-m", "tests.faultlab.application", state, f"{folder}/began"])
+        return kill_when_ready(
+            state, [sys.executable, "-m", "tests.faultlab.application", state, f"{folder}/began"]
+        )
 
 
-def _kill(state: str, command: list[str]) -> float | None:
+def kill_when_ready(state: str, command: list[str]) -> float | None:
+    """The same with a command: it prints the numbers of its hosts on one line when it is ready."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdin is not None
     assert process.stdout is not None
