@@ -60,8 +60,8 @@ class InferenceSession(BaseSession):
         fix: ``True`` makes the session from a copy of the model that is rewritten so that QNN takes it and computes
             it right, each rewrite proven on the CPU (`qnnbridge fix`). A map chooses:
             ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` tells what was rewritten.
-        buckets, pad, cut, split, overflow: sizes for free dimensions and what becomes of calls between them; see
-            docs/buckets.md.
+        buckets, pad, cut, split, overflow, chunk: sizes for free dimensions and what becomes of calls between them;
+            see docs/buckets.md.
         enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
             off whatever `enable_fallback` says.
 
@@ -87,17 +87,18 @@ class InferenceSession(BaseSession):
         cache: bool | None = None,
         verify: bool | Literal["off", "warn", "raise"] | None = None,
         fix: bool | Mapping[str, Any] = False,
-        buckets: Mapping[str, int | Sequence[int]] | None = None,
+        buckets: Mapping[str, int | Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
         pad: Mapping[str, Any] | Any = None,
         cut: Mapping[str, Sequence[int | str | None]] | None = None,
         split: str | Sequence[str] | None = None,
         overflow: Fallback = "error",
+        chunk: str | Mapping[str, int] | None = None,
         enable_fallback: int | bool = 0,
         disabled_optimizers: Sequence[str] | None = None,
     ) -> None:
         try:
             check_call(timeout, retry, on_deadline)
-            self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow)
+            self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow, chunk)
             if cache not in (None, True, False):
                 raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
             mode = None
@@ -310,10 +311,17 @@ def bucket_arguments(
     cut: Cut | None,
     split: str | Sequence[str] | None,
     overflow: Overflow,
+    chunk: str | Mapping[str, int] | None = None,
 ) -> BucketArguments | None:
     """``None`` without buckets. Raises `OptionError`."""
     if buckets is None:
-        given = {"pad": pad, "cut": cut, "split": split, "overflow": None if overflow == "error" else overflow}
+        given = {
+            "pad": pad,
+            "cut": cut,
+            "split": split,
+            "overflow": None if overflow == "error" else overflow,
+            "chunk": chunk,
+        }
         for name, value in given.items():
             if value is not None:
                 raise OptionError(
@@ -323,7 +331,7 @@ def bucket_arguments(
         return None
     from qnnbridge._buckets.arguments import make_arguments
 
-    return make_arguments(buckets, pad, cut, split, overflow)
+    return make_arguments(buckets, pad, cut, split, overflow, chunk)
 
 
 def fix_spec(fix: object) -> FixSpec | None:

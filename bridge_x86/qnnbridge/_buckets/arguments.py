@@ -113,7 +113,7 @@ def _number(node: ast.expr) -> int | None:
 
 
 Overflow = Literal["error", "cpu"]
-Buckets = Mapping[str, "int | Iterable[int]"]
+Buckets = Mapping[str, "int | Iterable[int]"] | Sequence[Mapping[str, int]]
 Pad = Mapping[str, Any]
 Cut = Mapping[str, Sequence["int | str | None"]]
 
@@ -126,6 +126,7 @@ MAX_VARIANTS: Final = 1024
 _BATCH: Final = "batch"
 
 _EXAMPLE: Final = "buckets={'seq': [16, 32, 64, 128]}"
+_EXAMPLE_PAIRS: Final = "buckets=[{'text': 16, 'frames': 64}, {'text': 32, 'frames': 128}]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,7 +134,8 @@ class BucketArguments:
     """sizes: of each symbol, in rising order. split: symbols of which a larger size is done in several parts.
 
     pad: input -> what it is padded with, or one value for all (`pad_all`). cut: output -> a relation per
-    dimension, ``None`` for one that is left as it is.
+    dimension, ``None`` for one that is left as it is. chunk: the symbol that is done in overlapping windows, with
+    how far the model looks (``None``: it is measured). only: the combinations of sizes that count; default all.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -142,18 +144,27 @@ class BucketArguments:
     pad_all: Any = None
     cut: Mapping[str, tuple[Relation | None, ...]] = dataclasses.field(default_factory=dict)
     overflow: Overflow = "error"
+    chunk: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    only: frozenset[tuple[int, ...]] | None = None
 
 
 def make_arguments(
-    buckets: Any, pad: Any = None, cut: Any = None, split: Any = None, overflow: Any = "error"
+    buckets: Any,
+    pad: Any = None,
+    cut: Any = None,
+    split: Any = None,
+    overflow: Any = "error",
+    chunk: Any = None,
 ) -> BucketArguments:
     """Raises `OptionError` for what cannot be meant, with what to do."""
+    buckets, only = _listed(buckets)
     if not isinstance(buckets, Mapping) or not buckets:
         raise OptionError(f"buckets={buckets!r} names no dimension.", fix=f"Give names and sizes: {_EXAMPLE}.")
     sizes = {_symbol(name): _sizes(name, given) for name, given in buckets.items()}
     count = 1
     for of_symbol in sizes.values():
         count *= len(of_symbol)
+    count = count if only is None else len(only)
     if count > MAX_VARIANTS:
         raise OptionError(
             f"These buckets make {count} variants of the model, each of which is compiled for itself.",
@@ -162,7 +173,44 @@ def make_arguments(
     if overflow not in ("error", "cpu"):
         raise OptionError(f"overflow={overflow!r} is not known.", fix="Give 'error' or 'cpu'.")
     values, for_all = _pad(pad)
-    return BucketArguments(sizes, _split(split, sizes), values, for_all, _cut(cut), overflow)
+    chunked = _chunk(chunk, sizes)
+    return BucketArguments(
+        sizes, _split(split, sizes, chunked), values, for_all, _cut(cut), overflow, chunked, only
+    )
+
+
+def _listed(buckets: Any) -> tuple[Any, frozenset[tuple[int, ...]] | None]:
+    """Chosen combinations, ``[{"text": 16, "frames": 64}, ...]``: sizes of each name, and which of them count."""
+    if not isinstance(buckets, (list, tuple)):
+        return buckets, None
+    if not buckets or not all(isinstance(one, Mapping) and one for one in buckets):
+        raise OptionError(f"buckets={buckets!r:.100} names no dimension.", fix=f"{_EXAMPLE}, or {_EXAMPLE_PAIRS}.")
+    names = list(buckets[0])
+    if any(set(one) != set(names) for one in buckets):
+        raise OptionError("buckets: the maps of the list name different dimensions.", fix=f"Like {_EXAMPLE_PAIRS}.")
+    only = frozenset(tuple(_size(name, one[name]) for name in names) for one in buckets)
+    return {name: [one[name] for one in buckets] for name in names}, only
+
+
+def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
+    if chunk is None:
+        return {}
+    given = {chunk: None} if isinstance(chunk, str) else chunk
+    if not isinstance(given, Mapping) or len(given) != 1:
+        raise OptionError(
+            f"chunk={chunk!r:.100} does not name one dimension.",
+            fix="Give its name: chunk='frames'; or with how far the model looks: chunk={'frames': 32}.",
+        )
+    ((name, context),) = given.items()
+    if name not in sizes:
+        raise OptionError(
+            f"chunk: {name!r} has no buckets.", fix=f"Give a name out of buckets: {', '.join(sizes)}."
+        )
+    if context is not None and (isinstance(context, bool) or not isinstance(context, int) or context < 0):
+        raise OptionError(
+            f"chunk: {context!r:.60} is no number of steps.", fix="Give 0 or more, or the name alone."
+        )
+    return {name: context}
 
 
 def _symbol(name: object) -> str:
@@ -203,11 +251,11 @@ def _no_size(name: str, given: object) -> OptionError:
     )
 
 
-def _split(split: Any, sizes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+def _split(split: Any, sizes: Mapping[str, tuple[int, ...]], chunk: Mapping[str, Any]) -> frozenset[str]:
     """Unless the application says it: what is called a batch. Parts of anything else give other answers than the
     whole, without any error, so a guess must not be bolder than that."""
     if split is None:
-        return frozenset(name for name in sizes if _BATCH in name.lower())
+        return frozenset(name for name in sizes if _BATCH in name.lower() and name not in chunk)
     names = [split] if isinstance(split, str) else list(split) if isinstance(split, Iterable) else [split]
     for name in names:
         if name not in sizes:

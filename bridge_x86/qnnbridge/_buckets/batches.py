@@ -52,6 +52,9 @@ def bucket_for(plan: BucketPlan, number: int, size: int) -> int | None:
 
 def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
     """The variant that a call of these sizes fits into; ``None`` if it is too large for all."""
+    if plan.only is not None:
+        fitting = (one for one in plan.variants() if all(a >= b for a, b in zip(one, sizes, strict=True)))
+        return next(fitting, None)
     found = tuple(bucket_for(plan, number, size) for number, size in enumerate(sizes))
     return None if None in found else tuple(size for size in found if size is not None)
 
@@ -69,6 +72,15 @@ def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgu
         "such calls run on the CPU (overflow='cpu'), or have them done in parts if that is what the dimension "
         f"allows (split={name!r}).",
         details={"symbol": name, "size": sizes[number], "largest": largest},
+    )
+
+
+def refuse_pair(plan: BucketPlan, sizes: Sizes) -> InvalidArgument:
+    """No combination of a list is large enough, though each size alone is."""
+    return InvalidArgument(
+        f"{INVALID_ARGUMENT}No combination of buckets is large enough for {plan.text(sizes)}.",
+        fix=f"Add one to the list: buckets=[..., {plan.named(sizes)!r}].",
+        details={"sizes": plan.named(sizes)},
     )
 
 
@@ -103,7 +115,7 @@ def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) ->
     # Rows that only fill up a batch repeat a real one: a row of nothing but padding is what many models answer
     # with NaN, and QNN computes them all.
     for axis, number in padded.axes.items():
-        if number in plan.split:
+        if number in plan.split or padded.edge or (padded.value is None and number == plan.chunk):
             _repeat_last(out, axis, value.shape[axis])
     return out
 

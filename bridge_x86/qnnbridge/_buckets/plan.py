@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
 from qnnbridge_protocol.model_records import ModelDescription
-from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_protocol.specs import NodeInfo, SessionSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +48,9 @@ def without_shape(model: ModelDescription) -> tuple[str, ...]:
 
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
+# As a padding value: the last row is repeated.
+EDGE: Final = "edge"
+
 # A size for each symbol, in the order of `BucketPlan.symbols`.
 Sizes = tuple[int, ...]
 
@@ -55,31 +58,39 @@ Sizes = tuple[int, ...]
 @dataclasses.dataclass(frozen=True, slots=True)
 class PaddedInput:
     """axes: axis -> number of the symbol. value: what it is padded with, of its element type; ``None`` for one
-    that only has symbols that are split, whose last row is repeated."""
+    that only has symbols that are split or chunked, whose last row is repeated. edge: it is in all axes."""
 
     name: str
     axes: Mapping[int, int]
     value: Array | None
+    edge: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketPlan:
     """symbols: with their buckets, in rising order, in `buckets`. split: numbers of those done in parts.
 
-    inputs: those that have a symbol, by name.
+    inputs: those that have a symbol, by name. chunk: number of the symbol that is done in overlapping
+    windows. only: the combinations that count; ``None`` for all.
     """
 
     symbols: tuple[str, ...]
     buckets: tuple[tuple[int, ...], ...]
     split: frozenset[int]
     inputs: Mapping[str, PaddedInput]
+    chunk: int | None = None
+    only: frozenset[Sizes] | None = None
 
     def variants(self) -> Iterator[Sizes]:
         """All of them, the smallest first."""
-        return iter(sorted(itertools.product(*self.buckets), key=lambda sizes: (_volume(sizes), sizes)))
+        found = itertools.product(*self.buckets) if self.only is None else self.only
+        return iter(sorted(found, key=lambda sizes: (_volume(sizes), sizes)))
 
     def smallest(self) -> Sizes:
-        return tuple(sizes[0] for sizes in self.buckets)
+        return next(self.variants())
+
+    def largest(self) -> Sizes:
+        return list(self.variants())[-1]
 
     def named(self, sizes: Sizes) -> dict[str, int]:
         return dict(zip(self.symbols, sizes, strict=True))
@@ -112,18 +123,35 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
     rules = {node.name: make_rule(node.name, node.type, tuple(node.shape or ())) for node in model.inputs}
     _check_pad_names(arguments, rules, label)
     split = frozenset(symbols.index(name) for name in arguments.split)
+    whole_rows = split | {symbols.index(name) for name in arguments.chunk}
     inputs = {}
     for name, rule in rules.items():
         axes = {dim.axis: symbols.index(dim.symbol) for dim in free if dim.input == name and dim.symbol in symbols}
         if axes:
-            needed = tuple(dict.fromkeys(symbols[number] for number in axes.values() if number not in split))
-            inputs[name] = PaddedInput(name, axes, _pad_value(arguments, rule, needed))
+            needed = tuple(dict.fromkeys(symbols[number] for number in axes.values() if number not in whole_rows))
+            edge = _is_edge(arguments, rule)
+            value = None if edge else _pad_value(arguments, rule, needed)
+            inputs[name] = PaddedInput(name, axes, value, edge)
         elif name in arguments.pad:
             raise OptionError(
                 f"pad: input {name!r} is never padded, it has no dimension out of {', '.join(symbols)}.",
                 fix=f"Leave it out: pad is for {', '.join(map(repr, inputs)) or 'other inputs'}.",
             )
-    return BucketPlan(symbols, tuple(arguments.sizes.values()), split, inputs)
+    chunked = next((symbols.index(name) for name in arguments.chunk), None)
+    return BucketPlan(symbols, tuple(arguments.sizes.values()), split, inputs, chunked, arguments.only)
+
+
+def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[str, Any], ModelDescription]:
+    """Values of the inputs that `fix` makes constants, for the model itself, and the model without these inputs."""
+    constants = spec.fix.constants if spec.fix is not None else {}
+    values: dict[str, Any] = {}
+    for node in model.inputs:
+        if node.name in constants:
+            rule = make_rule(node.name, node.type, tuple(node.shape or ()))
+            sizes = [dim if isinstance(dim, int) else 1 for dim in node.shape or ()]
+            values[node.name] = np.full(sizes, constants[node.name]).astype(rule.dtype)
+    inputs = tuple(node for node in model.inputs if node.name not in constants)
+    return values, dataclasses.replace(model, inputs=inputs)
 
 
 def dimensions_left(plan: BucketPlan, model: ModelDescription, fixed: Mapping[str, int]) -> tuple[BucketAxis, ...]:
@@ -211,6 +239,12 @@ def _check_pad_names(arguments: BucketArguments, rules: Mapping[str, FeedRule], 
                 f"pad: {label} has no input {name!r}.",
                 fix=f"Its inputs are {', '.join(map(repr, rules))}.{suggest(str(name), rules)}",
             )
+
+
+def _is_edge(arguments: BucketArguments, rule: FeedRule) -> bool:
+    """Whether it is padded with its last row; for texts the word is a text."""
+    value = arguments.pad.get(rule.name, arguments.pad_all)
+    return isinstance(value, str) and value == EDGE and rule.inner.element is not ElementType.STRING
 
 
 def _pad_value(arguments: BucketArguments, rule: FeedRule, needed: tuple[str, ...]) -> Array | None:

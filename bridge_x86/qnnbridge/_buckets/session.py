@@ -22,6 +22,7 @@ from qnnbridge._buckets.batches import (
     joints,
     pad_feeds,
     parts,
+    refuse_pair,
     refuse_too_large,
     shown_inputs,
     shown_outputs,
@@ -39,9 +40,18 @@ from qnnbridge._buckets.plan import (
     free_dimensions,
     make_plan,
     refuse_dimensions_left,
+    without_constants,
 )
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
-from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, check_cut, find_shapes, verify_padding, zeros
+from qnnbridge._buckets.verifying import (
+    OF_THE_MODEL,
+    TOLERANCE,
+    PaddingReport,
+    check_cut,
+    find_shapes,
+    verify_padding,
+    zeros,
+)
 from qnnbridge._create import identify
 from qnnbridge._fastpath.arrays import check_out
 from qnnbridge._fastpath.runner import deliver
@@ -57,6 +67,7 @@ from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
+    from qnnbridge._buckets.windowing import Windowing
     from qnnbridge._host import Host
     from qnnbridge._recipe import SessionRecipe
     from qnnbridge._supervision.deadlines import OnDeadline
@@ -86,6 +97,7 @@ class _Counts:
     padded: int = 0
     split: int = 0
     on_cpu: int = 0
+    chunked: int = 0
 
 
 class BucketedSession:
@@ -107,20 +119,25 @@ class BucketedSession:
         self._bucket_arguments = arguments
         self._timeout = timeout
         self._counts, self._counting = _Counts(), threading.Lock()
+        self._ruled_out: dict[str, str] = {}
         deadline = deadline_after(timeout)
         try:
             model = identify(host, recipe, deadline)
             self.recipe = recipe = dataclasses.replace(recipe, identity=model.model)
+            self._constants, model = without_constants(recipe.spec, model)
             self._plan = plan = self._planned(recipe, model)
             self._variants = variants = Variants(plan, recipe, self._opener(host, retry))
             try:
                 self.first = variants.get(plan.smallest(), "open", deadline, on_deadline)
                 self._shapes = self._find_shapes(plan, model, recipe, variants, deadline)
+                self._windows = self._measured(plan, arguments, model, deadline)
             except BaseException:
                 variants.close()
                 raise
         except BridgeError as error:
             raise as_onnxruntime(error) from None
+        # For looks at the model on the CPU; ``None`` if it cannot be looked at with zeros.
+        self._model: ModelDescription | None = model
         fixed = recipe.spec.free_dimensions_by_name
         self.inputs = shown_inputs(model.inputs, fixed)
         self.outputs = shown_outputs(model.outputs, self._shapes, fixed)
@@ -165,12 +182,37 @@ class BucketedSession:
         def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
             feeds = zeros(model.inputs, {**fixed, **plan.named(sizes)})
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            values = variants.free(deadline).run_values(names, feeds, timeout=left_s)
+            values = variants.free(deadline).run_values(names, {**feeds, **self._constants}, timeout=left_s)
             shapes = [getattr(value, "shape", None) for value in values]
             return dict(zip(names, shapes, strict=True))
 
         others = {dim.symbol for dim in free_dimensions(model.inputs) if dim.symbol is not None}
         return find_shapes(plan, self._bucket_arguments, model.outputs, others - {*plan.symbols}, run)
+
+    def _free_run(self, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str]) -> list[Any]:
+        """On the CPU, with sizes left free."""
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return self._variants.free(deadline).run_values(names, {**feeds, **self._constants}, timeout=left_s)
+
+    def _measured(
+        self, plan: BucketPlan, arguments: BucketArguments, model: ModelDescription, deadline: float | None
+    ) -> Windowing | None:
+        """How far the model looks along the symbol that is chunked."""
+        if plan.chunk is None:
+            return None
+        from qnnbridge._buckets.windowing import windowing_of
+
+        fixed = self.recipe.spec.free_dimensions_by_name
+        names = [node.name for node in model.outputs]
+
+        def free_feeds(size: int) -> Mapping[str, Any]:
+            sizes = {**fixed, **plan.named(plan.smallest()), plan.symbols[plan.chunk or 0]: size}
+            return zeros(model.inputs, sizes)
+
+        def run(feeds: Mapping[str, Any]) -> list[Any]:
+            return self._free_run(feeds, deadline, names)
+
+        return windowing_of(plan, self._shapes, names, arguments.chunk[plan.symbols[plan.chunk]], free_feeds, run)
 
     # --- running ---
 
@@ -210,13 +252,39 @@ class BucketedSession:
     def _answer(self, call: _Call, feeds: Mapping[str, Any]) -> list[Any]:
         plan = self._plan
         true = self._sizes_of(feeds)
+        if self._windows is not None and true[self._windows.number]:
+            return self._answer_windows(call, feeds, true, self._windows)
         large = too_large(plan, true)
         if large:
             return self._answer_large(call, feeds, true, large)
         variant = variant_for(plan, true)
-        assert variant is not None
+        if variant is None:
+            raise refuse_pair(plan, true)
         if variant != true:
             self._count("padded")
+        values = self._run_in(variant, call, pad_feeds(plan, feeds, variant))
+        return cut(plan, self._shapes, call.names, values, true, variant)
+
+    def _answer_windows(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, windows: Windowing) -> list[Any]:
+        """In overlapping windows of the symbol that is chunked; other symbols are padded as in any call."""
+        length = windows.length(self._plan, true)
+        if length == true[windows.number]:
+            return self._answer_window(call, feeds, windows.number)
+        self._count("chunked")
+        cuts, window_feeds = windows.cut_up(self._plan, feeds, true, length)
+        results = [self._answer_window(call, part, windows.number) for part in window_feeds]
+        return windows.join(call.names, results, cuts, true)
+
+    def _answer_window(self, call: _Call, feeds: Mapping[str, Any], number: int) -> list[Any]:
+        """One window, in the variant of its length. A length that is no bucket gets a variant of its own."""
+        plan = self._plan
+        true = self._sizes_of(feeds)
+        smallest = (*true[:number], plan.buckets[number][0], *true[number + 1 :])
+        fitting = variant_for(plan, true if true[number] in plan.buckets[number] else smallest)
+        if fitting is None:
+            raise refuse_pair(plan, true)
+        variant = (*fitting[:number], true[number], *fitting[number + 1 :])
+        self._variants.add(variant)
         values = self._run_in(variant, call, pad_feeds(plan, feeds, variant))
         return cut(plan, self._shapes, call.names, values, true, variant)
 
@@ -233,7 +301,7 @@ class BucketedSession:
             return joined(results, axes)
         if self._bucket_arguments.overflow == "cpu":
             self._say_on_cpu(true)
-            return self._run_in(FREE, call, feeds)
+            return self._run_in(FREE, call, {**feeds, **self._constants})
         raise refuse_too_large(plan, true, whole[0])
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any]) -> list[Any]:
@@ -279,12 +347,35 @@ class BucketedSession:
         """As `InferenceSession.warm`."""
         deadline = deadline_after(self._timeout if timeout is None else timeout)
         try:
-            warm(self._variants, wanted_variants(self._plan, sizes), workers, deadline, on_progress)
+            wanted = wanted_variants(self._plan, sizes)
+            if sizes is None:
+                wanted = [one for one in wanted if not self._is_ruled_out(one, deadline)]
+            warm(self._variants, wanted, workers, deadline, on_progress)
             if self._bucket_arguments.overflow == "cpu":
                 self._variants.free(deadline)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
         return self.status()
+
+    def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
+        """Whether the CPU refuses these sizes together, though it takes those of the first variant."""
+        first = self._plan.smallest()
+        if len(self._plan.symbols) < 2 or sizes == first or self._model is None:
+            return False
+        fixed = self.recipe.spec.free_dimensions_by_name
+        names = [node.name for node in self._model.outputs]
+        try:
+            for tried in (first, sizes):
+                self._free_run(zeros(self._model.inputs, {**fixed, **self._plan.named(tried)}), deadline, names)
+        except OF_THE_MODEL as error:
+            if tried == first:
+                self._model = None  # zeros are no inputs for it
+                return False
+            text = self._plan.text(sizes)
+            self._ruled_out[text] = error.message
+            _log.info("%s: the model rules out %s: %s", self.recipe.label, text, error.message)
+            return True
+        return False
 
     def verify_padding(
         self,
@@ -300,7 +391,8 @@ class BucketedSession:
 
         def run_free(padded: Mapping[str, Any]) -> list[Any]:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            return self._variants.free(deadline).run(self.output_names, padded, timeout=left_s)
+            every = {**padded, **self._constants}
+            return self._variants.free(deadline).run(self.output_names, every, timeout=left_s)
 
         try:
             samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
@@ -328,7 +420,17 @@ class BucketedSession:
             for variant in self._variants
         )
         texts, uncut = self._shapes.texts(), dict(self._shapes.uncut)
-        return BucketStatus(variants, counts.calls, counts.padded, counts.split, counts.on_cpu, texts, uncut)
+        return BucketStatus(
+            variants,
+            counts.calls,
+            counts.padded,
+            counts.split,
+            counts.on_cpu,
+            texts,
+            uncut,
+            chunked=counts.chunked,
+            ruled_out=dict(self._ruled_out),
+        )
 
     def placement(self) -> Placement:
         """Of the variant with the most nodes on the CPU. Its cause also tells of calls that ran on the CPU because

@@ -67,7 +67,9 @@ class BucketStatus:
     calls: all of them. padded: calls, and parts of calls, whose inputs were made larger. split: calls done in
     several parts. on_cpu: calls too large for the largest bucket, which ran on the CPU (``overflow="cpu"``).
     cut: output -> how each dimension follows from the sizes, ``None`` for one that does not; without the outputs in
-    uncut, which are not cut for the reason there. weights: whether variants share them, in words.
+    uncut, which are not cut for the reason there. weights: whether variants share them, in words. chunked: calls
+    done in overlapping windows. ruled_out: combinations of sizes that the model does not take, with the reason;
+    `warm` left them out.
     """
 
     variants: tuple[VariantStatus, ...]
@@ -78,6 +80,8 @@ class BucketStatus:
     cut: Mapping[str, tuple[str | None, ...]]
     uncut: Mapping[str, str]
     weights: str = WEIGHTS
+    chunked: int = 0
+    ruled_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [str(variant) for variant in self.variants]
@@ -85,6 +89,9 @@ class BucketStatus:
             f"{self.calls} calls, {self.split} in several parts, {self.on_cpu} on the CPU because they were too "
             f"large; {self.padded} runs with padding"
         )
+        if self.chunked:
+            lines.append(f"{self.chunked} calls in overlapping windows")
+        lines += [f"{sizes}: left out, {reason}" for sizes, reason in self.ruled_out.items()]
         lines += [f"output {name!r} is not cut: {reason}" for name, reason in self.uncut.items()]
         return "\n".join(lines)
 
@@ -150,6 +157,13 @@ class Variants:
         finally:
             variant.lock.release()
 
+    def add(self, sizes: Sizes) -> None:
+        """A variant of these sizes, too, if there is none yet."""
+        if sizes not in self._variants:
+            _log.info("%s: %s is no bucket and gets a variant of its own", self.recipe.label, self.text(sizes))
+            with self._counting:
+                self._variants.setdefault(sizes, Variant(sizes))
+
     def free(self, deadline: float | None = None, on_deadline: OnDeadline = "raise") -> BaseSession:
         """The model with its sizes left free, on the CPU."""
         return self.get(FREE, "call", deadline, on_deadline)
@@ -164,10 +178,10 @@ class Variants:
 
     def __iter__(self) -> Iterator[Variant]:
         """All, the smallest first, without the one with free sizes."""
-        return (variant for sizes, variant in self._variants.items() if sizes != FREE)
+        return (variant for sizes, variant in list(self._variants.items()) if sizes != FREE)
 
     def made(self) -> list[BaseSession]:
-        return [variant.session for variant in self._variants.values() if variant.session is not None]
+        return [variant.session for variant in list(self._variants.values()) if variant.session is not None]
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """In all variants that are made, and in those that will be."""
@@ -209,6 +223,7 @@ class Variants:
                 recipe.spec,
                 providers=(ProviderSpec(CPU),),
                 fallback="cpu",
+                fix=None,
                 config_entries={key: text for key, text in entries.items() if not key.startswith(_FOR_QNN)},
             )
             return dataclasses.replace(recipe, spec=spec, cache=False)

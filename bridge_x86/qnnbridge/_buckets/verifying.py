@@ -312,7 +312,7 @@ def verify_padding(
         for number in too_large(plan, true):
             raise refuse_too_large(plan, true, number)
         fitting = variant_for(plan, true)
-        largest = tuple(buckets[-1] for buckets in plan.buckets)
+        largest = plan.largest()
         assert fitting is not None
         variants = [variant for variant in dict.fromkeys((fitting, largest)) if variant != true]
         if not variants:
@@ -327,8 +327,7 @@ def verify_padding(
     if not found:
         raise OptionError(
             "None of these feeds is padded, so there is nothing to compare.",
-            fix="Give feeds that are smaller than their bucket; the largest is "
-            f"{plan.text(tuple(buckets[-1] for buckets in plan.buckets))}.",
+            fix=f"Give feeds that are smaller than their bucket; the largest is {plan.text(plan.largest())}.",
         )
     return PaddingReport(tuple(found), tolerance)
 
