@@ -278,6 +278,12 @@ class SessionOptions(HasFields):
             )
         self._policy = chosen
 
+    def providers_alone(self) -> SessionOptions:
+        """New options with the same providers."""
+        options = SessionOptions()
+        options._providers, options._policy = list(self._providers), self._policy
+        return options
+
     def has_providers(self) -> bool:
         """Whether providers or a policy were set here."""
         return bool(self._providers) or self._policy != OrtExecutionProviderDevicePolicy.DEFAULT

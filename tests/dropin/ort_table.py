@@ -68,8 +68,8 @@ DIFFERS = {
     "OrtEpDevice.memory_info": "None: tensors are in this process's memory",
     "OrtArenaCfg": "holds the settings; nothing uses them",
     "OrtMemoryInfo": "describes; no memory can be allocated with it",
-    "ModelCompiler": "compiles for QNN, in a process of its own; with functions of the application, or initializers "
-    "in a file, by ONNX Runtime's own compiler there",
+    "ModelCompiler": "compiles for QNN in a process of its own; with other providers, functions of the application, or "
+    "initializers in a file, by ONNX Runtime's own compiler there",
     "OrtValueVector": "in this process's memory",
     "ModelCompiler.set_ep_context_data_write_func": "also for QNN, which takes no function itself",
     "ModelCompiler.compile_to_bytes": "needs embed_compiled_data_into_model=True or set_ep_context_binary_information",

@@ -1,7 +1,7 @@
-"""``ModelCompiler``: compiles a model for QNN in a process of its own, over `qnnbridge.compile`.
+"""``ModelCompiler``: compiles a model for the providers that the session options name.
 
-Whatever providers the session options name, QNN is what it compiles for. A compiled model stands in its place whole
-or not at all.
+QNN is compiled for in a process of its own, over `qnnbridge.compile`; a compiled model stands in its place whole or
+not at all. For other providers (the CPU, which compiles nothing) ONNX Runtime's own compiler does it, in the host.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge import _ep_context
 from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags, incompatible
+from qnnbridge._providers import QNN
 from qnnbridge._run_options import coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._errors import as_ort_raises
+from qnnbridge.ort._providers import policy
 from qnnbridge_protocol.errors import (
     CompileFailed,
     Fail,
@@ -51,7 +53,7 @@ class ModelCompiler:
         graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
         get_initializer_location_func: Callable[..., Any] | None = None,
     ) -> None:
-        coerce_session_options(sess_options)
+        sess_options = coerce_session_options(sess_options, providers_given=False)
         model = input_model_path_or_bytes
         if not isinstance(model, (str, os.PathLike, bytes)):
             raise RemoteTypeError(f"Unable to load from type '{type(model)}'")
@@ -91,19 +93,21 @@ class ModelCompiler:
         if output_model_path is not None and not isinstance(output_model_path, (str, os.PathLike)):
             raise RemoteTypeError(f"Output model's filepath is of unexpected type '{type(output_model_path)}'")
         output = os.fspath(output_model_path) if output_model_path else self._default_output()
-        if self._is_native:
-            self._natively("compile_to_file", {"output": os.path.abspath(output)})
-            return
+        self._require_model()
         if self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS and os.path.exists(output):
             raise Fail(
                 "[ONNXRuntimeError] : 1 : FAIL : Failed to generate EP context model since the file "
                 f"'\"{output}\"' exists already. Please remove the EP context model if you want to re-generate it."
             )
-        self._compile(output, embed=self._embed)
+        if self._is_native:
+            self._natively("compile_to_file", {"output": os.path.abspath(output)})
+        else:
+            self._compile(output, embed=self._embed)
 
     @as_ort_raises
     def compile_to_bytes(self) -> bytes:
         """Compile and return the model; its context binary is embedded, or where the application wants it."""
+        self._require_model()
         if self._is_native:
             return bytes(self._natively("compile_to_bytes").values[0])
         if not self._embed and self._binary is None:
@@ -124,6 +128,7 @@ class ModelCompiler:
     @as_ort_raises
     def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
         """Compile and give the model to a function; what it raises comes out of this call."""
+        self._require_model()
         if self._is_native:
             self._natively("compile_to_stream", {}, {"write": _ep_context.write(write_function)})
             return
@@ -149,7 +154,12 @@ class ModelCompiler:
     @property
     def _is_native(self) -> bool:
         """Whether ONNX Runtime's own compiler has to do it."""
-        return bool(self._functions) or self._settings["external_path"] is not None
+        if self._functions or self._settings["external_path"] is not None:
+            return True
+        if policy() == "qnn":  # over the program's head
+            return False
+        providers = self._options.to_spec_parts().get("providers", ())
+        return QNN not in [provider.name for provider in providers]
 
     def _natively(
         self,
@@ -230,17 +240,23 @@ class ModelCompiler:
         stem, _ = os.path.splitext(os.fspath(self._model))
         return f"{stem}_ctx.onnx"
 
-    def _compile(self, output: str, *, embed: bool) -> None:
-        import qnnbridge
-
+    def _require_model(self) -> None:
         if not isinstance(self._model, bytes) and not os.path.exists(self._model):
             raise InvalidArgument(
                 "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
                 f'Input model path does not exist: "{os.fspath(self._model)}"'
             )
+
+    def _compile(self, output: str, *, embed: bool) -> None:
+        import qnnbridge
+
+        options = self._options
+        if self._settings["optimization"] != int(GraphOptimizationLevel.ORT_DISABLE_ALL):  # the level was asked for
+            options = options.twin()
+            options.graph_optimization_level = GraphOptimizationLevel(self._settings["optimization"])
         try:
             qnnbridge.compile(
-                self._model, output, embed=embed, validate=False, sess_options=self._options, overwrite=True
+                self._model, output, embed=embed, validate=False, sess_options=options, overwrite=True
             )
         except CompileFailed as error:
             if (

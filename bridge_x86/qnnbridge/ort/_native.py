@@ -62,8 +62,6 @@ class NativeOrtValue(OrtValue):
     @staticmethod
     def ortvalue_from_numpy(data: Any, device: Any, /) -> NativeOrtValue:  # type: ignore[override]
         require_cpu_device(device)
-        if isinstance(data, np.ndarray) and data.dtype.kind in "UOS":  # here, strings are taken
-            return NativeOrtValue.of(OrtValue(data.astype(object)))
         return NativeOrtValue.of(OrtValue.ortvalue_from_numpy(data))
 
     @staticmethod

@@ -47,6 +47,9 @@ _log = logging.getLogger("qnnbridge.ort")
 
 _EP_ERROR = "*************** EP Error ***************"
 
+# Set to 1, it lets a model's metadata set session options.
+LOAD_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
+
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 # Errors that the CPU would meet just the same.
@@ -133,12 +136,14 @@ class Session(bridge.InferenceSession):
         feed_names: Sequence[str],
         feeds: Sequence[OrtValue],
         fetch_names: Sequence[str],
-        fetches: list[Any],
+        fetches: Any,
         fetch_devices: Sequence[Any],
     ) -> None:
         """Run; the results are appended to `fetches`."""
         values = dict(zip(feed_names, feeds, strict=True))
-        fetches.extend(self.run_with_ort_values(list(fetch_names), values, run_options))
+        add = fetches.append if isinstance(fetches, list) else fetches.push_back
+        for value in self.run_with_ort_values(list(fetch_names), values, run_options):
+            add(value)
 
     @as_ort_raises
     def end_profiling(self) -> str:
@@ -268,13 +273,19 @@ class InferenceSession(Session):
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.pop("read_config_from_model", None)
+        read = kwargs.pop("read_config_from_model", None)
         self._path = path_or_bytes
         super().__init__(int(kwargs.pop("enable_fallback", 1)) == 1)
         self._kwargs = kwargs
-        self._ort_options = _with_settings(sess_options)
         if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
             raise RemoteTypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        self._ort_options = _with_settings(sess_options)
+        asked = os.environ.get(LOAD_CONFIG) == "1"
+        self._read_config_from_model = asked if read is None else int(read) == 1
+        if asked:
+            from qnnbridge.ort._model_config import with_model_config
+
+            self._ort_options = with_model_config(path_or_bytes, self._ort_options, self._read_config_from_model)
         try:
             self._begin(providers, provider_options)
         except (ValueError, RuntimeError) as error:

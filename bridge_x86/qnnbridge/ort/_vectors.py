@@ -21,11 +21,12 @@ class OrtValueVector:
     def __init__(self) -> None:
         self._values: list[NativeOrtValue] = []
 
-    def push_back(self, value: OrtValue, /) -> None:
+    def push_back(self, value: Any, is_bool_tensor: bool = False, /) -> None:
+        """Add a value, or the tensor of a DLPack capsule."""
         if not isinstance(value, OrtValue):
-            raise RemoteTypeError(
-                f"push_back(): incompatible function arguments: an OrtValue is needed, not {type(value).__name__}."
-            )
+            if type(value).__name__ != "PyCapsule":
+                raise RemoteTypeError("from_dlpack expected a valid DLPack capsule named 'dltensor'")
+            value = NativeOrtValue.from_dlpack(value, is_bool_tensor)
         self._values.append(NativeOrtValue.of(value))
 
     def push_back_batch(
@@ -74,7 +75,8 @@ class OrtValueVector:
         try:
             return self._values[operator.index(index)]
         except IndexError:
-            raise RemoteIndexError("list index out of range") from None
+            told = f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {len(self)})"
+            raise RemoteIndexError(told) from None
 
 
 def vector_of(values: Iterable[OrtValue]) -> OrtValueVector:

@@ -127,7 +127,7 @@ def _create_context(call: ObjectCall) -> _Context:
 
 def _create_options(call: ObjectCall) -> _Options:
     spec = SessionSpec.from_wire(argument(call, "spec", dict))
-    names = (*spec.initializers, *spec.external_initializers)
+    names = spec.value_names
     engine: Any = call.sessions.engine
     options, tensors = engine.session_options(spec, dict(zip(names, call.values, strict=True)))
     return _Options(_class("ModelPackageOptions")(options), options, tensors)

@@ -59,10 +59,10 @@ def fixed_source(
     from qnnbridge_host.model.refusals import refuse_compiled
 
     refuse_compiled(source.path if source.path is not None else source.data or b"", COMMAND)
-    if spec.initializers or spec.external_initializers:
+    if spec.value_names:
         raise OptionError(
             "fix=True rewrites the weights, so none can be given with the session options.",
-            fix="Leave add_initializer() and add_external_initializers() away, or use qnnbridge fix.",
+            fix="Leave add_initializer() and add_external_initializers...() away, or use qnnbridge fix.",
         )
     wanted = {"sizes": dict(spec.free_dimensions_by_name), **(spec.fix or FixSpec()).to_wire()}
 

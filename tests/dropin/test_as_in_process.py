@@ -1,0 +1,272 @@
+"""Programs that use what lies below the usual interface answer as with onnxruntime in their own process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from tests.dropin.running import TIMEOUT_S
+
+pytestmark = pytest.mark.process
+
+# What each program prints of one attempt: the value, or the class that an `except` clause names, and the text.
+_TOLD = """
+import os, sys
+if sys.argv[1:]: import qnnbridge.dropin
+import numpy as np, onnx, onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as C
+
+ROOTS = (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError)
+
+def tell(what, attempt):
+    try:
+        print(what, repr(attempt()))
+    except Exception as error:
+        kind = next((k.__name__ for k in ROOTS if isinstance(error, k)), type(error).__name__)
+        text = str(error).strip().splitlines()[0]
+        print(what, kind, text)
+
+def model(nodes, inputs, outputs, initializers=(), **props):
+    make = lambda pairs: [helper.make_tensor_value_info(n, t, s) for n, t, s in pairs]
+    graph = helper.make_graph(nodes, "g", make(inputs), make(outputs), list(initializers))
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(made, props)
+    return made
+"""
+
+INNER = """
+data = model([helper.make_node("Mul", ["x", "x"], ["y"])], [("x", 1, [2, 3])], [("y", 1, [2, 3])]).SerializeToString()
+session = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
+x = np.arange(6, dtype=np.float32).reshape(2, 3)
+native = session._sess
+tell("run", lambda: native.run(["y"], {"x": x}, None)[0].tolist())
+tell("metas", lambda: [(m.name, m.type, m.shape) for m in (*native.inputs_meta, *native.outputs_meta)])
+tell("same metas", lambda: [m.name for m in session._inputs_meta] == [m.name for m in native.inputs_meta])
+tell("providers", lambda: (native.get_providers(), native.get_provider_options(), session._providers))
+tell("facts", lambda: (native.model_meta.graph_name, native.session_options.logid, session._model_path, session._model_bytes == data))
+tell("fallback", lambda: (session._fallback_providers, session._enable_fallback))
+device = C.OrtDevice(C.OrtDevice.cpu(), C.OrtDevice.default_memory(), 0)
+tell("device", lambda: (device.device_type(), device.device_id(), device.vendor_id(), device.mem_type()))
+tell("no such device", lambda: C.OrtDevice("cpu"))
+tell("wrapped device", lambda: ort.OrtDevice(device).device_type())
+tell("no device", lambda: ort.OrtDevice(3))
+value = C.OrtValue.ortvalue_from_numpy(x, device)
+tell("value", lambda: (value.shape(), value.data_type(), value.device_name(), value.is_tensor(), value.element_type()))
+tell("no constructor", lambda: C.OrtValue())
+tell("wrapped value", lambda: (ort.OrtValue(value).device_name(), ort.OrtValue(value).numpy().tolist()))
+tell("no value", lambda: ort.OrtValue(3))
+wrapped = ort.OrtValue.ortvalue_from_numpy(x)
+tell("inner value", lambda: (type(wrapped._ortvalue) is C.OrtValue, isinstance(wrapped._get_c_value(), C.OrtValue)))
+tell("inner memory", lambda: wrapped._ortvalue.data_ptr() == x.ctypes.data)
+tell("strings", lambda: C.OrtValue.ortvalue_from_numpy(np.array(["a", "b"]), device).shape())
+tell("shape", lambda: C.OrtValue.ortvalue_from_shape_and_type([2, 2], np.int64, device).shape())
+tell("onnx type", lambda: C.OrtValue.ortvalue_from_shape_and_onnx_type([2], 1, device).data_type())
+results = native.run_with_ort_values({"x": value}, ["y"], None)
+tell("vector", lambda: (type(results) is C.OrtValueVector, len(results), results[0].numpy().tolist(), results.element_type_at(0)))
+tell("vector index", lambda: results[7])
+tell("vector loop", lambda: [type(one) is C.OrtValue for one in results])
+tell("dlpacks", lambda: [np.from_dlpack(results[0]).tolist(), len(results.to_dlpacks(None)), str(results.dlpack_at(0))[:9]])
+feeds, fetches = C.OrtValueVector(), C.OrtValueVector()
+feeds.push_back(value)
+tell("push", lambda: feeds.push_back(3))
+feeds.push_back(np.zeros(2, np.float32).__dlpack__())
+tell("pushed", lambda: (len(feeds), feeds[1].shape()))
+feeds = C.OrtValueVector()
+feeds.push_back(value)
+native.run_with_ortvaluevector(ort.RunOptions(), ["x"], feeds, ["y"], fetches, [device])
+tell("fetched", lambda: [one.numpy().tolist() for one in fetches])
+batch = C.OrtValueVector()
+batch.reserve(2)
+batch.push_back_batch([x], [x.ctypes.data], [np.float32], [[2, 3]], [device])
+batch.shrink_to_fit()
+tell("batch", lambda: batch[0].numpy().tolist())
+binding = C.SessionIOBinding(native)
+binding.bind_input("x", device, np.float32, [2, 3], x.ctypes.data)
+binding.bind_output("y", device)
+native.run_with_iobinding(binding, None)
+tell("binding", lambda: (type(binding.get_outputs()) is C.OrtValueVector, binding.copy_outputs_to_cpu()[0].tolist()))
+binding.bind_input("x", x + 1)
+binding.bind_ortvalue_output("y", value)
+native.run_with_iobinding(binding, None)
+tell("into a value", lambda: value.numpy().tolist())
+outer = session.io_binding()
+outer.bind_ortvalue_input("x", wrapped)
+outer.bind_output("y")
+session.run_with_iobinding(outer)
+tell("outer binding", lambda: (type(outer._iobinding) is C.SessionIOBinding, outer._iobinding.get_outputs()[0].shape(), list(outer._bound_inputs)))
+tell("outer vector", lambda: (type(outer.get_outputs_as_ortvaluevector()) is C.OrtValueVector, len(outer.get_outputs_as_ortvaluevector())))
+made = C.InferenceSession(ort.SessionOptions(), data, False, False)
+made.initialize_session(["CPUExecutionProvider"], [{}], set())
+tell("made", lambda: made.run(["y"], {"x": x}, None)[0].shape)
+tell("default options", lambda: C.get_default_session_options().intra_op_num_threads)
+capsule = wrapped.__dlpack__()
+tell("capsule", lambda: (ort.OrtValue.from_dlpack(capsule).shape(), wrapped.__dlpack_device__(), wrapped._ortvalue.to_dlpack() is not None))
+tell("bool", lambda: ort.OrtValue.from_dlpack(np.array([True, False])).data_type())
+tell("no capsule", lambda: ort.OrtValue.from_dlpack(3))
+sparse = ort.SparseTensor.sparse_coo_from_numpy([3, 3], np.ones(2, np.float32), np.array([1, 5]), ort.OrtDevice.make("cpu", 0))
+inner = sparse._tensor
+tell("sparse", lambda: (type(inner) is C.SparseTensor, str(inner.format), inner.get_coo_data().indices().tolist(), inner.values().tolist()))
+tell("not blocks", lambda: type(inner.get_blocksparse_data()))
+blocks = C.SparseTensor.blocksparse_from_numpy([4, 4], np.ones((2, 2, 2), np.float32), np.array([[0, 1], [0, 1]], np.int32), device)
+tell("blocks", lambda: (str(blocks.format), blocks.values().shape, blocks.dense_shape(), blocks.data_type(), blocks.device_name()))
+tell("value of sparse", lambda: C.OrtValue.ort_value_from_sparse_tensor(inner).is_sparse_tensor())
+
+class Pickled(ort.InferenceSession):
+    def __init__(self, path):
+        super().__init__(path, providers=["CPUExecutionProvider"])
+        self.path = path
+    def __getstate__(self):
+        return {"path": self.path}
+    def __setstate__(self, state):
+        self.__init__(state["path"])
+
+import pickle
+tell("pickled", lambda: pickle.loads(pickle.dumps(Pickled(data))).run(None, {"x": x})[0].tolist())
+tell("not pickled", lambda: pickle.dumps(session))
+tell("devices", lambda: (C.get_hardware_devices()[0].type, C.get_hardware_device_ep_incompatibility_details("CPUExecutionProvider", C.get_hardware_devices()[0])))
+cpu = [one for one in ort.get_ep_devices() if one.ep_name == "CPUExecutionProvider"]
+tell("compatible", lambda: C.get_model_compatibility_for_ep_devices(cpu, "x"))
+told = model([helper.make_node("Neg", ["x"], ["y"])], [("x", 1, [1])], [("y", 1, [1])], **{"ep_compatibility_info.Some": "v1"})
+tell("information", lambda: [C.get_compatibility_info_from_model_bytes(told.SerializeToString(), name) for name in ("Some", "Other")])
+tell("no information", lambda: C.get_compatibility_info_from_model("no_such.onnx", "Some"))
+ort.set_default_logger_severity(3)
+tell("with settings", lambda: ort.InferenceSession(data, ort.SessionOptions(), providers=["CPUExecutionProvider"]).get_inputs()[0].name)
+"""
+
+FILES_IN_MEMORY = """
+w = np.arange(8, dtype=np.float32)
+tensor = TensorProto(name="w", data_type=1, dims=[8], data_location=TensorProto.EXTERNAL)
+for key, text in {"location": "w.bin", "offset": "0", "length": "32"}.items():
+    tensor.external_data.add(key=key, value=text)
+data = model([helper.make_node("Add", ["x", "w"], ["y"])], [("x", 1, [8])], [("y", 1, [8])], [tensor]).SerializeToString()
+CASES = {
+    "bytes": (["w.bin"], [w.tobytes()], [32]),
+    "bytearray": (["w.bin"], [bytearray(w.tobytes())], [32]),
+    "array": (("w.bin",), (w,), (32,)),
+    "view": (["w.bin"], [memoryview(w.tobytes())], [32]),
+    "short": (["w.bin"], [w.tobytes()], [31]),
+    "no length": (["w.bin"], [w.tobytes()], []),
+    "another name": (["v.bin"], [w.tobytes()], [32]),
+    "no name": ([3], [w.tobytes()], [32]),
+    "text": (["w.bin"], ["text"], [4]),
+    "one name": ("w.bin", w.tobytes(), 32),
+    "twice": (["w.bin"] * 2, [w.tobytes()] * 2, [32] * 2),
+}
+for name, arguments in CASES.items():
+    options = ort.SessionOptions()
+    tell(name, lambda: options.add_external_initializers_from_files_in_memory(*arguments))
+    feeds = {"x": np.zeros(8, np.float32)}
+    if name not in ("no length", "no name", "text", "one name"):
+        tell(name, lambda: ort.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0).run(None, feeds)[0].tolist())
+"""
+
+CONFIG = """
+import json
+CASES = [None, {}, [], {"session_options": []}, {"session_options": {"unknown": 3}}]
+for changed in (
+    dict(inter_op_num_threads=5, intra_op_num_threads=2, execution_mode=1, graph_optimization_level=99, enable_profiling=0),
+    dict(graph_optimization_level=3, intra_op_num_threads=-1), dict(execution_mode=7), dict(graph_optimization_level=57),
+    dict(intra_op_num_threads="a"), dict(intra_op_num_threads=1.5), dict(enable_profiling=2), dict(enable_profiling=True),
+):
+    CASES.append({"session_options": changed})
+NAMES = ("inter_op_num_threads", "intra_op_num_threads", "execution_mode", "graph_optimization_level", "logid")
+
+def opened(case, options, **keywords):
+    props = {} if case is None else {"ort_config": json.dumps(case)}
+    data = model([helper.make_node("Neg", ["x"], ["y"])], [("x", 1, [1])], [("y", 1, [1])], **props).SerializeToString()
+    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0, **keywords)
+    return [str(getattr(session.get_session_options(), name)) for name in NAMES]
+
+for case in CASES:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.logid = 3, "mine"
+    for variable in ("0", "1"):
+        os.environ["ORT_LOAD_CONFIG_FROM_MODEL"] = variable
+        tell((variable, case), lambda: opened(case, options))
+    tell(case, lambda: opened(case, None, read_config_from_model=1))
+    try:
+        opened(case, None, read_config_from_model=0)
+    except RuntimeError as error:
+        print("not parsed", "needs to be parsed" in str(error))
+"""
+
+COMPILER = """
+nodes = [helper.make_node(*one) for one in (("Add", ["x", "w"], ["a"]), ("Identity", ["a"], ["i"]), ("Relu", ["i"], ["y"]))]
+made = model(nodes, [("x", 1, [8])], [("y", 1, [8])], [numpy_helper.from_array(np.ones(8, np.float32), "w")])
+onnx.save(made, "m.onnx")
+data = made.SerializeToString()
+F, L = ort.OrtCompileApiFlags, ort.GraphOptimizationLevel
+
+def cpu():
+    options = ort.SessionOptions()
+    options.add_provider("CPUExecutionProvider", {})
+    return options
+
+def operators(compiled):
+    return [node.op_type for node in onnx.load_from_string(compiled).graph.node]
+
+def to_file(model, flags):
+    ort.ModelCompiler(cpu(), model, flags=flags).compile_to_file("out.onnx")
+    with open("out.onnx", "rb") as file:
+        return operators(file.read())
+
+for flags in (F.NONE, F.ERROR_IF_NO_NODES_COMPILED, F.ERROR_IF_OUTPUT_FILE_EXISTS, 3):
+    for given in ("m.onnx", data):
+        tell((int(flags), given == data), lambda: to_file(given, flags))
+        with open("out.onnx", "wb") as file:
+            file.write(b"there")
+        tell("there", lambda: to_file(given, flags))
+        os.unlink("out.onnx")
+tell("no model", lambda: to_file("nope.onnx", 0))
+tell("rubbish", lambda: to_file(b"rubbish", 0))
+tell("without providers", lambda: operators(ort.ModelCompiler(ort.SessionOptions(), data).compile_to_bytes()))
+for level in (L.ORT_DISABLE_ALL, L.ORT_ENABLE_BASIC):
+    tell(level, lambda: operators(ort.ModelCompiler(cpu(), data, graph_optimization_level=level).compile_to_bytes()))
+pieces = []
+tell("stream", lambda: ort.ModelCompiler(cpu(), data).compile_to_stream(pieces.append))
+tell("pieces", lambda: operators(b"".join(pieces)))
+print(sorted(os.listdir(".")))
+"""
+
+PROGRAMS = {"inner": INNER, "files in memory": FILES_IN_MEMORY, "config": CONFIG, "compiler": COMPILER}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_prints_the_same_as_in_process(name: str, tmp_path: Path) -> None:
+    printed = []
+    for arguments in ([], ["ours"]):
+        folder = tmp_path / ("ours" if arguments else "theirs")
+        folder.mkdir()
+        ran = subprocess.run(
+            [sys.executable, "-c", _TOLD + PROGRAMS[name], *arguments],
+            cwd=folder,
+            env={**os.environ, "QNNBRIDGE_HOST_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        printed.append(ran.stdout.replace(f"{folder}{os.sep}", "").splitlines())
+    theirs, ours = printed
+    assert len(theirs) > 10
+    assert [pair for pair in zip(theirs, ours, strict=False) if not same(*pair)] == []
+    assert len(ours) == len(theirs)
+
+
+def same(theirs: str, ours: str) -> bool:
+    """Equal; or the same class of error, with the words that follow ONNX Runtime's place in its source, or in the place
+    of pybind's list of what a function takes."""
+    if theirs == ours:
+        return True
+    if "incompatible function arguments" in theirs:
+        return theirs[: theirs.index("Error ")] == ours[: max(0, ours.find("Error "))]
+    before, found, after = theirs.partition("/onnxruntime_src")
+    return bool(found) and ours.startswith(before) and ours.removeprefix(before).strip() in after
