@@ -49,6 +49,31 @@ def read_inputs(texts: Iterable[str]) -> list[InputFile]:
     return read
 
 
+def read_input_files(texts: Iterable[str]) -> tuple[list[InputFile], list[Path]]:
+    """`--input`: files of single inputs (`NAME=FILE.npy`), and files that hold all of them (`FILE.npz`)."""
+    read = list(texts)
+    whole = [text for text in read if _is_whole(text)]
+    return read_inputs(text for text in read if text not in whole), [Path(text) for text in whole]
+
+
+def _is_whole(text: str) -> bool:
+    return text.lower().endswith((".npz", ".npy")) and ("=" not in text or Path(text).exists())
+
+
+def read_one_set(texts: Iterable[str]) -> tuple[list[InputFile], Path | None]:
+    """`--input` of a command that runs one set of inputs: at most one archive, and files of single inputs."""
+    files, archives = read_input_files(texts)
+    if len(archives) > 1:
+        raise OptionError("--input names two archives.", fix="Put all inputs into one .npz file.")
+    return files, archives[0] if archives else None
+
+
+def input_paths(texts: Iterable[str]) -> list[Path]:
+    """All files that `--input` names."""
+    files, archives = read_input_files(texts)
+    return [*(file.path for file in files), *archives]
+
+
 def read_dimensions(texts: Iterable[str]) -> Dimensions:
     """`batch=1` by the dimension's name, or `x:0=1` by input and axis."""
     sizes: dict[str, int] = {}
@@ -157,9 +182,9 @@ def check_seconds(option: str, seconds: float | None) -> None:
         raise OptionError(f"{option} {seconds:g} is no number of seconds.")
 
 
-def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
-    """`soc_model=60`; the host checks names and values."""
-    options: dict[str, str] = {}
+def read_provider_options(texts: Iterable[str], soc_model: str | None = None) -> dict[str, str]:
+    """`soc_model=60`; the host checks names and values. soc_model: of `--soc-model`, which is the same option."""
+    options: dict[str, str] = {} if soc_model is None else {"soc_model": soc_model}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:

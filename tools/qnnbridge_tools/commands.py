@@ -18,13 +18,19 @@ from qnnbridge_tools.options import (
     Buckets,
     Chip,
     Config,
+    Constants,
     Dims,
     Fallback,
     HostPython,
+    Html,
+    Inputs,
     OnCpu,
     Provider,
     ProviderName,
     ProviderOptions,
+    Shapes,
+    SocModel,
+    SocModels,
     SystemSdk,
     Timeout,
 )
@@ -63,9 +69,7 @@ def doctor(
     model: Annotated[
         Path | None, typer.Option(metavar="MODEL", help="Examine this model on this host, too.")
     ] = None,
-    dims: Annotated[
-        list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension of the model.")
-    ] = None,
+    dims: Dims = None,
     backend_path: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="The provider option backend_path that your application uses."),
@@ -106,18 +110,18 @@ def doctor(
 
 def run(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="NAME=FILE.npy", help="An input from a file; FILE.npz:KEY works, too."),
-    ] = None,
+    inputs: Inputs = None,
     archive: Annotated[
-        Path | None, typer.Option("--inputs", metavar="FILE.npz", help="Inputs from the arrays of an archive.")
+        Path | None, typer.Option("--inputs", hidden=True, help="The same as --input FILE.npz.")
     ] = None,
     random: Annotated[bool, typer.Option("--random", help="Make up the inputs that no file gives.")] = False,
     seed: Annotated[
         int, typer.Option(min=0, metavar="N", help="For --random: the same seed gives the same values.")
     ] = 0,
+    soc_model: SocModel = None,
+    shapes: Shapes = None,
     dims: Dims = None,
+    constants: Constants = None,
     folder: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Write the outputs there as .npy files.")
     ] = None,
@@ -131,24 +135,30 @@ def run(
 ) -> None:
     """Run an ONNX model: outputs, placement, times."""
     with reporting.work(as_json=as_json):
+        import dataclasses
+
         from qnnbridge_tools import arguments, output, run_once
+        from qnnbridge_tools.models.shared.sized import sized_model
         from qnnbridge_tools.run_once import RunRequest, perform
 
+        named, whole = arguments.read_one_set([*(inputs or ()), *([str(archive)] if archive is not None else [])])
         request = RunRequest(
             model=model,
-            files=arguments.read_inputs(inputs or ()),
-            archive=archive,
+            files=named,
+            archive=whole,
             seed=seed if random else None,
             dimensions=arguments.read_dimensions(dims or ()),
             output=folder,
             providers=[f"{provider.name}ExecutionProvider"],
-            provider_options=arguments.read_provider_options(provider_options or ()),
+            provider_options=arguments.read_provider_options(provider_options or (), soc_model),
             fallback=fallback.value,
             repeat=repeat,
             timeout_s=arguments.read_timeout(timeout),
             host_python=host_python,
         )
-        result = perform(request)
+        sizes = arguments.read_shapes(shapes or ()), request.dimensions, arguments.read_constants(constants or ())
+        with sized_model(model, *sizes) as (sized, left):
+            result = perform(dataclasses.replace(request, model=sized, dimensions=left))
         if as_json:
             output.print_json(run_once.document(request, result))
         else:
@@ -177,19 +187,12 @@ def compile_models(
             "--validate/--no-validate", help="Run the result and compare it with the CPU before it is kept."
         ),
     ] = True,
-    soc_models: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--soc-model", metavar="X", help="The chip: 60, SC8380XP. Several times: each to its own file."
-        ),
-    ] = None,
+    soc_models: SocModels = None,
     htp_arch: Annotated[int | None, typer.Option(metavar="N", help="The NPU's architecture: 73.")] = None,
-    provider_options: Annotated[
-        list[str] | None, typer.Option("--provider-option", metavar="KEY=VALUE", help="Option of QNN.")
-    ] = None,
-    dims: Annotated[
-        list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension by its name.")
-    ] = None,
+    provider_options: ProviderOptions = None,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    constants: Constants = None,
     fallback: Annotated[
         OnCpu,
         typer.Option(help="What becomes of nodes that QNN does not take: they stay for the CPU, or an error."),
@@ -213,9 +216,9 @@ def compile_models(
         typer.Option(metavar="ADDRESS", help="Compile on the Dask cluster of this scheduler: tcp://HOST:8786."),
     ] = None,
     buckets: Buckets = None,
-    host_python: Annotated[str | None, typer.Option(metavar="PYTHON", help="Interpreter of the host.")] = None,
+    host_python: HostPython = None,
     _config: Config = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compile models for the NPU (EPContext), so that their sessions open in a fraction of the time."""
     with reporting.work(as_json=as_json):
@@ -224,30 +227,39 @@ def compile_models(
 
             adopt(models, overwrite=overwrite, as_json=as_json)
             return
-        from qnnbridge_tools import arguments
-        from qnnbridge_tools.compile.compiling import CompileRequest, perform
+        import contextlib
+        import dataclasses
 
-        failed = perform(
-            CompileRequest(
-                models=tuple(models),
-                output=target,
-                embed=embed,
-                validate=validate,
-                soc_models=tuple(soc_models or ()),
-                htp_arch=htp_arch,
-                provider_options=arguments.read_provider_options(provider_options or ()),
-                dimensions=arguments.read_dimensions(dims or ()),
-                buckets=tuple(arguments.read_buckets(buckets or ())),
-                fallback=fallback.value,
-                timeout_s=timeout,
-                overwrite=overwrite,
-                share_weights=share_weights,
-                jobs=jobs,
-                scheduler=scheduler,
-                host_python=host_python,
-            ),
-            as_json=as_json,
+        from qnnbridge_tools import arguments
+        from qnnbridge_tools.compile.compiling import CompileRequest, default_output, perform
+        from qnnbridge_tools.models.shared.sized import sized_model
+
+        request = CompileRequest(
+            models=tuple(models),
+            output=target,
+            embed=embed,
+            validate=validate,
+            soc_models=tuple(soc_models or ()),
+            htp_arch=htp_arch,
+            provider_options=arguments.read_provider_options(provider_options or ()),
+            dimensions=arguments.read_dimensions(dims or ()),
+            buckets=tuple(arguments.read_buckets(buckets or ())),
+            fallback=fallback.value,
+            timeout_s=timeout,
+            overwrite=overwrite,
+            share_weights=share_weights,
+            jobs=jobs,
+            scheduler=scheduler,
+            host_python=host_python,
         )
+        sizes = arguments.read_shapes(shapes or ()), request.dimensions, arguments.read_constants(constants or ())
+        with contextlib.ExitStack() as copies:
+            if shapes or constants:
+                output = default_output(request)
+                sized = [copies.enter_context(sized_model(model, *sizes)) for model in models]
+                paths = tuple(path for path, _ in sized)
+                request = dataclasses.replace(request, models=paths, dimensions=sized[0][1], output=output)
+            failed = perform(request, as_json=as_json)
         if failed:
             raise typer.Exit(reporting.EXIT_FAILED)
 
@@ -258,20 +270,23 @@ def bench(
     ] = None,
     provider: Annotated[Provider, typer.Option(help="Execution provider for --model.")] = Provider.QNN,
     fallback: Fallback = OnCpu.ERROR,
+    shapes: Shapes = None,
     dims: Dims = None,
+    constants: Constants = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds: some seconds.")] = False,
     pin: Annotated[bool, typer.Option(help="Keep all processes on one CPU while calls are measured.")] = True,
     host_python: HostPython = None,
     as_json: AsJson = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the result there, with a chart.")
-    ] = None,
+    html: Html = None,
 ) -> None:
     """Measure calls, start-up and recovery, with the bridge and without."""
     with reporting.work(as_json=as_json):
+        import dataclasses
+
         from qnnbridge_protocol.errors import OptionError
         from qnnbridge_tools import arguments, output
         from qnnbridge_tools.bench import report, work
+        from qnnbridge_tools.models.shared.sized import sized_model
 
         if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
             raise OptionError(f"{html} cannot be written: it is a folder, or lies in none.")
@@ -289,7 +304,16 @@ def bench(
             if sys.stderr is not None and sys.stderr.isatty():
                 print(f"... {doing}", file=sys.stderr, flush=True)
 
-        measured = work.perform(request, say)
+        if model is None:
+            measured = work.perform(request, say)
+        else:
+            sizes = (
+                arguments.read_shapes(shapes or ()),
+                request.dimensions,
+                arguments.read_constants(constants or ()),
+            )
+            with sized_model(model, *sizes) as (sized, left):
+                measured = work.perform(dataclasses.replace(request, model=sized, dimensions=left), say)
         if as_json:
             output.print_json(report.document(measured))
         else:

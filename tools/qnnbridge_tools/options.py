@@ -45,16 +45,24 @@ SocModel = Annotated[
     str | None,
     typer.Option("--soc-model", metavar="CHIP", help="Chip to work for, a number or a name: 60, SC8480XP."),
 ]
+SocModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--soc-model", metavar="CHIP", help="Chip to work for, a number or a name: 60, SC8480XP. May be repeated."
+    ),
+]
 
 SystemSdk = Annotated[
     str | None, typer.Option(metavar="VERSION", help="QNN version of the NPU driver, such as 2.40; else found.")
 ]
 Chip = Annotated[str | None, typer.Option(metavar="CHIP", help='V73, or a chip such as "X Elite"; else found.')]
 
-RealInputs = Annotated[
-    list[Path] | None,
+Inputs = Annotated[
+    list[str] | None,
     typer.Option(
-        "--input", metavar="FILE.npz", help="Real inputs, an array for each by its name. May be repeated."
+        "--input",
+        metavar="FILE",
+        help="Real inputs: FILE.npz, an array for each by its name, or NAME=FILE.npy. May be repeated.",
     ),
 ]
 Calibration = Annotated[

@@ -49,6 +49,16 @@ class CompileRequest:
     host_python: str | None
 
 
+def default_output(request: CompileRequest) -> str:
+    """Where the result goes if copies of the models are compiled, which lie elsewhere."""
+    if request.output is not None:
+        return request.output
+    if len(request.models) == 1 and len(request.soc_models) < 2:
+        model = request.models[0]
+        return str(model.with_name(f"{model.stem}_ctx.onnx"))
+    raise OptionError("--shape and --constant need --output for several results.", fix="Give --output a folder.")
+
+
 def perform(request: CompileRequest, *, as_json: bool) -> bool:
     """Does it and prints what came of it. Whether something failed that did not end all of it."""
     options = _options(request)

@@ -6,6 +6,7 @@ they load numpy, and some onnx and onnxruntime, which `qnnbridge --help` must no
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable
 from pathlib import Path
@@ -25,19 +26,20 @@ from qnnbridge_tools.options import (
     Extreme,
     HostPython,
     Html,
+    Inputs,
     Overwrite,
     ProviderOptions,
-    RealInputs,
     Seed,
     Shapes,
     SocModel,
+    SocModels,
     SourceModel,
     TargetModel,
     Timeout,
 )
 
 if TYPE_CHECKING:
-    from qnnbridge_tools import arguments
+    pass
 
 R = TypeVar("R")
 
@@ -56,6 +58,7 @@ def analyze(
     soc_model: SocModel = None,
     shapes: Shapes = None,
     dims: Dims = None,
+    constants: Constants = None,
     html: Html = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask the rules only: no host, no QNN, under a second.")
@@ -71,19 +74,27 @@ def analyze(
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.analyze import picture, report
         from qnnbridge_tools.models.analyze.analyzer import analyze_model
+        from qnnbridge_tools.models.shared.sized import sized_model
 
         if html is not None:
             picture.refuse(html, model, overwrite=overwrite)
-        found = analyze_model(
-            model,
-            shapes=arguments.read_shapes(shapes or ()),
-            dims=arguments.read_dimensions(dims or ()),
-            soc_model=soc_model,
-            offline=offline,
-            host_python=host_python,
-            provider_options=arguments.read_provider_options(provider_options or ()),
-            timeout_s=timeout,
-        )
+        sizes, given = arguments.read_shapes(shapes or ()), arguments.read_constants(constants or ())
+        # Sizes alone need no copy of the model.
+        with sized_model(model, sizes if given else {}, arguments.read_dimensions(dims or ()), given) as (
+            sized,
+            left,
+        ):
+            found = analyze_model(
+                sized,
+                shapes={} if given else sizes,
+                dims=left,
+                soc_model=soc_model,
+                offline=offline,
+                host_python=host_python,
+                provider_options=arguments.read_provider_options(provider_options or ()),
+                timeout_s=timeout,
+            )
+        found = dataclasses.replace(found, path=model)
         if html is not None:
             picture.write(found, html)
         _tell(
@@ -148,10 +159,7 @@ def fix(
 
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file, compiled for QNN or not.")],
-    soc_model: Annotated[
-        str | None,
-        typer.Option(metavar="CHIP", help="Chip that the simulator stands for, a number or a name: 88, SC8480XP."),
-    ] = None,
+    soc_model: SocModel = None,
     host_python: HostPython = None,
     as_json: AsJson = False,
 ) -> None:
@@ -182,7 +190,9 @@ def optimize(
         OptimizeLevel,
         typer.Option(help="How far to go. Only basic is for QNN; the others are for the CPU provider."),
     ] = OptimizeLevel.BASIC,
+    shapes: Shapes = None,
     dims: Dims = None,
+    constants: Constants = None,
     if_compiled: Annotated[
         IfCompiled, typer.Option(help="What to do with a compiled model: an error, or copy it unchanged.")
     ] = IfCompiled.ERROR,
@@ -193,19 +203,26 @@ def optimize(
 ) -> None:
     """Optimise a model's graph offline: fold constants, fuse and drop nodes."""
     with reporting.work(as_json=as_json):
+        from qnnbridge_protocol.errors import OptionError
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.optimization import document, optimize_model, print_result
+        from qnnbridge_tools.models.shared.sized import sized_model
 
-        result = optimize_model(
-            model,
-            target,
-            level=level.value,
-            dims=arguments.read_dimensions(dims or ()),
-            if_compiled="skip" if if_compiled is IfCompiled.SKIP else "error",
-            check=check,
-            seed=seed,
-            overwrite=overwrite,
-        )
+        if target.exists() and model.exists() and target.samefile(model):
+            raise OptionError("OUT is MODEL itself.", fix="Give another file: the original is never changed.")
+        sizes = arguments.read_shapes(shapes or ()), arguments.read_dimensions(dims or ())
+        with sized_model(model, *sizes, arguments.read_constants(constants or ())) as (sized, left):
+            result = optimize_model(
+                sized,
+                target,
+                level=level.value,
+                dims=left,
+                if_compiled="skip" if if_compiled is IfCompiled.SKIP else "error",
+                check=check,
+                seed=seed,
+                overwrite=overwrite,
+            )
+        result = dataclasses.replace(result, source=model)
         _tell(result, document, print_result, as_json=as_json)
 
 
@@ -213,10 +230,7 @@ def prepare(
     context: typer.Context,
     model: SourceModel,
     folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to make.")],
-    soc_models: Annotated[
-        list[str] | None,
-        typer.Option("--soc-model", metavar="CHIP", help="A chip to compile for: 60, SC8480XP. May be repeated."),
-    ] = None,
+    soc_models: SocModels = None,
     shapes: Shapes = None,
     dims: Dims = None,
     buckets: Buckets = None,
@@ -226,7 +240,7 @@ def prepare(
     ] = None,
     quantize: Annotated[bool, typer.Option("--quantize", help="Quantise it; needs --calibration.")] = False,
     calibration: Calibration = None,
-    inputs: RealInputs = None,
+    inputs: Inputs = None,
     extreme: Extreme = True,
     seed: Seed = 0,
     provider_options: ProviderOptions = None,
@@ -280,13 +294,10 @@ def profile(
     ] = ProfileLevel.DETAILED,
     runs: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times; the first run is told apart.")] = 10,
     soc_model: SocModel = None,
+    shapes: Shapes = None,
     dims: Dims = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", metavar="FILE.npz", help="Inputs: an archive, or NAME=FILE.npy. The rest is made up."
-        ),
-    ] = None,
+    constants: Constants = None,
+    inputs: Inputs = None,
     provider_options: ProviderOptions = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many operators and parts to list.")] = 15,
     html: Html = None,
@@ -299,26 +310,27 @@ def profile(
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.profiling import evaluate, page, recording, report
         from qnnbridge_tools.models.shared.progress import ShownProgress
+        from qnnbridge_tools.models.shared.sized import sized_model
 
-        options = arguments.read_provider_options(provider_options or ())
-        if soc_model is not None:
-            options["soc_model"] = soc_model
-        files, archive = _files_and_archive(inputs or ())
+        files, archive = arguments.read_one_set(inputs or ())
+        sizes = arguments.read_shapes(shapes or ()), arguments.read_dimensions(dims or ())
         request = recording.ProfileRequest(
             model=model,
             level=level.value,
             runs=runs,
             files=files,
             archive=archive,
-            dimensions=arguments.read_dimensions(dims or ()),
-            provider_options=options,
+            dimensions=sizes[1],
+            provider_options=arguments.read_provider_options(provider_options or (), soc_model),
             timeout_s=arguments.read_timeout(timeout),
             host_python=host_python,
         )
         if html is not None:
             page.check_place(html)
-        with ShownProgress() as shown:
-            recorded = recording.record(request, shown)
+        copy = sized_model(model, *sizes, arguments.read_constants(constants or ()))
+        with ShownProgress() as shown, copy as (sized, left):
+            recorded = recording.record(dataclasses.replace(request, model=sized, dimensions=left), shown)
+        recorded = dataclasses.replace(recorded, model=str(model))
         result = evaluate.evaluate(recorded)
         if html is not None:
             page.write(result, html)
@@ -327,25 +339,13 @@ def profile(
             print(f"\nCharts: {html}")
 
 
-def _files_and_archive(texts: list[str] | tuple[()]) -> tuple[list[arguments.InputFile], Path | None]:
-    """Files for single inputs, and the archive, of which there may be one."""
-    from qnnbridge_protocol.errors import OptionError
-    from qnnbridge_tools import arguments
-
-    archives = [
-        text for text in texts if text.lower().endswith(".npz") and ("=" not in text or Path(text).exists())
-    ]
-    if len(archives) > 1:
-        raise OptionError("--input names two archives.", fix="Put all inputs into one .npz file.")
-    files = arguments.read_inputs(text for text in texts if text not in archives)
-    return files, Path(archives[0]) if archives else None
-
-
 def verify(
     model: SourceModel,
     soc_model: SocModel = None,
-    inputs: RealInputs = None,
+    inputs: Inputs = None,
+    shapes: Shapes = None,
     dims: Dims = None,
+    constants: Constants = None,
     extreme: Extreme = True,
     strict: Annotated[
         bool, typer.Option("--strict", help="Let NaN, infinity and what half floats cannot hold count, too.")
@@ -369,21 +369,25 @@ def verify(
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.shared.progress import ShownProgress
+        from qnnbridge_tools.models.shared.sized import sized_model
         from qnnbridge_tools.models.verify.report import PrintedRows, document, print_result
         from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
 
         how = VerifyOptions(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python, resume)
-        with ShownProgress() as progress:
+        sizes = arguments.read_shapes(shapes or ()), arguments.read_dimensions(dims or ())
+        copy = sized_model(model, *sizes, arguments.read_constants(constants or ()))
+        with ShownProgress() as progress, copy as (sized, left):
             result = verify_model(
-                model,
+                sized,
                 soc_model=soc_model,
                 inputs=inputs or (),
-                dims=arguments.read_dimensions(dims or ()),
+                dims=left,
                 provider_options=arguments.read_provider_options(provider_options or ()),
                 how=how,
                 on_progress=progress,
                 on_rows=None if as_json else PrintedRows,
             )
+        result = dataclasses.replace(result, source=model)
         _tell(result, document, lambda told: print_result(told, rows_are_printed=True), as_json=as_json)
         if result.verdict != "agrees":
             raise typer.Exit(reporting.EXIT_FAILED)

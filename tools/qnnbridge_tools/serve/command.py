@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools import reporting
-from qnnbridge_tools.options import Fallback, HostPython, OnCpu, Provider, ProviderName, ProviderOptions
+from qnnbridge_tools.options import Dims, Fallback, HostPython, OnCpu, Provider, ProviderName, ProviderOptions
 
 
 class Where(str, enum.Enum):
@@ -34,9 +34,7 @@ def serve(
     provider: ProviderName = Provider.QNN,
     provider_options: ProviderOptions = None,
     fallback: Fallback = OnCpu.ERROR,
-    dims: Annotated[
-        list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension of all models.")
-    ] = None,
+    dims: Dims = None,
     host_python: HostPython = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Clients must show the token in it; its mode must be 0600.")

@@ -38,7 +38,7 @@ class PrepareOptions:
     calibration: tuple[Path, ...] = ()
     soc_models: tuple[str, ...] = ()
     provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    inputs: tuple[Path, ...] = ()
+    inputs: tuple[str | Path, ...] = ()
     extreme: bool = True
     seed: int = 0
     timeout_s: float | None = None

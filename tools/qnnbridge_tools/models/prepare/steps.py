@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.rewrite.fixer import fix_model
+from qnnbridge_tools.arguments import input_paths
 from qnnbridge_tools.compile.compiling import variant_tag
 from qnnbridge_tools.models.fix import report as fix_report
 from qnnbridge_tools.models.prepare.result import HOST_CHIP, PrepareOptions
@@ -156,7 +157,8 @@ def verify_on(
         "model": model_hash,
         "chip": chip,
         "options": dict(options.provider_options),
-        "inputs": hashes_of(options.inputs),
+        "inputs": [os.fspath(one) for one in options.inputs if "=" in os.fspath(one)],
+        "input_files": hashes_of(input_paths(os.fspath(one) for one in options.inputs)),
         "extreme": options.extreme,
         "seed": options.seed,
         "versions": dict(versions),

@@ -7,6 +7,7 @@ difference there is told, and does not make a model bad.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import feeds
-from qnnbridge_tools.arguments import InputFile, refuse_unknown_of
+from qnnbridge_tools.arguments import InputFile, read_input_files, refuse_unknown_of
 
 Array = npt.NDArray[Any]
 # Every seventh value is NaN or infinite: data with some holes in it.
@@ -94,9 +95,15 @@ class FixedSizes:
         return named if self.all_named else {f"{name}:{axis}": size for (name, axis), size in self.by_axis.items()}
 
 
-def read_given(paths: Sequence[Path], inputs: Sequence[NodeInfo]) -> list[GivenInputs]:
-    """Each file has all inputs: an .npz by their names, an .npy for a model with one. Raises `OptionError`."""
-    return [_read_one(path, inputs) for path in paths]
+def read_given(texts: Iterable[str | os.PathLike[str]], inputs: Sequence[NodeInfo]) -> list[GivenInputs]:
+    """Each file has all inputs: an .npz by their names, an .npy for a model with one. `NAME=FILE` together are one
+    set. Raises `OptionError`."""
+    files, paths = read_input_files(os.fspath(text) for text in texts)
+    given = [_read_one(path, inputs) for path in paths]
+    if files:
+        found = {feed.name: feed.value for feed in feeds.load(files, None)}
+        given.append(_complete("files", ", ".join(str(file.path) for file in files), found, inputs))
+    return given
 
 
 def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> GivenInputs:
@@ -110,16 +117,20 @@ def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> GivenInputs:
         loaded = feeds.load([InputFile(names[0], path)], None)
     else:
         loaded = feeds.load([], path)
-    found = {feed.name: feed.value for feed in loaded}
+    return _complete(path.name, str(path), {feed.name: feed.value for feed in loaded}, inputs)
+
+
+def _complete(name: str, where: str, found: dict[str, Any], inputs: Sequence[NodeInfo]) -> GivenInputs:
+    names = [node.name for node in inputs]
     unknown, missing = [n for n in found if n not in names], [n for n in names if n not in found]
     if unknown or missing:
         wrong = f"has no array {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which is no input"
         raise OptionError(
-            f"{path} {wrong}.",
+            f"{where} {wrong}.",
             cause=f"The model's inputs: {', '.join(names) or 'none'}. The arrays: {', '.join(found) or 'none'}.",
             fix="Save them under the names of the inputs: numpy.savez(FILE, name=array, ...).",
         )
-    return GivenInputs(path.name, {name: found[name] for name in names})
+    return GivenInputs(name, {name: found[name] for name in names})
 
 
 def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[GivenInputs]) -> FixedSizes:

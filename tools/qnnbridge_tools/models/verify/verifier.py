@@ -101,7 +101,7 @@ def verify_model(
     Args:
         source: path of the model.
         soc_model: number or name of the chip; default the host's.
-        inputs: files with real inputs.
+        inputs: files with real inputs: archives, or `NAME=FILE.npy`.
         dims: sizes of free dimensions; given inputs have them, too.
         provider_options: options of QNN.
         how: seed, extremes, search and deadlines.
@@ -121,7 +121,7 @@ def verify_model(
     path = files.existing_model(Path(source))
     scan = _scanned(path)
     others = files.weight_files(path, scan.external_files)
-    given = input_sets.read_given([Path(one) for one in inputs], scan.inputs)
+    given = input_sets.read_given(inputs, scan.inputs)
     sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
     options = {**(provider_options or {}), **({"soc_model": soc_model} if soc_model else {})}

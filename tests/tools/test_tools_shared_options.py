@@ -1,0 +1,141 @@
+"""Options that several commands take are the same everywhere, from one place; a walk over all commands holds this."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import model_work_models as models
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+pytest.importorskip("onnxruntime")
+
+from qnnbridge_tools import arguments, options
+from qnnbridge_tools.cli import app
+
+RUN_A_MODEL = {"run", "profile", "verify", "prepare"}
+TAKE_AN_ORIGINAL = {"run", "compile", "bench", "analyze", "fix", "optimize", "prepare", "profile", "verify"}
+# The commands that can use each option. A new command has to be entered here, or this test fails.
+WHO_CAN_USE = {
+    "--dim": TAKE_AN_ORIGINAL | {"quantize", "doctor", "serve"},
+    "--shape": TAKE_AN_ORIGINAL,
+    "--constant": TAKE_AN_ORIGINAL,
+    "--input": RUN_A_MODEL,
+    "--soc-model": {"run", "compile", "analyze", "inspect", "prepare", "profile", "verify", "quantize"},
+    "--provider-option": {"run", "compile", "analyze", "prepare", "profile", "verify", "quantize", "serve"},
+    "--html": {"analyze", "bench", "profile"},
+    "--json": {
+        *("demo", "doctor", "run", "compile", "bench", "explain", "inspect", "analyze", "fix", "optimize"),
+        *("quantize", "verify", "prepare", "profile", "versions", "setup-host", "top"),
+    },
+}
+# Commands of later work, whose options these are too.
+ALSO_POSSIBLE = {"evaluate", "fix", "quantize", "sweep"}
+
+
+def commands() -> dict[str, Any]:
+    group: Any = typer.main.get_command(app)
+    return {name: command for name, command in group.commands.items() if not hasattr(command, "commands")}
+
+
+def declared(option: str) -> list[typer.models.OptionInfo]:
+    """How options.py declares it: once, or once for one and once for several."""
+    found = []
+    for value in vars(options).values():
+        for information in get_args(value)[1:]:
+            # typer keeps the first name where a default would be.
+            names = [getattr(information, "default", None), *(getattr(information, "param_decls", None) or ())]
+            found += [information] if option in names else []
+    return found
+
+
+@pytest.mark.parametrize("option", WHO_CAN_USE)
+def test_an_option_is_on_every_command_that_can_use_it_with_the_same_words(option: str) -> None:
+    known = {(one.metavar, one.help) for one in declared(option)}
+    assert 1 <= len(known) <= 2
+    found = set()
+    for name, command in commands().items():
+        for parameter in command.params:
+            if option in parameter.opts:
+                found.add(name)
+                if option != "--json":
+                    assert (parameter.metavar, parameter.help) in known, f"{name} has its own {option}"
+                else:
+                    assert parameter.help, name
+    missing = WHO_CAN_USE[option] - found
+    assert not missing, f"{option} is missing on {missing}"
+    assert found - WHO_CAN_USE[option] <= ALSO_POSSIBLE, (
+        f"{option} is new on {found - WHO_CAN_USE[option]}: enter it"
+    )
+
+
+def test_every_command_was_looked_at() -> None:
+    assert {"run", "compile", "analyze", "verify"} <= set(commands())
+
+
+def test_the_forms_of_input_are_the_same(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", x=np.ones(2))
+    files, archives = arguments.read_input_files(["x=a.npy", str(tmp_path / "all.npz"), "y=b.npz:k"])
+    assert [(file.name, str(file.path), file.key) for file in files] == [("x", "a.npy", None), ("y", "b.npz", "k")]
+    assert archives == [tmp_path / "all.npz"]
+    assert arguments.input_paths(["x=a.npy", str(tmp_path / "all.npz")]) == [Path("a.npy"), tmp_path / "all.npz"]
+
+
+def summed(folder: Path) -> Path:
+    """x of a free size plus a number from outside."""
+    node = models.helper.make_node
+    made = models.model(
+        [node("Add", ["x", "plus"], ["y"], name="add")],
+        [models.value("x", ["n", 4]), models.value("plus", [])],
+        [models.value("y", ["n", 4])],
+    )
+    return models.saved(made, folder / "m.onnx")
+
+
+@pytest.mark.process
+def test_run_takes_shapes_constants_and_one_archive(tmp_path: Path) -> None:
+    model = summed(tmp_path)
+    np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
+    sized = ["--shape", "x=2,4", "--constant", "plus=3", "--provider", "cpu", "--json"]
+    for given in (["--input", tmp_path / "in.npz"], ["--inputs", tmp_path / "in.npz"]):
+        done = CliRunner().invoke(app, ["run", str(model), *map(str, given), *sized])
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        assert told["model"] == str(model), "not that of the copy"
+        assert [one["name"] for one in told["inputs"]] == ["x"]
+        assert (told["outputs"][0]["min"], told["outputs"][0]["max"]) == (4.0, 4.0)
+
+
+@pytest.mark.simulator
+def test_verify_takes_single_files_shapes_and_constants(tmp_path: Path) -> None:
+    model = summed(tmp_path)
+    np.save(tmp_path / "x.npy", np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4))
+    arguments_ = ["--input", f"x={tmp_path / 'x.npy'}", "--shape", "x=2,4", "--constant", "plus=3"]
+    done = CliRunner().invoke(
+        app, ["verify", str(model), *arguments_, "--soc-model", "60", "--no-extreme", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["model"] == str(model)
+    assert told["rows"][0]["inputs"] == "given: files"
+    assert told["given"][0]["state"] == "agrees"
+
+
+@pytest.mark.simulator
+def test_compile_takes_shapes_and_constants_and_writes_beside_the_model(tmp_path: Path) -> None:
+    model = summed(tmp_path)
+    options_ = ["--shape", "x=2,4", "--constant", "plus=3", "--soc-model", "60", "--json"]
+    done = CliRunner().invoke(app, ["compile", str(model), *options_])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "m_ctx.onnx").is_file()
+
+
+def test_optimize_never_writes_over_its_model(tmp_path: Path) -> None:
+    model = summed(tmp_path)
+    done = CliRunner().invoke(app, ["optimize", str(model), "-o", str(model), "--overwrite", "--shape", "x=2,4"])
+    assert done.exit_code == 2
+    assert "OUT is MODEL itself" in done.output

@@ -1,0 +1,40 @@
+"""A model with the sizes and constants of the command line: `--shape` and `--constant` for commands that run it.
+
+Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy of the model, with the package onnx.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from qnnbridge_host.graph.dimensions import Dimensions
+
+_FIXED_SHAPES = "fixed-shapes"
+
+
+@contextlib.contextmanager
+def sized_model(
+    model: Path,
+    shapes: Mapping[str, Sequence[int | None]],
+    dims: Dimensions,
+    constants: Mapping[str, float],
+) -> Iterator[tuple[Path, Dimensions]]:
+    """The model to use, and the sizes that are left to give to a session. The copy is gone afterwards.
+
+    Raises:
+        OptionError: a size or a constant does not fit the model.
+        CompiledModelRefused: the model is compiled.
+        BridgeError: the package onnx is missing.
+    """
+    if not shapes and not constants:
+        yield model, dims
+        return
+    from qnnbridge_host.rewrite.fixer import fix_model
+
+    with tempfile.TemporaryDirectory(prefix="qnnbridge-sized-") as folder:
+        copy = Path(folder) / model.name
+        fix_model(model, copy, shapes=shapes, dims=dims, constants=constants, only=(_FIXED_SHAPES,), check=False)
+        yield copy, Dimensions()
