@@ -1,0 +1,101 @@
+"""Right or wrong: an output of QNN beside the CPU's, apart from what half floats and quantisation round.
+
+A value counts as wrong if it is farther away than all of these together: what the CPU's own result moves when the
+inputs move by the rounding of a half float (or by one quantisation step), times eight; two percent of the largest
+value; three steps of the output's quantisation. Values that a half float cannot hold are not judged. Pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+# Beyond it a half float is infinite.
+LARGEST_HALF: Final = 65504.0
+HALF_ROUNDING: Final = 2.0**-11
+_OF_LARGEST: Final = 0.02
+_OF_MOVED: Final = 8.0
+_STEPS: Final = 3.0
+# Decibels for two results that are equal.
+EXACT: Final = 200.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judgement:
+    """One output, or the worst of several.
+
+    snr: decibels, at most 200. wrong: share of the judged values that are wrong. times: the worst error in units of
+    what rounding explains.
+    """
+
+    right: bool
+    snr: float
+    max_abs: float
+    largest: float
+    wrong: float
+    times: float
+    why: str = ""
+
+
+def judge(reference: Array, moved: Sequence[Array], result: Array, step: float = 0.0) -> Judgement:
+    """Judge one output.
+
+    Args:
+        reference: of the CPU.
+        moved: the CPU's results for inputs moved by rounding.
+        result: of QNN.
+        step: of the output's quantisation, 0 without one.
+    """
+    if reference.shape != result.shape:
+        shapes = f"shape {list(result.shape)} instead of {list(reference.shape)}"
+        return Judgement(False, -EXACT, math.inf, 0.0, 1.0, math.inf, shapes)
+    if not reference.size:
+        return Judgement(True, EXACT, 0.0, 0.0, 0.0, 0.0)
+    exact = reference.dtype.kind in "iub"
+    ours, theirs = reference.astype(np.float64), result.astype(np.float64)
+    judged = np.isfinite(ours) & (np.abs(ours) <= LARGEST_HALF if not exact else True)
+    near = np.zeros_like(ours)
+    for other in moved:
+        with np.errstate(invalid="ignore"):
+            distance = np.abs(other.astype(np.float64) - ours)
+        judged &= np.isfinite(distance)
+        near = np.maximum(near, np.where(np.isfinite(distance), distance, 0.0))
+    if not judged.any():
+        return Judgement(True, EXACT, 0.0, 0.0, 0.0, 0.0, "nothing that half floats can hold")
+    largest = float(np.abs(ours[judged]).max())
+    allowed = _OF_MOVED * near + (0.0 if exact else _OF_LARGEST * largest + 1e-6) + _STEPS * step
+    with np.errstate(invalid="ignore"):
+        error = np.abs(theirs - ours)
+    error = np.where(np.isfinite(error), error, np.inf)[judged]
+    times = error / np.maximum(allowed[judged], 1e-12)
+    wrong = times > 1
+    return Judgement(
+        not bool(wrong.any()),
+        snr_of(ours[judged], error),
+        float(error.max()),
+        largest,
+        float(wrong.mean()),
+        float(times.max()),
+    )
+
+
+def snr_of(reference: Array, error: Array) -> float:
+    """Decibels between -200 and 200."""
+    noise, signal = float(np.sum(np.square(error))), float(np.sum(np.square(reference)))
+    if not noise:
+        return EXACT
+    if not signal or not math.isfinite(noise):
+        return -EXACT
+    return max(-EXACT, min(EXACT, 10 * math.log10(signal / noise)))
+
+
+def worst(judgements: Sequence[Judgement]) -> Judgement:
+    """The one that is farthest from right."""
+    return max(judgements, key=lambda one: one.times)
