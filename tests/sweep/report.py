@@ -1,14 +1,20 @@
-"""What a sweep found, in words."""
+"""What a sweep found, and how much of it the table of known-wrong operators explains."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model.known_wrong import KnownWrong
+from tests.sweep.cases import Case, float_model, quantised_model
+
 Line = Mapping[str, Any]
+# The architecture that the sweep is about unless it names another chip.
+ARCH = 73
 
 
 def read(path: Path) -> list[Line]:
@@ -16,11 +22,52 @@ def read(path: Path) -> list[Line]:
     return [line for line in map(json.loads, path.read_text().splitlines()) if "case" in line]
 
 
+def spent(path: Path) -> tuple[int, int]:
+    """Seconds and processor seconds of all runs in a file."""
+    runs = [line["run"] for line in map(json.loads, path.read_text().splitlines()) if "run" in line]
+    return sum(run["seconds"] for run in runs), sum(run["cpu_seconds"] for run in runs)
+
+
+def explained(case: Case, arch: int = ARCH) -> tuple[KnownWrong, ...]:
+    """The rows that match the case's model, which is built and read, not run."""
+    model = float_model(case)
+    if case.form.startswith("qdq"):
+        names = [value.name for value in (*model.graph.input, *float_model(case, every_output=True).graph.output)]
+        model = quantised_model(case, dict.fromkeys(names, (-1.0, 1.0)))
+    return known_wrong.find_in_model(model.SerializeToString(), arch=arch)
+
+
+def tally(lines: Sequence[Line]) -> dict[str, Counter[str]]:
+    """For each row, and "" for none: how many of the cases that it matches were right, wrong, and so on."""
+    found: dict[str, Counter[str]] = {"": Counter()}
+    for line in lines:
+        status = line["result"]["status"]
+        if status not in ("right", "wrong", "died"):
+            continue
+        try:
+            rows = {one.fault.name for one in explained(Case.from_words(line["case"]))} or {""}
+        except (ValueError, TypeError):
+            continue
+        for name in rows:
+            found.setdefault(name, Counter())[status] += 1
+    return found
+
+
 def text_of(lines: Sequence[Line]) -> str:
-    """Counts by operator."""
+    """Counts by operator, then by row of the table."""
     counts: dict[str, Counter[str]] = {}
     for line in lines:
-        ops = "+".join(node[0] for node in line["case"]["nodes"][-1:])
-        counts.setdefault(ops, Counter())[line["result"]["status"]] += 1
-    total = sum(counts.values(), Counter())
-    return "\n".join([f"{name}: {dict(found)}" for name, found in sorted(counts.items())] + [f"all: {dict(total)}"])
+        counts.setdefault(line["case"]["nodes"][-1][0], Counter())[line["result"]["status"]] += 1
+    total = sum(counts.values(), Counter[str]())
+    rows = [f"{name}: {dict(found)}" for name, found in sorted(counts.items())]
+    rows += [f"all: {dict(total)}", "", "by row of the table of known-wrong operators:"]
+    return "\n".join(rows + [f"{name or '(none)'}: {dict(found)}" for name, found in sorted(tally(lines).items())])
+
+
+def unexplained(lines: Sequence[Line]) -> list[Line]:
+    """Cases that are wrong and match no row."""
+    return [
+        line
+        for line in lines
+        if line["result"]["status"] in ("wrong", "died") and not explained(Case.from_words(line["case"]))
+    ]

@@ -133,7 +133,7 @@ def _moved(feeds: dict[str, Any], steps: dict[str, float], rng: np.random.Genera
     for name, value in feeds.items():
         if value.dtype.kind == "f":
             sign = rng.choice([-1.0, 1.0], value.shape)
-            value = (value + sign * (np.abs(value) * HALF_ROUNDING + steps.get(name, 0.0) / 2)).astype(value.dtype)
+            value = np.asarray(value + sign * (np.abs(value) * HALF_ROUNDING + steps.get(name, 0.0) / 2), value.dtype)
         found[name] = value
     return found
 

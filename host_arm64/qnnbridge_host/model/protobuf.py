@@ -166,6 +166,8 @@ def walk(
         elif wire == _FIXED64:
             at += 8
         elif wire == _FIXED32:
+            if number in top.kept:
+                top.keep(number, window[at : at + 4])
             at += 4
         else:
             raise Garbage

@@ -1,0 +1,273 @@
+"""The nodes of a model with their attributes, and the shapes and small constants of its tensors, without onnx.
+
+For checks that must be quick and need no package: a session's creation looks for known-wrong operators with it.
+Only the main graph is read; weights are skipped unread. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, BinaryIO, Final
+
+from qnnbridge_host.model import onnx_schema as schema
+from qnnbridge_host.model.onnx_schema import close_type, type_of_value
+from qnnbridge_host.model.protobuf import Garbage, Message, MessageKind, signed, varint, walk
+from qnnbridge_protocol.element_types import ElementType
+
+_INITIALIZER = MessageKind("initializer", frozenset((1, 2, 4, 5, 7, 8, 9, 14)), frozenset((1, 4, 5, 7)))
+_ATTRIBUTE = MessageKind("node attribute", frozenset((1, 2, 3, 4, 7, 8, 9)), frozenset((7, 8, 9)))
+_GRAPH_VALUE_INFO: Final = 13
+_SCHEMA: Final = {
+    **schema.SCHEMA,
+    schema.MODEL: {7: schema.GRAPH, 8: schema.OPSET},
+    schema.GRAPH: {
+        schema.GRAPH_NODE: schema.NODE,
+        schema.GRAPH_INITIALIZER: _INITIALIZER,
+        schema.GRAPH_INPUT: schema.VALUE,
+        schema.GRAPH_OUTPUT: schema.VALUE,
+        _GRAPH_VALUE_INFO: schema.VALUE,
+    },
+    schema.NODE: {schema.NODE_ATTRIBUTE: _ATTRIBUTE},
+    _ATTRIBUTE: {5: _INITIALIZER},
+    _INITIALIZER: {},
+}
+# Constants of more elements are no axes, sizes, pads or scales.
+_MOST_VALUES: Final = 64
+_RAW: Final = {1: "f", 2: "B", 3: "b", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
+_OWN_DOMAINS: Final = ("", "ai.onnx")
+
+StaticShape = tuple[int | None, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StaticTensor:
+    """What is known of a tensor before the model runs.
+
+    type: `float`, "" if it is not known. shape: None if the rank is not known. values: of a small constant. maker:
+    the operator that makes it, "" for an input or a constant.
+    """
+
+    name: str
+    type: str = ""
+    shape: StaticShape | None = None
+    constant: bool = False
+    values: tuple[Any, ...] | None = None
+    maker: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StaticNode:
+    """A node of the main graph. op: with its domain if that is not ONNX's own. inputs: None where one is left out.
+
+    users: operators that take its first result.
+    """
+
+    index: int
+    name: str
+    op: str
+    inputs: tuple[StaticTensor | None, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    users: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return self.name or next(filter(None, self.outputs), f"#{self.index}")
+
+
+@dataclasses.dataclass(slots=True)
+class StaticGraph:
+    """The main graph. nodes: operator, name, inputs, outputs and attributes of each; tensors: what is known."""
+
+    nodes: list[tuple[str, str, tuple[str, ...], tuple[str, ...], Mapping[str, Any]]]
+    tensors: dict[str, StaticTensor]
+    opset: int = 0
+
+
+def read_graph(file: BinaryIO, size: int, sizes: Mapping[str, int] | None = None) -> StaticGraph:
+    """Reads the main graph of a model file.
+
+    Args:
+        file: open for reading bytes, seekable.
+        size: of the file in bytes.
+        sizes: of free dimensions by name, as a session fixes them.
+
+    Raises:
+        Garbage: it is no model.
+        OSError: as reading does.
+    """
+    reader = _Reader(sizes or {})
+    walk(file, size, schema.MODEL, _SCHEMA, reader)
+    return reader.graph()
+
+
+class _Reader:
+    """The visitor; used for one walk."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
+        self._nodes: list[tuple[str, str, tuple[str, ...], tuple[str, ...], Mapping[str, Any]]] = []
+        self._types: dict[str, tuple[str, StaticShape | None]] = {}
+        self._constants: dict[str, StaticTensor] = {}
+        self._overridable: set[str] = set()
+        self._opset = 0
+        self._ir_version = 0
+
+    def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
+        return True
+
+    def close(self, message: Message) -> None:
+        kind = message.kind
+        if kind is schema.NODE:
+            self._close_node(message)
+        elif kind is _ATTRIBUTE:
+            if message.parent is not None:
+                message.parent.notes[message.text(schema.ATTRIBUTE_NAME) or ""] = _value_of(message)
+        elif kind is _INITIALIZER:
+            tensor = _constant_of(message)
+            if message.parent is not None and message.parent.kind is _ATTRIBUTE:
+                message.parent.notes["tensor"] = tensor
+            else:
+                self._constants[tensor.name] = tensor
+        elif kind is schema.VALUE:
+            name, (element, shape) = message.text(schema.VALUE_NAME) or "", type_of_value(message)
+            self._types[name] = (element.removeprefix("tensor(").removesuffix(")"), self._fixed(shape))
+            if message.field == schema.GRAPH_INPUT:
+                self._overridable.add(name)
+        elif kind is schema.OPSET:
+            if (message.text(schema.OPSET_DOMAIN) or "") in _OWN_DOMAINS:
+                self._opset = message.number(schema.OPSET_VERSION) or 0
+        elif kind is schema.MODEL:
+            self._ir_version = message.number(schema.MODEL_IR_VERSION) or 0
+        else:
+            close_type(message)
+
+    def _fixed(self, shape: Iterable[int | str | None] | None) -> StaticShape | None:
+        if shape is None:
+            return None
+        return tuple(self._sizes.get(one) if isinstance(one, str) else one for one in shape)
+
+    def _close_node(self, node: Message) -> None:
+        op, domain = node.text(schema.NODE_TYPE) or "", node.text(schema.NODE_DOMAIN) or ""
+        outputs = node.texts(schema.NODE_OUTPUT)
+        attributes = {name: value for name, value in node.notes.items() if value is not None}
+        if op == "Constant" and domain in _OWN_DOMAINS and outputs:
+            self._constants[outputs[0]] = dataclasses.replace(_of_constant_node(attributes), name=outputs[0])
+        full = op if domain in _OWN_DOMAINS else f"{domain}.{op}"
+        name, inputs = node.text(schema.NODE_NAME) or "", node.texts(schema.NODE_INPUT)
+        self._nodes.append((full, name, inputs, outputs, attributes))
+
+    def graph(self) -> StaticGraph:
+        tensors = {name: StaticTensor(name, *known) for name, known in self._types.items()}
+        fixed = self._ir_version < 4
+        tensors |= {name: one for name, one in self._constants.items() if fixed or name not in self._overridable}
+        for op, _, _, outputs, _ in self._nodes:
+            for name in outputs:
+                known = tensors.get(name, StaticTensor(name))
+                if not known.constant:
+                    tensors[name] = dataclasses.replace(known, maker=op)
+        return StaticGraph(self._nodes, tensors, self._opset)
+
+
+def nodes_of(graph: StaticGraph) -> list[StaticNode]:
+    """The nodes with all that is known of their inputs."""
+    tensors = graph.tensors
+    users: dict[str, list[str]] = {}
+    for op, _, inputs, _, _ in graph.nodes:
+        for one in inputs:
+            users.setdefault(one, []).append(op)
+    return [
+        StaticNode(
+            index,
+            name,
+            op,
+            tuple(tensors.get(one, StaticTensor(one)) if one else None for one in inputs),
+            outputs,
+            attributes,
+            tuple(users.get(outputs[0], ())) if outputs else (),
+        )
+        for index, (op, name, inputs, outputs, attributes) in enumerate(graph.nodes)
+    ]
+
+
+def _value_of(attribute: Message) -> Any:
+    """int, float, text, tensor, or a list of them; None for what is not read (graphs)."""
+    if "tensor" in attribute.notes:
+        return attribute.notes["tensor"]
+    values, lists = attribute.values, attribute.lists
+    if 8 in lists:
+        return _whole_numbers(lists[8])
+    if 7 in lists:
+        return [number for one in lists[7] if isinstance(one, bytes) for number in _floats(one)]
+    if 9 in lists:
+        return [one.decode("utf-8", "replace") for one in lists[9] if isinstance(one, bytes)]
+    if 2 in values:
+        single = values[2]
+        return _floats(single)[0] if isinstance(single, bytes) and len(single) == 4 else None
+    if 3 in values:
+        return attribute.number(3)
+    return attribute.text(4)
+
+
+def _whole_numbers(values: Iterable[Any]) -> list[int]:
+    """Of a repeated field, packed or not."""
+    found: list[int] = []
+    for value in values:
+        if isinstance(value, int):
+            found.append(signed(value))
+        elif isinstance(value, bytes):
+            at = 0
+            while at < len(value):
+                number, at = varint(value, at)
+                found.append(signed(number))
+    return found
+
+
+def _floats(data: bytes) -> list[float]:
+    return list(struct.unpack(f"<{len(data) // 4}f", data[: len(data) // 4 * 4]))
+
+
+def _constant_of(tensor: Message) -> StaticTensor:
+    element = tensor.number(2) or 0
+    dims = tuple(_whole_numbers(tensor.lists.get(1, ())))
+    try:
+        kind = ElementType(element).text
+    except ValueError:
+        kind = ""
+    return StaticTensor(tensor.text(8) or "", kind, dims, True, _values_of(tensor, element, dims))
+
+
+def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
+    count = 1
+    for size in dims:
+        count *= size
+    if not 0 <= count <= _MOST_VALUES or tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
+        return None
+    raw = tensor.values.get(9)
+    found: tuple[Any, ...] = ()
+    if isinstance(raw, bytes) and element in _RAW:
+        code = f"<{count}{_RAW[element]}"
+        if struct.calcsize(code) == len(raw):
+            found = struct.unpack(code, raw)
+    elif 4 in tensor.lists:
+        found = tuple(number for one in tensor.lists[4] if isinstance(one, bytes) for number in _floats(one))
+    elif 7 in tensor.lists or (5 in tensor.lists and element != 10):
+        found = tuple(_whole_numbers(tensor.lists.get(7) or tensor.lists[5]))
+    return found if len(found) == count else None
+
+
+def _of_constant_node(attributes: Mapping[str, Any]) -> StaticTensor:
+    value = attributes.get("value")
+    if isinstance(value, StaticTensor):
+        return value
+    for name, kind in (("value_int", "int64"), ("value_float", "float"), ("value_ints", "int64"), ("value_floats", "float")):
+        if name in attributes:
+            given = attributes[name]
+            listed = isinstance(given, list)
+            values = tuple(given) if listed else (given,)
+            return StaticTensor("", kind, (len(values),) if listed else (), True, values)
+    return StaticTensor("", constant=True)
+

@@ -1,0 +1,288 @@
+"""Shapes that follow from the inputs' sizes and the constants, without onnx: the common operators, nothing else.
+
+A shape that this does not know stays unknown. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from qnnbridge_host.model.node_graph import StaticGraph, StaticShape, StaticTensor
+
+Inputs = list[StaticTensor]
+Attributes = Mapping[str, Any]
+
+
+class _Unknown(Exception):
+    """The shape does not follow."""
+
+
+def complete(graph: StaticGraph) -> None:
+    """Adds shapes and types that follow to the tensors of the graph. What the file says stays as it is."""
+    tensors = graph.tensors
+    for op, _, inputs, outputs, attributes in graph.nodes:
+        if not inputs or not outputs:
+            continue
+        made = tensors[outputs[0]] if outputs[0] in tensors else StaticTensor(outputs[0])
+        given = [tensors.get(name, StaticTensor(name)) for name in inputs]
+        if made.shape is None or None in made.shape:
+            try:
+                made = dataclasses.replace(made, shape=_RULES[op](given, attributes, graph.opset))
+            except (_Unknown, LookupError, TypeError, ValueError, ZeroDivisionError):
+                pass
+        if not made.type and op in _KEEPING_TYPE:
+            made = dataclasses.replace(made, type=given[_DATA_INPUT.get(op, 0)].type)
+        tensors[outputs[0]] = made
+
+
+def _sizes(tensor: StaticTensor) -> tuple[int, ...]:
+    if tensor.shape is None:
+        raise _Unknown
+    sizes = tuple(size for size in tensor.shape if size is not None)
+    if len(sizes) != len(tensor.shape):
+        raise _Unknown
+    return sizes
+
+
+def _whole(given: Inputs, number: int) -> list[int]:
+    """A constant input's values."""
+    values = given[number].values if number < len(given) else None
+    if values is None:
+        raise _Unknown
+    return [int(value) for value in values]
+
+
+def _same(given: Inputs, attributes: Attributes, opset: int) -> StaticShape | None:
+    return given[0].shape
+
+
+def _broadcast(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shapes = [_sizes(tensor) for tensor in given if tensor.name]
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(next((size for size in column if size != 1), 1) for column in zip(*padded, strict=True))
+
+
+def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: StaticTensor | None) -> dict[str, list[int]]:
+    """kernel, strides, dilations, before and after (the pads) of a convolution or pooling, for each direction."""
+    dims = len(sizes)
+    kernel = attributes.get("kernel_shape") or (list(_sizes(weights)[2:]) if weights is not None else None)
+    if not kernel or len(kernel) != dims:
+        raise _Unknown
+    strides, dilations = (list(attributes.get(name) or [1] * dims) for name in ("strides", "dilations"))
+    pads = list(attributes.get("pads") or [0] * 2 * dims)
+    auto = attributes.get("auto_pad", "NOTSET")
+    if auto.startswith("SAME"):
+        wanted = [
+            max(0, (-(-size // step) - 1) * step + (k - 1) * d + 1 - size)
+            for size, step, k, d in zip(sizes, strides, kernel, dilations, strict=True)
+        ]
+        less, more = [one // 2 for one in wanted], [one - one // 2 for one in wanted]
+        pads = less + more if auto == "SAME_UPPER" else more + less
+    elif auto == "VALID":
+        pads = [0] * 2 * dims
+    return {
+        "sizes": list(sizes),
+        "kernel": list(kernel),
+        "strides": strides,
+        "dilations": dilations,
+        "before": pads[:dims],
+        "after": pads[dims:],
+    }
+
+
+def _slid(given: Inputs, attributes: Attributes, opset: int) -> list[int]:
+    window = window_of(_sizes(given[0])[2:], attributes, given[1] if len(given) > 1 else None)
+    found = []
+    for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
+        room = size + before + after - (kernel - 1) * dilation - 1
+        found.append((-(-room // step) if attributes.get("ceil_mode") else room // step) + 1)
+        if attributes.get("ceil_mode") and (found[-1] - 1) * step >= size + before:
+            found[-1] -= 1
+    return found
+
+
+def _conv(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    return (_sizes(given[0])[0], _sizes(given[1])[0], *_slid(given, attributes, opset))
+
+
+def _pool(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    return (*_sizes(given[0])[:2], *_slid(given[:1], attributes, opset))
+
+
+def _transposed(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    head, sizes, weights = _sizes(given[0])[:1], _sizes(given[0])[2:], _sizes(given[1])
+    channels = weights[1] * int(attributes.get("group", 1))
+    if attributes.get("output_shape"):
+        return (*head, channels, *attributes["output_shape"][-len(sizes) :])
+    window = window_of(sizes, {**attributes, "auto_pad": "NOTSET"}, given[1])
+    if str(attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
+        return (*head, channels, *(size * step for size, step in zip(sizes, window["strides"], strict=True)))
+    more = attributes.get("output_padding") or [0] * len(sizes)
+    made = [
+        (size - 1) * step + (kernel - 1) * dilation + 1 - before - after + extra
+        for (size, kernel, step, dilation, before, after), extra in zip(
+            zip(*window.values(), strict=True), more, strict=True
+        )
+    ]
+    return (*head, channels, *made)
+
+
+def _global(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shape = _sizes(given[0])
+    return (*shape[:2], *(1 for _ in shape[2:]))
+
+
+def _matmul(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    left, right = _sizes(given[0]), _sizes(given[1])
+    if len(left) < 2 or len(right) < 2:
+        raise _Unknown
+    heads = [StaticTensor("l", shape=left[:-2]), StaticTensor("r", shape=right[:-2])]
+    return (*_broadcast(heads, attributes, opset), left[-2], right[-1])
+
+
+def _gemm(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    left, right = _sizes(given[0]), _sizes(given[1])
+    return (left[1 if attributes.get("transA") else 0], right[0 if attributes.get("transB") else 1])
+
+
+def _transpose(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shape = _sizes(given[0])
+    return tuple(shape[axis] for axis in attributes.get("perm") or range(len(shape))[::-1])
+
+
+def _concat(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shapes = [_sizes(tensor) for tensor in given]
+    axis = attributes["axis"] % len(shapes[0])
+    return (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
+
+
+def _flatten(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shape = _sizes(given[0])
+    axis = attributes.get("axis", 1) % (len(shape) + 1)
+    return (math.prod(shape[:axis]), math.prod(shape[axis:]))
+
+
+def _reshape(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    wanted = _whole(given, 1)
+    shape = _sizes(given[0]) if 0 in wanted or -1 in wanted else ()
+    found = [shape[axis] if size == 0 and not attributes.get("allowzero") else size for axis, size in enumerate(wanted)]
+    if -1 in found:
+        found[found.index(-1)] = math.prod(shape) // -math.prod(found)
+    return tuple(found)
+
+
+def _axes(given: Inputs, attributes: Attributes, number: int) -> list[int] | None:
+    if "axes" in attributes:
+        return list(attributes["axes"])
+    return _whole(given, number) if len(given) > number and given[number].name else None
+
+
+def _squeeze(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shape, axes = _sizes(given[0]), _axes(given, attributes, 1)
+    gone = [axis % len(shape) for axis in axes] if axes is not None else [i for i, s in enumerate(shape) if s == 1]
+    return tuple(size for axis, size in enumerate(shape) if axis not in gone)
+
+
+def _unsqueeze(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shape, axes = list(_sizes(given[0])), _axes(given, attributes, 1) or []
+    for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
+        shape.insert(axis, 1)
+    return tuple(shape)
+
+
+def _reduce(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shape, axes = _sizes(given[0]), _axes(given, attributes, 1)
+    gone = range(len(shape)) if axes is None else [axis % len(shape) for axis in axes]
+    keep = attributes.get("keepdims", 1)
+    return tuple(1 if axis in gone else size for axis, size in enumerate(shape) if keep or axis not in gone)
+
+
+def _slice(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shape = list(_sizes(given[0]))
+    if "starts" in attributes:
+        starts, ends = attributes["starts"], attributes["ends"]
+        axes, steps = attributes.get("axes") or list(range(len(starts))), [1] * len(starts)
+    else:
+        starts, ends = _whole(given, 1), _whole(given, 2)
+        axes = _whole(given, 3) if len(given) > 3 and given[3].name else list(range(len(starts)))
+        steps = _whole(given, 4) if len(given) > 4 else [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        shape[axis] = len(range(*slice(start, end, step).indices(shape[axis]))) if step > 0 else _backwards(
+            start, end, step, shape[axis]
+        )
+    return tuple(shape)
+
+
+def _backwards(start: int, end: int, step: int, size: int) -> int:
+    first = min(start if start >= 0 else start + size, size - 1)
+    last = max(end if end >= 0 else end + size, -1)
+    return max(0, -((first - last) // step) if (first - last) % step == 0 else (first - last) // -step + 1)
+
+
+def _pad(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shape = _sizes(given[0])
+    pads = attributes.get("pads") or _whole(given, 1)
+    if len(pads) != 2 * len(shape):
+        raise _Unknown  # of chosen axes
+    return tuple(size + pads[axis] + pads[axis + len(shape)] for axis, size in enumerate(shape))
+
+
+def _resize(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    if len(given) > 3 and given[3].name and "axes" not in attributes:
+        return tuple(_whole(given, 3))
+    values = given[2 if len(given) > 2 else 1].values
+    if not values or "axes" in attributes:
+        raise _Unknown
+    return tuple(int(size * scale) for size, scale in zip(_sizes(given[0]), values, strict=True))
+
+
+def _gather(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    shape, index = _sizes(given[0]), _sizes(given[1])
+    axis = attributes.get("axis", 0) % len(shape)
+    return (*shape[:axis], *index, *shape[axis + 1 :])
+
+
+_UNARY: Final = (
+    *("Abs", "Atan", "BatchNormalization", "Cast", "Ceil", "Clip", "Cos", "CumSum", "DequantizeLinear", "Dropout", "Elu"),
+    *("Erf", "Exp", "Floor", "Gelu", "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "IsNaN", "LRN"),
+    *("InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "Mish", "Neg"),
+    *("Not", "QuantizeLinear", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin"),
+    *("Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
+    *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear", "com.microsoft.Gelu", "com.microsoft.QuickGelu"),
+)
+_BINARY: Final = (
+    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod", "PRelu", "Sum", "Mean", "And", "Or", "Xor", "Equal"),
+    *("Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where"),
+)
+_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, int], StaticShape | None]]] = {
+    **dict.fromkeys(_UNARY, _same),
+    **dict.fromkeys(_BINARY, _broadcast),
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _global),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceProd"), _reduce),
+    "Conv": _conv,
+    "ConvTranspose": _transposed,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Flatten": _flatten,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Slice": _slice,
+    "Pad": _pad,
+    "Resize": _resize,
+    "Upsample": _resize,
+    "Gather": _gather,
+}
+_DATA_INPUT: Final = {"Where": 1}
+_KEEPING_TYPE: Final = frozenset(
+    {*_RULES}
+    - {"Cast", "IsNaN", "QuantizeLinear", "DequantizeLinear", "Equal", "Greater", "Less", "GreaterOrEqual"}
+    - {"LessOrEqual", "com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"}
+)
