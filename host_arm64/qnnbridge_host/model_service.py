@@ -8,6 +8,7 @@ waits ends when the request is withdrawn. Any thread.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ from qnnbridge_host.model_requests import (
     seed_of,
     stop_signal,
 )
+from qnnbridge_host.model_warnings import against, known_faults
 from qnnbridge_host.sessions import Enter, Sessions
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, OptionError, PlacementRefused
 from qnnbridge_protocol.frames import desync
@@ -249,12 +251,13 @@ class ModelService:
         quarantined: frozenset[str],
         faults: Sequence[EntryFault],
     ) -> _Made:
-        from qnnbridge_protocol.model_records import CacheReply
+        from qnnbridge_protocol.model_records import CacheReply, Notice
 
         if settings is None or (settings.wanted is False and not faults):
             session, info = self._native(creation, None)
             number = self._sessions.keep(creation.request, session)
-            return _Made(number, info, CacheReply("off", "cache=False"), creation.source.fingerprint, [])
+            notices = against(creation.source, creation.spec, self._hello, info)
+            return _Made(number, info, CacheReply("off", "cache=False"), creation.source.fingerprint, notices)
         cache = self._cache(creation, settings, quarantined)
         cache.set_aside(faults)
         reason = cache.reason_against
@@ -269,8 +272,17 @@ class ModelService:
         except BaseException:
             cache.release()
             raise
-        blame = loadable.fingerprint if loadable is not None else creation.source.fingerprint
-        return _Made(number, info, cache.reply, blame, cache.notices)
+        if loadable is None:
+            return _Made(
+                number,
+                info,
+                cache.reply,
+                creation.source.fingerprint,
+                cache.notices + against(creation.source, creation.spec, self._hello, info),
+            )
+        warning = loadable.entry.manifest.warning
+        notices = cache.notices + ([Notice("model", warning)] if warning else [])
+        return _Made(number, info, cache.reply, loadable.fingerprint, notices)
 
     def _from_entry_or_model(
         self, creation: _Creation, cache: SessionCache, loadable: Loadable | None
@@ -362,8 +374,9 @@ class ModelService:
             from qnnbridge_host.compile.jobs import CompilerInput
 
             job = CompilerInput(creation.source, creation.spec, initializers=creation.initializers)
+            warn = functools.partial(known_faults, creation.source, creation.spec, self._hello)
             order = self.order(creation.request, creation.stop, creation.source, deadline, creation.budget_s)
-            return entry.build_entry(store, key, parts, job, order, on_progress)
+            return entry.build_entry(store, key, parts, job, order, on_progress, warn)
 
         return compile_entry
 

@@ -29,13 +29,17 @@ class Worker:
         self._left = 0
         self.versions: dict[str, str] = {}
 
-    def run(self, case: Case) -> Results:
-        """The result; status `died` with the exit code, or `hung`."""
+    def start(self) -> None:
+        """Starts the process, which `run` does by itself."""
+        self._ready()
+
+    def run(self, case: Case, rewrite: str = "") -> Results:
+        """The result; status `died` with the exit code, or `hung`. rewrite: QNN runs the rewritten model."""
         process = self._ready()
         assert process.stdin is not None
         self._left -= 1
         try:
-            process.stdin.write(json.dumps(case.to_words()) + "\n")
+            process.stdin.write(json.dumps({**case.to_words(), "rewrite": rewrite}) + "\n")
             process.stdin.flush()
         except OSError:
             return {"status": "died", "code": self._ended()}

@@ -93,7 +93,19 @@ def _unary(rng: Rng) -> Case:
     return _case(rng, {"x": x}, _one(op, "x", **attributes), opset=20)
 
 
-_BINARY: Final = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+_BINARY: Final = (
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Max",
+    "Min",
+    "Equal",
+    "Greater",
+    "Less",
+    "GreaterOrEqual",
+    "LessOrEqual",
+)
 
 
 def _binary(rng: Rng) -> Case:
@@ -102,7 +114,9 @@ def _binary(rng: Rng) -> Case:
     kind = "bool" if op in ("And", "Or", "Xor") else "int32" if op == "Mod" else "float"
     if op in _BINARY and rng.random() < 0.3:
         kind = str(_pick(rng, "int32", "int64"))
-    values: Any = ["ints", 0, 2] if kind == "bool" else ["ints", -50, 50] if kind != "float" else _pick(rng, *_RANGES)
+    values: Any = (
+        ["ints", 0, 2] if kind == "bool" else ["ints", -50, 50] if kind != "float" else _pick(rng, *_RANGES)
+    )
     other = _broadcast(rng, shape)
     second: Any = values
     if op in ("Div", "Mod"):
@@ -204,7 +218,9 @@ def _window(rng: Rng, dims: int, sizes: list[int], *, dilated: bool) -> dict[str
         if how < 0.4:
             found["pads"] = [r // 2 for r in reach] + [r - r // 2 for r in reach]
         elif how < 0.6:
-            found["pads"] = [int(rng.integers(0, max(1, min(r, k) + 1))) for r, k in [*zip(reach, kernel, strict=True)] * 2]
+            found["pads"] = [
+                int(rng.integers(0, max(1, min(r, k) + 1))) for r, k in [*zip(reach, kernel, strict=True)] * 2
+            ]
             found["pads"] = [min(p, max(0, kernel[i % dims] - 1)) for i, p in enumerate(found["pads"])]
         elif how < 0.75:
             found["auto_pad"] = _pick(rng, "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -280,7 +296,11 @@ def _pool(rng: Rng) -> Case:
     dims = int(_pick(rng, 1, 2, 2, 2, 3))
     sizes = _spatial(rng, dims)
     op = _pick(rng, "MaxPool", "AveragePool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool")
-    x = {"x": SweepTensor((1, int(_pick(rng, *_CHANNELS)), *sizes), "float", _pick(rng, "normal", ["uniform", -9, -1]))}
+    x = {
+        "x": SweepTensor(
+            (1, int(_pick(rng, *_CHANNELS)), *sizes), "float", _pick(rng, "normal", ["uniform", -9, -1])
+        )
+    }
     if op.startswith("Global"):
         return _case(rng, x, _one(op, "x"))
     window = _window(rng, dims, sizes, dilated=False)
@@ -297,7 +317,9 @@ def _resize(rng: Rng) -> Case:
     mode = _pick(rng, "nearest", "nearest", "linear", "linear", "cubic")
     attributes: dict[str, Any] = {
         "mode": mode,
-        "coordinate_transformation_mode": _pick(rng, "half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
+        "coordinate_transformation_mode": _pick(
+            rng, "half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"
+        ),
     }
     if mode == "nearest":
         attributes["nearest_mode"] = _pick(rng, "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -358,7 +380,9 @@ def _matmul(rng: Rng) -> Case:
         return _case(rng, tensors, _one("Einsum", "x", "w", equation=equation))
     left = _pick(rng, (m, k), (*head, m, k), (*head, m, k), (k,))
     right = _pick(rng, (k, n), (*head, k, n), (k, n), (k,))
-    return _case(rng, {"x": SweepTensor(left), "w": SweepTensor(right, "float", "fan", constant)}, _one("MatMul", "x", "w"))
+    return _case(
+        rng, {"x": SweepTensor(left), "w": SweepTensor(right, "float", "fan", constant)}, _one("MatMul", "x", "w")
+    )
 
 
 def _reduce(rng: Rng) -> Case:
@@ -376,8 +400,14 @@ def _reduce(rng: Rng) -> Case:
     many = int(rng.integers(1, len(shape) + 1))
     axes = sorted(int(axis) for axis in rng.choice(len(shape), many, replace=False))
     axes = [axis - len(shape) for axis in axes] if rng.random() < 0.3 else axes
-    kind = str(_pick(rng, "float", "float", "float", "int32")) if op in ("ReduceSum", "ReduceMax", "ReduceMin") else "float"
-    values: Any = ["ints", -9, 9] if kind == "int32" else _pick(rng, "normal", ["uniform", 0.5, 2], ["uniform", -6, 6])
+    kind = (
+        str(_pick(rng, "float", "float", "float", "int32"))
+        if op in ("ReduceSum", "ReduceMax", "ReduceMin")
+        else "float"
+    )
+    values: Any = (
+        ["ints", -9, 9] if kind == "int32" else _pick(rng, "normal", ["uniform", 0.5, 2], ["uniform", -6, 6])
+    )
     forms = _FORMS if kind == "float" else ("float",)
     x = SweepTensor(shape, kind, values)
     return _case(rng, {"x": x, "a": _whole(axes)}, _one(op, "x", "a", keepdims=keep), opset=18, forms=forms)
@@ -389,14 +419,18 @@ def _normalisation(rng: Rng) -> Case:
         *("BatchNormalization", "LRN", "LpNormalization", "RMSNormalization", "GroupNormalization"),
     )
     shape = _shape(rng, 3 if op[0] in "IBG" or op == "LRN" else 1, 4)
-    values = _pick(rng, "normal", ["uniform", -6, 6], ["uniform", 3, 5], ["uniform", -0.05, 0.05], ["uniform", -60, 60])
+    values = _pick(
+        rng, "normal", ["uniform", -6, 6], ["uniform", 3, 5], ["uniform", -0.05, 0.05], ["uniform", -60, 60]
+    )
     tensors = {"x": SweepTensor(shape, "float", values)}
     axis = int(rng.integers(-len(shape), len(shape)))
     if op in ("Softmax", "LogSoftmax", "LpNormalization"):
         return _case(rng, tensors, _one(op, "x", axis=axis), opset=int(_pick(rng, 11, 17)) if op[0] != "L" else 17)
     if op == "LRN":
         size = int(_pick(rng, 1, 3, 5))
-        return _case(rng, tensors, _one(op, "x", size=size, alpha=float(_pick(rng, 1e-4, 0.1)), bias=float(_pick(rng, 1, 2))))
+        return _case(
+            rng, tensors, _one(op, "x", size=size, alpha=float(_pick(rng, 1e-4, 0.1)), bias=float(_pick(rng, 1, 2)))
+        )
     channels = shape[-1:] if op in ("LayerNormalization", "RMSNormalization") else shape[1:2]
     tensors["s"] = SweepTensor(channels, "float", ["uniform", 0.5, 2], True)
     if op != "RMSNormalization" and (op != "LayerNormalization" or rng.random() < 0.7):
@@ -409,7 +443,12 @@ def _normalisation(rng: Rng) -> Case:
         attributes["axis"] = -1
     if op == "GroupNormalization":
         attributes["num_groups"] = int(_pick(rng, *(g for g in (1, 2, 4, 8, shape[1]) if shape[1] % g == 0)))
-    return _case(rng, tensors, _one(op, *tensors, **attributes), opset=23 if op in ("RMSNormalization", "GroupNormalization") else 17)
+    return _case(
+        rng,
+        tensors,
+        _one(op, *tensors, **attributes),
+        opset=23 if op in ("RMSNormalization", "GroupNormalization") else 17,
+    )
 
 
 # --- moving values -------------------------------------------------------------------------------------------
@@ -489,7 +528,11 @@ def _moving(rng: Rng) -> Case:
         tensors |= {"l": SweepTensor((), "float", [low], True), "h": SweepTensor((), "float", [high], True)}
         node = _pick(rng, _one(op, "x", "l", "h"), _one(op, "x", "l"), _one(op, "x", "", "h"))
     elif op == "OneHot":
-        tensors = {"x": SweepTensor(shape[:3], "int64", ["ints", -4, 5]), "d": _whole([5]), "v": SweepTensor((2,), "float", [0.0, 1.0], True)}
+        tensors = {
+            "x": SweepTensor(shape[:3], "int64", ["ints", -4, 5]),
+            "d": _whole([5]),
+            "v": SweepTensor((2,), "float", [0.0, 1.0], True),
+        }
         node = _one(op, "x", "d", "v", axis=int(_pick(rng, -1, 0, 1)))
         forms = ("float",)
     else:
@@ -517,7 +560,9 @@ def _indexing(rng: Rng) -> Case:
     x = SweepTensor(shape, "float", "permutation" if np.prod(shape) <= 2000 else ["ints", -99, 99])
     tensors = {"x": x}
     if op == "Gather":
-        tensors["i"] = SweepTensor(_shape(rng, 1, 2)[:2] if rng.random() < 0.8 else (), kind, ["ints", low, size], constant)
+        tensors["i"] = SweepTensor(
+            _shape(rng, 1, 2)[:2] if rng.random() < 0.8 else (), kind, ["ints", low, size], constant
+        )
         return _case(rng, tensors, _one(op, "x", "i", axis=axis))
     if op == "GatherElements":
         small = tuple(int(rng.integers(1, s + 1)) for s in shape)
@@ -545,7 +590,9 @@ def _indexing(rng: Rng) -> Case:
 
 def _recurrent(rng: Rng) -> Case:
     op = _pick(rng, "LSTM", "GRU")
-    length, batch, ins, hidden = (int(_pick(rng, *choices)) for choices in ((1, 3, 7), (1, 2), (3, 8, 17), (4, 8, 16)))
+    length, batch, ins, hidden = (
+        int(_pick(rng, *choices)) for choices in ((1, 3, 7), (1, 2), (3, 8, 17), (4, 8, 16))
+    )
     direction = _pick(rng, "forward", "reverse", "bidirectional")
     many, gates = (2 if direction[0] == "b" else 1), (4 if op == "LSTM" else 3)
     tensors = {
@@ -577,11 +624,13 @@ def _sampling(rng: Rng) -> Case:
             "padding_mode": _pick(rng, "zeros", "border", "reflection"),
             "align_corners": int(rng.integers(2)),
         }
-        return _case(rng, tensors, _one("GridSample", "x", "g", **attributes), opset=20, forms=("float", "float", "qdq16"))
+        return _case(
+            rng, tensors, _one("GridSample", "x", "g", **attributes), opset=20, forms=("float", "float", "qdq16")
+        )
     boxes = [[0.5, 0.5, 6.5, 7.0], [1.0, 2.0, 5.0, 5.5], [0.0, 0.0, 8.0, 8.0]]
     tensors = {
         "x": SweepTensor((1, int(_pick(rng, 1, 4, 33)), 12, 12)),
-        "r": SweepTensor((3, 4), "float", sum(boxes, [])),
+        "r": SweepTensor((3, 4), "float", [edge for box in boxes for edge in box]),
         "i": _whole([0, 0, 0]),
     }
     attributes = {
@@ -645,7 +694,13 @@ def _of_node_test(test: Any, constants: bool) -> Case | None:
     from onnx import helper
 
     graph, sets = test.model.graph, test.data_sets
-    if len(graph.node) != 1 or not sets or any(a.g.node for a in graph.node[0].attribute) or (constants and len(graph.input) < 2) or graph.initializer:
+    if (
+        len(graph.node) != 1
+        or not sets
+        or any(a.g.node for a in graph.node[0].attribute)
+        or (constants and len(graph.input) < 2)
+        or graph.initializer
+    ):
         return None
     opset = next((one.version for one in test.model.opset_import if not one.domain), 0)
     names = [value.name for value in graph.input]
@@ -654,7 +709,14 @@ def _of_node_test(test: Any, constants: bool) -> Case | None:
         if isinstance(given, (list, tuple)) or given is None:
             return None
         array: Array = np.asarray(given)
-        known = {"float32": "float", "bool": "bool", "float16": "float16", "int32": "int32", "int64": "int64", "uint8": "uint8"}
+        known = {
+            "float32": "float",
+            "bool": "bool",
+            "float16": "float16",
+            "int32": "int32",
+            "int64": "int64",
+            "uint8": "uint8",
+        }
         if array.dtype.name not in known or array.size > _MOST_GIVEN:
             return None
         values = array.ravel().tolist() if array.size else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,4 +71,47 @@ def unexplained(lines: Sequence[Line]) -> list[Line]:
         line
         for line in lines
         if line["result"]["status"] in ("wrong", "died") and not explained(Case.from_words(line["case"]))
+    ]
+
+
+def recorded(lines: Sequence[Line], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the table with what the results say: cases tried and wrong, the worst error, the smallest example."""
+    matching: dict[str, list[Line]] = {}
+    for line in lines:
+        if line["result"]["status"] in ("right", "wrong") and not line["result"].get("why"):
+            for one in explained(Case.from_words(line["case"])):
+                matching.setdefault(one.fault.name, []).append(line)
+    made = []
+    for row in rows:
+        mine = matching.get(row["name"], [])
+        wrong = [line for line in mine if line["result"]["status"] == "wrong"]
+        row = {**row, "tried": len(mine), "wrong": len(wrong)}
+        if wrong:
+            row["snr"] = min(line["result"]["snr"] for line in wrong)
+            row["largest"] = max(min(line["result"]["max_abs"], LARGEST) for line in wrong)
+            plain = [line for line in wrong if line["case"]["form"] == "float"] or wrong
+            row["example"] = min((line["case"] for line in plain), key=_weight)
+            row["example"] = {key: value for key, value in row["example"].items() if key not in ("id", "soc")}
+        made.append(row)
+    return made
+
+
+# Of a half float that is infinite, as QNN gives it back.
+LARGEST = 131008.0
+
+
+def _weight(words: Mapping[str, Any]) -> int:
+    return len(words["nodes"]) * 10**6 + sum(math.prod(tensor[0]) for tensor in words["tensors"].values())
+
+
+def page_rows() -> list[str]:
+    """The table as `docs/known-wrong.md` has it."""
+    head = [
+        "| row | operator | models | QNN computes it wrong when | wrong | worst | remedy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return head + [
+        f"| `{row.name}` | {', '.join(row.operators)} | {row.form or 'all'} | {row.says} | {row.wrong} of {row.tried} "
+        f"| {row.snr:.0f} dB | {f'`fix` ({row.rewrite})' if row.rewrite else row.advice} |"
+        for row in known_wrong.table()
     ]

@@ -10,9 +10,11 @@ import dataclasses
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from tests.sweep.cases import Case, feeds_of, float_model, quantised_model
 from tests.sweep.judging import HALF_ROUNDING, LARGEST_HALF, judge, worst
@@ -28,8 +30,8 @@ def main() -> int:
     answers.write(json.dumps({"versions": qnn.versions}) + "\n")
     for line in sys.stdin:
         try:
-            case = Case.from_words(json.loads(line))
-            answer = result_of(case, qnn)
+            words = json.loads(line)
+            answer = result_of(Case.from_words(words), qnn, words.get("rewrite", ""))
         except Exception as error:
             answer = {"status": "broken", "why": f"{type(error).__name__}: {error}"[:300]}
         answers.write(json.dumps(answer) + "\n")
@@ -79,8 +81,11 @@ def cpu(model: bytes) -> Any:
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def result_of(case: Case, qnn: _Qnn) -> dict[str, Any]:
-    """status: right, wrong, refused (by QNN), failed (when it ran), skipped (nothing to compare)."""
+def result_of(case: Case, qnn: _Qnn, rewrite: str = "") -> dict[str, Any]:
+    """status: right, wrong, refused (by QNN), failed (when it ran), skipped (nothing to compare).
+
+    rewrite: of `qnnbridge fix`: QNN runs the rewritten model, the CPU the original.
+    """
     feeds = feeds_of(case)
     plain = float_model(case, every_output=True)
     try:
@@ -112,7 +117,7 @@ def result_of(case: Case, qnn: _Qnn) -> dict[str, Any]:
     rng = np.random.default_rng(case.seed)
     moved = [session.run(None, _moved(feeds, steps, rng)) for _ in range(_MOVED)]
     try:
-        results = qnn.run(data, feeds)
+        results = qnn.run(_rewritten(data, rewrite) if rewrite else data, feeds)
     except Exception as error:
         text = str(error)
         refused = "fall back" in text or "fallback" in text or "assigned to the default CPU" in text
@@ -128,12 +133,25 @@ def result_of(case: Case, qnn: _Qnn) -> dict[str, Any]:
     return {"status": "right" if judged.right else "wrong", **told}
 
 
+def _rewritten(data: bytes, name: str) -> bytes:
+    from qnnbridge_host.graph.editor import Editor
+    from qnnbridge_host.rewrite.rewrites import chosen
+
+    model = onnx.load_from_string(data)
+    (rewrite,) = chosen([name], [])
+    if not rewrite.apply(Editor(model, Path())):
+        raise ValueError(f"{name} finds nothing to do")
+    return bytes(model.SerializeToString())
+
+
 def _moved(feeds: dict[str, Any], steps: dict[str, float], rng: np.random.Generator) -> dict[str, Any]:
     found = {}
     for name, value in feeds.items():
         if value.dtype.kind == "f":
             sign = rng.choice([-1.0, 1.0], value.shape)
-            value = np.asarray(value + sign * (np.abs(value) * HALF_ROUNDING + steps.get(name, 0.0) / 2), value.dtype)
+            value = np.asarray(
+                value + sign * (np.abs(value) * HALF_ROUNDING + steps.get(name, 0.0) / 2), value.dtype
+            )
         found[name] = value
     return found
 

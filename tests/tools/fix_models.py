@@ -8,6 +8,9 @@ from typing import Any
 import model_work_models as models
 import numpy as np
 from onnx import TensorProto, helper
+from tests.sweep.cases import Case, float_model
+
+from qnnbridge_host.model.known_wrong import table
 
 node, value, constant, weights = helper.make_node, models.value, models.constant, models.weights
 BOOL = TensorProto.BOOL
@@ -273,4 +276,9 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "MatMul of rank 5": ("rank", large_matmul),
     "empty state": ("zero-size", empty_state),
     "mask": ("masks", lambda: models.attention(-3.4e38)),
+    **{
+        f"known wrong: {row.name}": (row.rewrite, lambda row=row: float_model(Case.from_words(row.example)))
+        for row in table()
+        if row.rewrite
+    },
 }

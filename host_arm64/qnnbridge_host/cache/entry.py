@@ -45,6 +45,7 @@ class EntryManifest:
     info: of a session of the original model. created: seconds since 1970. compile_seconds: the time that a hit
     saves.
     salvaged: the compiler died after it had written everything.
+    warning: of operators that QNN is known to compute wrong; said on every hit, too.
     """
 
     key: str
@@ -59,6 +60,7 @@ class EntryManifest:
     source_path: str | None = None
     source_bytes: int = 0
     salvaged: bool = False
+    warning: str = ""
 
     @property
     def size_bytes(self) -> int:

@@ -30,8 +30,9 @@ def build_entry(
     job: CompilerInput,
     order: WorkOrder,
     on_progress: Callable[[float], None],
+    warn: Callable[[str | None], str],
 ) -> CacheEntry:
-    """Compile and publish; the caller holds the key's lock.
+    """Compile and publish; the caller holds the key's lock. warn: what is known against the model on a chip.
 
     Raises:
         NothingTold, CannotStandFor: the compiled model cannot replace the model.
@@ -43,7 +44,8 @@ def build_entry(
         with ticking(on_progress):
             (made,) = compile_together((job,), os.fspath(draft.folder), order)
         order.stop.check()
-        return store.publish(draft, _described(key, parts, job.source, made))
+        described = dataclasses.replace(_described(key, parts, job.source, made), warning=warn(made.soc_model))
+        return store.publish(draft, described)
 
 
 def _described(key: str, parts: Mapping[str, Any], source: ModelSource, made: CompiledFiles) -> EntryManifest:

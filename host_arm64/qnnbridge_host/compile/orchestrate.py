@@ -20,6 +20,7 @@ from qnnbridge_host.compile.errors import (
 from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, blobs_of
 from qnnbridge_host.compile.validation import validate
 from qnnbridge_host.compile.worker import WorkOrder, ticking
+from qnnbridge_host.model.known_wrong import session_warning
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 from qnnbridge_protocol.hello import Hello
@@ -136,13 +137,15 @@ def _deliver(
                 compile_seconds=files.seconds,
                 seconds=time.monotonic() - begun,
                 died_at_teardown=files.died_at_teardown,
-                warnings=_warnings(job, files, validation, asked=task.validate),
+                warnings=_warnings(job, files, validation, task.host, asked=task.validate),
             )
         )
     return tuple(results)
 
 
-def _warnings(job: CompilerInput, files: CompiledFiles, validation: Validation, *, asked: bool) -> tuple[str, ...]:
+def _warnings(
+    job: CompilerInput, files: CompiledFiles, validation: Validation, hello: Hello, *, asked: bool
+) -> tuple[str, ...]:
     """asked: whether validation was requested, so that its absence needs a message."""
     found = []
     placed = files.placement
@@ -153,6 +156,9 @@ def _warnings(job: CompilerInput, files: CompiledFiles, validation: Validation, 
             f"{placed.cause or ''}".rstrip()
         )
     found += _about_the_chip(job, files)
+    simulator = hello.machine != "ARM64"
+    known = session_warning(job.source, job.spec, files.versions, simulator=simulator, soc_model=files.soc_model)
+    found += [known] if known else []
     unknown = unknown_chips(job.spec.providers)
     if unknown:
         found.append(f"{unknown_chips_text(unknown)}; known are {known_chips_text()}.")

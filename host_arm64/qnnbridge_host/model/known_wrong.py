@@ -6,30 +6,35 @@ condition asks for is known: a shape that depends on the input never gives an al
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import io
 import json
-import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, BinaryIO, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from qnnbridge_host.model.node_graph import StaticNode, StaticTensor, nodes_of, read_graph
+from qnnbridge_host.model.chips import chip_of, chip_of_this_computer
+from qnnbridge_host.model.conditions import all_true
+from qnnbridge_host.model.node_graph import StaticNode, nodes_of, read_graph
 from qnnbridge_host.model.protobuf import Garbage
-from qnnbridge_host.model.static_shapes import complete, window_of
+from qnnbridge_host.model.static_shapes import complete
+from qnnbridge_protocol.specs import QNN
+
+if TYPE_CHECKING:
+    from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_protocol.specs import SessionSpec
 
 CODE: Final = "known-wrong"
 _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
 _SHOWN: Final = 3
+_SIMULATED_ARCH: Final = 68
+_FIRST_HALF_FLOAT_ARCH: Final = 73
 _QUANTISED: Final = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
-_WINDOWS: Final = frozenset({"Conv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool"})
-_WEIGHTED: Final = ("Conv", "ConvTranspose")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class KnownFault:
+class WrongOperator:
     """A row of the table.
 
     Args:
@@ -76,7 +81,7 @@ class KnownFault:
 class KnownWrong:
     """A node that a row matches."""
 
-    fault: KnownFault
+    fault: WrongOperator
     index: int
     node: str
     op: str
@@ -88,15 +93,17 @@ class KnownWrong:
 
 
 @functools.cache
-def table() -> tuple[KnownFault, ...]:
+def table() -> tuple[WrongOperator, ...]:
     """All rows."""
     with open(_DATA, encoding="utf-8") as file:
         rows = json.load(file)["rows"]
-    return tuple(KnownFault(**{**row, "operators": tuple(row["operators"]), "when": tuple(row["when"])}) for row in rows)
+    return tuple(
+        WrongOperator(**{**row, "operators": tuple(row["operators"]), "when": tuple(row["when"])}) for row in rows
+    )
 
 
 def find(
-    nodes: Iterable[StaticNode], *, arch: int, release: str = "", rows: Sequence[KnownFault] | None = None
+    nodes: Iterable[StaticNode], *, arch: int, release: str = "", rows: Sequence[WrongOperator] | None = None
 ) -> tuple[KnownWrong, ...]:
     """The nodes that a row matches, each once.
 
@@ -105,7 +112,7 @@ def find(
         release: of onnxruntime-qnn; "" if it is not known.
         rows: default those of the table.
     """
-    by_operator: dict[str, list[KnownFault]] = {}
+    by_operator: dict[str, list[WrongOperator]] = {}
     for fault in table() if rows is None else rows:
         if fault.applies(arch, release):
             for op in fault.operators:
@@ -168,172 +175,55 @@ def warning_of(label: str, found: Sequence[KnownWrong], path: str | None = None)
     return f"{label}: QNN is known to compute {count} of it wrong: {shown}{more}. Fix: {'; '.join(fixes + advice)}."
 
 
-# --- conditions -------------------------------------------------------------------------------------------
+def session_warning(
+    source: ModelSource,
+    spec: SessionSpec,
+    versions: Mapping[str, str],
+    *,
+    simulator: bool,
+    soc_model: str | None = None,
+) -> str:
+    """`warning_of` for a session of a model, "" where nothing is known against it.
+
+    Args:
+        spec: its providers, and the sizes of free dimensions.
+        versions: of the packages on the host.
+        soc_model: the chip, if another part has found out which.
+    """
+    options = [provider.options for provider in spec.providers if provider.name == QNN]
+    if spec.providers and not options:
+        return ""
+    chip = soc_model or next((one["soc_model"] for one in options if "soc_model" in one), None)
+    found = find_in_model(
+        source.path if source.path is not None else source.data or b"",
+        arch=arch_of(chip, simulator=simulator),
+        release=versions.get("onnxruntime_qnn", ""),
+        sizes=spec.free_dimensions_by_name,
+    )
+    return warning_of(source.label, found, source.path)
 
 
-class _Unknown(Exception):
-    """What the condition asks for is not known of the node."""
+def arch_of(soc_model: str | None, *, simulator: bool) -> int:
+    """The architecture that a session computes for: of its chip, else of this computer's.
+
+    The simulator without a chip is V68; a chip that is not known counts as the first that computes in half floats.
+    """
+    first = (soc_model or "").replace(" ", "").split(",")[0]
+    chip = chip_of(int(first)) if first.isdigit() and int(first) else None
+    if chip is None and not simulator:
+        chip = chip_of_this_computer()
+    if chip is not None:
+        return chip.arch
+    return _FIRST_HALF_FLOAT_ARCH if first.strip("0") or not simulator else _SIMULATED_ARCH
 
 
-def matches(fault: KnownFault, node: StaticNode) -> bool:
-    """Whether all expressions of a row are true of a node. What is unknown is not true."""
+def matches(fault: WrongOperator, node: StaticNode) -> bool:
+    """Whether a row is about this node. What is not known of the node makes no match."""
     first = node.inputs[0] if node.inputs else None
     quantised = first is not None and first.maker in _QUANTISED
     if fault.form and (fault.form == "quantised") != quantised:
         return False
-    names = _Facts(node)
-    try:
-        return all(_value(_parsed(text), names) for text in fault.when)
-    except (_Unknown, LookupError, TypeError, ValueError, ZeroDivisionError):
-        return False
-
-
-class _Facts:
-    """The names that an expression may use, computed when they are asked for."""
-
-    def __init__(self, node: StaticNode) -> None:
-        self._node = node
-        self._window: Mapping[str, list[int]] | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        node = self._node
-        if name in node.attributes:
-            return node.attributes[name]
-        if name == "users":
-            return node.users
-        if name in _FUNCTIONS:
-            return functools.partial(_FUNCTIONS[name], node)
-        if name in _PLAIN:
-            return _PLAIN[name]
-        if node.op in _WINDOWS and name in ("sizes", "kernel", "strides", "dilations", "before", "after"):
-            if self._window is None:
-                weights = node.inputs[1] if node.op in _WEIGHTED else None
-                self._window = window_of(_shape(node, 0)[2:], node.attributes, weights)
-            return self._window[name]
-        if (node.op, name) in _DEFAULTS:
-            return _DEFAULTS[node.op, name]
-        raise _Unknown(name)
-
-
-def _input(node: StaticNode, number: int) -> StaticTensor:
-    found = node.inputs[number] if number < len(node.inputs) else None
-    if found is None:
-        raise _Unknown
-    return found
-
-
-def _shape(node: StaticNode, number: int) -> tuple[int, ...]:
-    sizes = _input(node, number).shape
-    if sizes is None or None in sizes:
-        raise _Unknown
-    return tuple(size for size in sizes if size is not None)
-
-
-def _values(node: StaticNode, number: int) -> tuple[Any, ...]:
-    values = _input(node, number).values
-    if values is None:
-        raise _Unknown
-    return values
-
-
-_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    # Of an input by its number: all sizes, known for sure; the values of a small constant.
-    "shape": _shape,
-    "values": _values,
-    "maker": lambda node, number: _input(node, number).maker,
-    "type": lambda node, number: _input(node, number).type,
-    "constant": lambda node, number: _input(node, number).constant,
-    "given": lambda node, number: number < len(node.inputs) and bool(node.inputs[number] and node.inputs[number].name),
-}
-_PLAIN: Final[Mapping[str, Any]] = {
-    **{"len": len, "min": min, "max": max, "sum": sum, "any": any, "all": all, "zip": zip, "range": range},
-    **{"abs": abs, "int": int, "True": True, "False": False},
-}
-_DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
-    **{(op, name): value for op in ("AveragePool", "MaxPool", "LpPool") for name, value in (("ceil_mode", 0),)},
-    ("AveragePool", "count_include_pad"): 0,
-    **{(op, "group"): 1 for op in _WEIGHTED},
-    ("ConvTranspose", "output_padding"): [],
-    ("Pad", "mode"): "constant",
-    ("Resize", "mode"): "nearest",
-    ("Resize", "coordinate_transformation_mode"): "half_pixel",
-    ("Resize", "nearest_mode"): "round_prefer_floor",
-    **{(op, "axis"): 0 for op in ("Gather", "GatherElements", "ScatterElements")},
-    **{(op, "axis"): -1 for op in ("Softmax", "LogSoftmax", "RMSNormalization", "LayerNormalization", "OneHot")},
-    ("GridSample", "mode"): "linear",
-    ("GridSample", "padding_mode"): "zeros",
-    ("GridSample", "align_corners"): 0,
-}
-_OPERATORS: Final[Mapping[type[ast.AST], Callable[..., Any]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda left, right: left in right,
-    ast.NotIn: lambda left, right: left not in right,
-    ast.Not: operator.not_,
-    ast.USub: operator.neg,
-}
-
-
-@functools.cache
-def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
-
-
-def _value(node: ast.expr, names: Any) -> Any:
-    """The value of an expression: numbers, names, comparisons, arithmetic, calls, one `for` in a generator."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return names[node.id]
-    if isinstance(node, ast.BoolOp):
-        wanted = isinstance(node.op, ast.Or)
-        return wanted if any(bool(_value(one, names)) is wanted for one in node.values) else not wanted
-    if isinstance(node, ast.UnaryOp):
-        return _OPERATORS[type(node.op)](_value(node.operand, names))
-    if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
-    if isinstance(node, ast.Compare):
-        values = [_value(one, names) for one in (node.left, *node.comparators)]
-        pairs = zip(node.ops, values, values[1:], strict=False)
-        return all(_OPERATORS[type(op)](left, right) for op, left, right in pairs)
-    if isinstance(node, ast.Subscript):
-        return _value(node.value, names)[_value(node.slice, names)]
-    if isinstance(node, ast.Slice):
-        return slice(*(None if one is None else _value(one, names) for one in (node.lower, node.upper, node.step)))
-    if isinstance(node, (ast.Tuple, ast.List)):
-        return [_value(one, names) for one in node.elts]
-    if isinstance(node, ast.Call):
-        return _value(node.func, names)(*(_value(one, names) for one in node.args))
-    if isinstance(node, ast.GeneratorExp):
-        (loop,) = node.generators
-        targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
-        keys = [target.id for target in targets if isinstance(target, ast.Name)]
-        return [
-            _value(node.elt, _Scope(names, dict(zip(keys, one if len(keys) > 1 else (one,), strict=True))))
-            for one in _value(loop.iter, names)
-        ]
-    raise _Unknown(ast.dump(node))
-
-
-class _Scope:
-    """Names of a loop in front of those around it."""
-
-    def __init__(self, around: Any, inner: Mapping[str, Any]) -> None:
-        self._around = around
-        self._inner = inner
-
-    def __getitem__(self, name: str) -> Any:
-        return self._inner[name] if name in self._inner else self._around[name]
+    return all_true(fault.when, node)
 
 
 def _number(release: str) -> tuple[int, ...]:

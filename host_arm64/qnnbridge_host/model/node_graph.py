@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 from qnnbridge_host.model import onnx_schema as schema
 from qnnbridge_host.model.onnx_schema import close_type, type_of_value
-from qnnbridge_host.model.protobuf import Garbage, Message, MessageKind, signed, varint, walk
+from qnnbridge_host.model.protobuf import Message, MessageKind, signed, varint, walk
 from qnnbridge_protocol.element_types import ElementType
 
 _INITIALIZER = MessageKind("initializer", frozenset((1, 2, 4, 5, 7, 8, 9, 14)), frozenset((1, 4, 5, 7)))
@@ -263,11 +263,15 @@ def _of_constant_node(attributes: Mapping[str, Any]) -> StaticTensor:
     value = attributes.get("value")
     if isinstance(value, StaticTensor):
         return value
-    for name, kind in (("value_int", "int64"), ("value_float", "float"), ("value_ints", "int64"), ("value_floats", "float")):
+    for name, kind in (
+        ("value_int", "int64"),
+        ("value_float", "float"),
+        ("value_ints", "int64"),
+        ("value_floats", "float"),
+    ):
         if name in attributes:
             given = attributes[name]
             listed = isinstance(given, list)
             values = tuple(given) if listed else (given,)
             return StaticTensor("", kind, (len(values),) if listed else (), True, values)
     return StaticTensor("", constant=True)
-

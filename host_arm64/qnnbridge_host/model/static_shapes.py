@@ -16,7 +16,7 @@ Inputs = list[StaticTensor]
 Attributes = Mapping[str, Any]
 
 
-class _Unknown(Exception):
+class UnknownShape(Exception):
     """The shape does not follow."""
 
 
@@ -31,7 +31,7 @@ def complete(graph: StaticGraph) -> None:
         if made.shape is None or None in made.shape:
             try:
                 made = dataclasses.replace(made, shape=_RULES[op](given, attributes, graph.opset))
-            except (_Unknown, LookupError, TypeError, ValueError, ZeroDivisionError):
+            except (UnknownShape, LookupError, TypeError, ValueError, ZeroDivisionError):
                 pass
         if not made.type and op in _KEEPING_TYPE:
             made = dataclasses.replace(made, type=given[_DATA_INPUT.get(op, 0)].type)
@@ -40,10 +40,10 @@ def complete(graph: StaticGraph) -> None:
 
 def _sizes(tensor: StaticTensor) -> tuple[int, ...]:
     if tensor.shape is None:
-        raise _Unknown
+        raise UnknownShape
     sizes = tuple(size for size in tensor.shape if size is not None)
     if len(sizes) != len(tensor.shape):
-        raise _Unknown
+        raise UnknownShape
     return sizes
 
 
@@ -51,7 +51,7 @@ def _whole(given: Inputs, number: int) -> list[int]:
     """A constant input's values."""
     values = given[number].values if number < len(given) else None
     if values is None:
-        raise _Unknown
+        raise UnknownShape
     return [int(value) for value in values]
 
 
@@ -71,7 +71,7 @@ def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: StaticTen
     dims = len(sizes)
     kernel = attributes.get("kernel_shape") or (list(_sizes(weights)[2:]) if weights is not None else None)
     if not kernel or len(kernel) != dims:
-        raise _Unknown
+        raise UnknownShape
     strides, dilations = (list(attributes.get(name) or [1] * dims) for name in ("strides", "dilations"))
     pads = list(attributes.get("pads") or [0] * 2 * dims)
     auto = attributes.get("auto_pad", "NOTSET")
@@ -139,7 +139,7 @@ def _global(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
 def _matmul(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
     left, right = _sizes(given[0]), _sizes(given[1])
     if len(left) < 2 or len(right) < 2:
-        raise _Unknown
+        raise UnknownShape
     heads = [StaticTensor("l", shape=left[:-2]), StaticTensor("r", shape=right[:-2])]
     return (*_broadcast(heads, attributes, opset), left[-2], right[-1])
 
@@ -169,7 +169,9 @@ def _flatten(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
 def _reshape(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
     wanted = _whole(given, 1)
     shape = _sizes(given[0]) if 0 in wanted or -1 in wanted else ()
-    found = [shape[axis] if size == 0 and not attributes.get("allowzero") else size for axis, size in enumerate(wanted)]
+    found = [
+        shape[axis] if size == 0 and not attributes.get("allowzero") else size for axis, size in enumerate(wanted)
+    ]
     if -1 in found:
         found[found.index(-1)] = math.prod(shape) // -math.prod(found)
     return tuple(found)
@@ -211,8 +213,10 @@ def _slice(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
         axes = _whole(given, 3) if len(given) > 3 and given[3].name else list(range(len(starts)))
         steps = _whole(given, 4) if len(given) > 4 else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        shape[axis] = len(range(*slice(start, end, step).indices(shape[axis]))) if step > 0 else _backwards(
-            start, end, step, shape[axis]
+        shape[axis] = (
+            len(range(*slice(start, end, step).indices(shape[axis])))
+            if step > 0
+            else _backwards(start, end, step, shape[axis])
         )
     return tuple(shape)
 
@@ -227,7 +231,7 @@ def _pad(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
     shape = _sizes(given[0])
     pads = attributes.get("pads") or _whole(given, 1)
     if len(pads) != 2 * len(shape):
-        raise _Unknown  # of chosen axes
+        raise UnknownShape  # of chosen axes
     return tuple(size + pads[axis] + pads[axis + len(shape)] for axis, size in enumerate(shape))
 
 
@@ -236,7 +240,7 @@ def _resize(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
         return tuple(_whole(given, 3))
     values = given[2 if len(given) > 2 else 1].values
     if not values or "axes" in attributes:
-        raise _Unknown
+        raise UnknownShape
     return tuple(int(size * scale) for size, scale in zip(_sizes(given[0]), values, strict=True))
 
 
@@ -247,12 +251,38 @@ def _gather(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
 
 
 _UNARY: Final = (
-    *("Abs", "Atan", "BatchNormalization", "Cast", "Ceil", "Clip", "Cos", "CumSum", "DequantizeLinear", "Dropout", "Elu"),
+    *(
+        "Abs",
+        "Atan",
+        "BatchNormalization",
+        "Cast",
+        "Ceil",
+        "Clip",
+        "Cos",
+        "CumSum",
+        "DequantizeLinear",
+        "Dropout",
+        "Elu",
+    ),
     *("Erf", "Exp", "Floor", "Gelu", "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "IsNaN", "LRN"),
-    *("InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "Mish", "Neg"),
+    *(
+        "InstanceNormalization",
+        "LayerNormalization",
+        "LeakyRelu",
+        "Log",
+        "LogSoftmax",
+        "LpNormalization",
+        "Mish",
+        "Neg",
+    ),
     *("Not", "QuantizeLinear", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin"),
     *("Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
-    *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear", "com.microsoft.Gelu", "com.microsoft.QuickGelu"),
+    *(
+        "com.microsoft.QuantizeLinear",
+        "com.microsoft.DequantizeLinear",
+        "com.microsoft.Gelu",
+        "com.microsoft.QuickGelu",
+    ),
 )
 _BINARY: Final = (
     *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod", "PRelu", "Sum", "Mean", "And", "Or", "Xor", "Equal"),

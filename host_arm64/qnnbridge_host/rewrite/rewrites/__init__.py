@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.rewrite.rewrites import constants, operators, padding, rank, removals
+from qnnbridge_host.rewrite.rewrites import constants, known_wrong, operators, padding, rank, removals
 from qnnbridge_protocol.errors import OptionError
 
 FIXED_SHAPES: Final = "fixed-shapes"
@@ -76,6 +76,29 @@ REWRITES: Final = (
         "ReduceL1, ReduceSumSquare, ReduceLogSum, Softsign, Celu, Sinh, Cosh become operators that QNN has",
         operators.define_missing_operators,
     ),
+    Rewrite(
+        "conv-padding",
+        "Conv in one dimension whose equal padding QNN computes wrong is padded once more in front",
+        known_wrong.pad_convolutions,
+    ),
+    Rewrite(
+        "split-padding",
+        "Pad of several dimensions, one at its end only, becomes Pad and Concat",
+        known_wrong.split_padding,
+    ),
+    Rewrite(
+        "power-products",
+        "Pow of 2 to 16 that QNN computes wrong for zeros becomes products",
+        known_wrong.powers_by_products,
+    ),
+    Rewrite(
+        "average-pool",
+        "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
+        known_wrong.average_by_sums,
+    ),
+    Rewrite("resize-nearest", "Resize to nearest values becomes Gather", known_wrong.resize_by_gather),
+    Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", known_wrong.zero_instead_of_softmax),
+    Rewrite("rms-rank", "RMSNormalization of four dimensions becomes one of three", known_wrong.normalise_in_three),
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
     Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
     Rewrite(

@@ -26,7 +26,7 @@ _MOST_TRIED = 40
 _TRIED_SIZES = (64, 224, 16)
 # Of graphs with more nodes one size is tried.
 _LARGE = 2000
-_ORDER = {"sizes": 0, "crash": 1, "fails": 2, "cpu": 3, "model": 4}
+_ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
 _CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
 
 

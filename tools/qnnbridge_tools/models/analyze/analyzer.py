@@ -26,6 +26,7 @@ from qnnbridge_tools.models.analyze.result import (
     QnnAnswer,
     costs_of,
 )
+from qnnbridge_tools.models.analyze.wrong_numbers import wrong_numbers
 
 COMMAND = "qnnbridge analyze"
 _NO_SHAPE = "replace the operator before them from where on the shape is not known, or depends on the values"
@@ -103,7 +104,9 @@ def analyze_model(
     seconds_truth = time.perf_counter() - begun if truth else 0.0
     free = model_shapes.free_dimensions(model.graph)
     placed = _explained(predicted, truth, model_shapes.options_text(free))
+    release = truth.versions.get("onnxruntime_qnn", "") if truth is not None else ""
     notes = notes_on(prediction, model, truth)
+    notes += wrong_numbers(view, placed, arch, release, str(path))
     sized = with_sizes(model, arch, path.parent) if free else None
     return Analysis(
         path,

@@ -40,6 +40,7 @@ def document(analysis: Analysis, html: Path | None = None) -> dict[str, Any]:
                 "what": one.what,
                 "why": one.why,
                 "severity": one.severity,
+                "code": one.code,
                 "nodes": [analysis.view.nodes[index].label for index in one.nodes],
                 "macs": one.macs,
                 "cuts_less": one.parts,

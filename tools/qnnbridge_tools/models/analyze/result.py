@@ -186,6 +186,7 @@ class Advice:
         nodes: indexes of the nodes concerned.
         macs: that would move to the NPU.
         parts: fewer cuts.
+        code: of a finding that programs look for: "known-wrong".
     """
 
     what: str
@@ -194,6 +195,7 @@ class Advice:
     macs: int = 0
     parts: int = 0
     severity: str = "cpu"
+    code: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

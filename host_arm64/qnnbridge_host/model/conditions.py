@@ -1,0 +1,256 @@
+"""Conditions of the table of known-wrong operators: expressions over attributes, shapes and constants of a node.
+
+Names are the node's attributes, and for windows `sizes`, `kernel`, `strides`, `dilations`, `before` and `after`:
+the pads, also those of auto_pad. `users` are the operators that take the result. Functions take the number of an
+input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`. An expression is read with `ast`,
+it is never executed. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from qnnbridge_host.model.node_graph import StaticNode, StaticTensor
+from qnnbridge_host.model.static_shapes import UnknownShape, window_of
+
+_WINDOWS: Final = frozenset({"Conv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool"})
+_WEIGHTED: Final = ("Conv", "ConvTranspose")
+
+
+class _Unknown(Exception):
+    """What the condition asks for is not known of the node."""
+
+
+def all_true(expressions: Sequence[str], node: StaticNode) -> bool:
+    """Whether every expression is true of a node. What is unknown is not true."""
+    names = _Facts(node)
+    try:
+        return all(_value(_parsed(text), names) for text in expressions)
+    except (_Unknown, UnknownShape, LookupError, TypeError, ValueError, ZeroDivisionError):
+        return False
+
+
+class _Facts:
+    """The names that an expression may use, computed when they are asked for."""
+
+    def __init__(self, node: StaticNode) -> None:
+        self._node = node
+        self._window: Mapping[str, list[int]] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        node = self._node
+        if name in node.attributes:
+            return node.attributes[name]
+        if name == "users":
+            return node.users
+        if name in _FUNCTIONS:
+            return functools.partial(_FUNCTIONS[name], node)
+        if name in _PLAIN:
+            return _PLAIN[name]
+        if node.op in _WINDOWS and name in ("sizes", "kernel", "strides", "dilations", "before", "after"):
+            if self._window is None:
+                self._window = window_of_node(node)
+            return self._window[name]
+        if (node.op, name) in _DEFAULTS:
+            return _DEFAULTS[node.op, name]
+        raise _Unknown(name)
+
+
+def _input(node: StaticNode, number: int) -> StaticTensor:
+    found = node.inputs[number] if number < len(node.inputs) else None
+    if found is None:
+        raise _Unknown
+    return found
+
+
+def _shape(node: StaticNode, number: int) -> tuple[int, ...]:
+    sizes = _input(node, number).shape
+    if sizes is None or None in sizes:
+        raise _Unknown
+    return tuple(size for size in sizes if size is not None)
+
+
+def _values(node: StaticNode, number: int) -> tuple[Any, ...]:
+    values = _input(node, number).values
+    if values is None:
+        raise _Unknown
+    return values
+
+
+def window_of_node(node: StaticNode) -> dict[str, list[int]]:
+    """`window_of` of a convolution or pooling. Raises `UnknownShape` where its sizes are not known."""
+    weights = node.inputs[1] if node.op in _WEIGHTED else None
+    shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
+    if shape is None or None in shape:
+        raise UnknownShape
+    return window_of(_shape(node, 0)[2:], node.attributes, weights)
+
+
+def nearest_places(node: StaticNode) -> list[tuple[list[int], list[int]]]:
+    """Of a Resize to nearest values: for each direction the places that it takes, and those that QNN takes.
+
+    QNN rounds half up, and of asymmetric coordinates takes the floor; pytorch_half_pixel is computed as asymmetric.
+    Raises an error where a size is not known.
+    """
+    attributes, shape = node.attributes, _shape(node, 0)
+    coordinate = attributes.get("coordinate_transformation_mode", "half_pixel")
+    rounding = attributes.get("nearest_mode", "round_prefer_floor")
+    if "axes" in attributes or coordinate not in _COORDINATES:
+        raise _Unknown
+    if len(node.inputs) > 3 and node.inputs[3] is not None:
+        made = [int(size) for size in _values(node, 3)]
+        scales = [out / size for out, size in zip(made, shape, strict=True)]
+    else:
+        scales = [float(scale) for scale in _values(node, 2)]
+        made = [int(size * scale) for size, scale in zip(shape, scales, strict=True)]
+    found = []
+    for size, out, scale in zip(shape[2:], made[2:], scales[2:], strict=True):
+        ours = [_ROUNDING[rounding](_coordinate(coordinate, place, scale, size, out)) for place in range(out)]
+        theirs = [_as_qnn(coordinate, place, out / size, size, out) for place in range(out)]
+        found.append(([min(max(one, 0), size - 1) for one in ours], [min(max(one, 0), size - 1) for one in theirs]))
+    return found
+
+
+def _nearest_differs(node: StaticNode) -> bool:
+    return any(ours != theirs for ours, theirs in nearest_places(node))
+
+
+def _coordinate(mode: str, place: int, scale: float, size: int, out: int) -> float:
+    if mode == "asymmetric":
+        return place / scale
+    if mode == "align_corners":
+        return place * (size - 1) / (out - 1) if out > 1 else 0.0
+    if mode == "pytorch_half_pixel" and out == 1:
+        return 0.0
+    return (place + 0.5) / scale - 0.5
+
+
+def _as_qnn(mode: str, place: int, scale: float, size: int, out: int) -> int:
+    if mode in ("asymmetric", "pytorch_half_pixel"):
+        return math.floor(place / scale)
+    return math.floor(_coordinate(mode, place, scale, size, out) + 0.5)
+
+
+_COORDINATES: Final = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+_ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
+    "round_prefer_floor": lambda place: math.ceil(place - 0.5),
+    "round_prefer_ceil": lambda place: math.floor(place + 0.5),
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    # Of an input by its number: all sizes, known for sure; the values of a small constant.
+    "shape": _shape,
+    "values": _values,
+    "maker": lambda node, number: _input(node, number).maker,
+    "type": lambda node, number: _input(node, number).type,
+    "constant": lambda node, number: _input(node, number).constant,
+    "nearest_differs": _nearest_differs,
+    "given": lambda node, number: (
+        number < len(node.inputs) and bool(node.inputs[number] and node.inputs[number].name)
+    ),
+}
+_PLAIN: Final[Mapping[str, Any]] = {
+    "len": len,
+    "min": min,
+    "max": max,
+    "sum": sum,
+    "any": any,
+    "all": all,
+    "zip": zip,
+    "range": range,
+    "abs": abs,
+    "int": int,
+    "True": True,
+    "False": False,
+}
+_DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
+    **{(op, name): value for op in ("AveragePool", "MaxPool", "LpPool") for name, value in (("ceil_mode", 0),)},
+    ("AveragePool", "count_include_pad"): 0,
+    **{(op, "group"): 1 for op in _WEIGHTED},
+    ("ConvTranspose", "output_padding"): [],
+    ("Pad", "mode"): "constant",
+    ("Resize", "mode"): "nearest",
+    ("Resize", "coordinate_transformation_mode"): "half_pixel",
+    ("Resize", "nearest_mode"): "round_prefer_floor",
+    **{(op, "axis"): 0 for op in ("Gather", "GatherElements", "ScatterElements")},
+    **{(op, "axis"): -1 for op in ("Softmax", "LogSoftmax", "RMSNormalization", "LayerNormalization", "OneHot")},
+    ("GridSample", "mode"): "linear",
+    ("GridSample", "padding_mode"): "zeros",
+    ("GridSample", "align_corners"): 0,
+}
+_OPERATORS: Final[Mapping[type[ast.AST], Callable[..., Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+    ast.Not: operator.not_,
+    ast.USub: operator.neg,
+}
+
+
+@functools.cache
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _value(node: ast.expr, names: Any) -> Any:
+    """The value of an expression: numbers, names, comparisons, arithmetic, calls, one `for` in a generator."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return names[node.id]
+    if isinstance(node, ast.BoolOp):
+        wanted = isinstance(node.op, ast.Or)
+        return wanted if any(bool(_value(one, names)) is wanted for one in node.values) else not wanted
+    if isinstance(node, ast.UnaryOp):
+        return _OPERATORS[type(node.op)](_value(node.operand, names))
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_value(node.left, names), _value(node.right, names))
+    if isinstance(node, ast.Compare):
+        values = [_value(one, names) for one in (node.left, *node.comparators)]
+        pairs = zip(node.ops, values, values[1:], strict=False)
+        return all(_OPERATORS[type(op)](left, right) for op, left, right in pairs)
+    if isinstance(node, ast.Subscript):
+        return _value(node.value, names)[_value(node.slice, names)]
+    if isinstance(node, ast.Slice):
+        return slice(*(None if one is None else _value(one, names) for one in (node.lower, node.upper, node.step)))
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return [_value(one, names) for one in node.elts]
+    if isinstance(node, ast.Call):
+        return _value(node.func, names)(*(_value(one, names) for one in node.args))
+    if isinstance(node, ast.GeneratorExp):
+        (loop,) = node.generators
+        targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+        keys = [target.id for target in targets if isinstance(target, ast.Name)]
+        return [
+            _value(node.elt, _Scope(names, dict(zip(keys, one if len(keys) > 1 else (one,), strict=True))))
+            for one in _value(loop.iter, names)
+        ]
+    raise _Unknown(ast.dump(node))
+
+
+class _Scope:
+    """Names of a loop in front of those around it."""
+
+    def __init__(self, around: Any, inner: Mapping[str, Any]) -> None:
+        self._around = around
+        self._inner = inner
+
+    def __getitem__(self, name: str) -> Any:
+        return self._inner[name] if name in self._inner else self._around[name]

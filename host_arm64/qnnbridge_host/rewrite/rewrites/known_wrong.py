@@ -1,0 +1,280 @@
+"""Rewrites of operators that QNN is known to compute wrong into others that it computes right.
+
+Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model.conditions import nearest_places, window_of_node
+from qnnbridge_host.model.node_graph import StaticNode, StaticTensor
+from qnnbridge_protocol.elements import ElementType
+
+_ELEMENTS = frozenset(element.value for element in ElementType)
+_SMALL = 64
+_LAST = 2**31 - 1
+# Products are not longer.
+_HIGHEST_POWER = 16
+
+Change = Callable[[Editor, Any, StaticNode], list[Any] | None]
+
+
+def _rewrite(editor: Editor, op: str, rows: Sequence[str], change: Change, told: str) -> list[str]:
+    """Changes the nodes of an operator that one of the rows matches."""
+    faults = [fault for fault in known_wrong.table() if fault.name in rows]
+
+    def of_node(node: Any) -> list[Any] | None:
+        static = static_node(editor, node)
+        if not any(known_wrong.matches(fault, static) for fault in faults):
+            return None
+        return change(editor, node, static)
+
+    return editor.replace(op, of_node, told)
+
+
+def static_node(editor: Editor, node: Any) -> StaticNode:
+    """A node as the table's conditions see it."""
+
+    def tensor_of(name: str) -> StaticTensor | None:
+        if not name:
+            return None
+        maker, value = editor.maker(name), editor.constant(name, _SMALL)
+        constant = editor.tensor(name) is not None
+        return StaticTensor(
+            name,
+            _type_name(editor.element(name)),
+            editor.shape(name),
+            constant,
+            None if value is None else tuple(value.ravel().tolist()),
+            "" if maker is None or constant else graphs.op_name(maker),
+        )
+
+    users = tuple(graphs.op_name(user) for user in editor.uses(node.output[0]))
+    return StaticNode(
+        0,
+        node.name,
+        graphs.op_name(node),
+        tuple(map(tensor_of, node.input)),
+        tuple(node.output),
+        graphs.attribute_values(node),
+        users,
+    )
+
+
+def pad_convolutions(editor: Editor) -> list[str]:
+    """A Conv whose equal padding QNN computes wrong gets one more zero in front; its first result is dropped."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        window = window_of_node(static)
+        before, after = window["before"], window["after"]
+        _set(node, "pads", [*before[:-1], before[-1] + 1, *after])
+        _drop(node, "auto_pad")
+        output = node.output[0]
+        node.output[0] = editor.fresh(f"{output}/longer")
+        last = len(before) + 1
+        return [node, _slice(editor, node, node.output[0], last, 1, _LAST, output)]
+
+    return _rewrite(editor, "Conv", ("conv-equal-padding",), change, "Conv")
+
+
+def split_padding(editor: Editor) -> list[str]:
+    """Padding of the last dimension at its end becomes a Concat of its own."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        pads, shape = editor.constant(node.input[1], _SMALL), editor.shape(node.input[0])
+        fill = editor.constant(node.input[2], 1) if len(node.input) > 2 and node.input[2] else np.zeros(1)
+        if pads is None or shape is None or fill is None:
+            return None
+        rank = len(shape)
+        inner = np.array(pads)
+        inner[-1] = 0
+        padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
+        first = editor.make("Pad", [node.input[0], *node.input[1:]], node, mode="constant")
+        first.input[1] = editor.add_constant(inner, f"{node.input[1]}/others")
+        kind = _dtype(editor, node.input[0])
+        block = np.full((*padded[:-1], int(pads[-1])), fill.reshape(-1)[0], kind)
+        end = editor.add_constant(block, f"{node.output[0]}/end")
+        return [first, editor.make("Concat", [first.output[0], end], node, node.output[0], axis=rank - 1)]
+
+    return _rewrite(editor, "Pad", ("pad-constant-one-sided",), change, "Pad of several dimensions")
+
+
+def powers_by_products(editor: Editor) -> list[str]:
+    """Pow with a whole exponent becomes products."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        value = editor.constant(node.input[1], 1)
+        exponent = 0.0 if value is None else float(value.reshape(-1)[0])
+        rank = editor.rank(node.input[0])
+        if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
+            return None
+        if value is not None and value.ndim and (rank is None or value.ndim > rank):
+            return None  # the result would have more dimensions
+        made: list[Any] = []
+
+        def product(left: str, right: str) -> str:
+            made.append(editor.make("Mul", [left, right], node))
+            return str(made[-1].output[0])
+
+        square, result, left = str(node.input[0]), "", int(exponent)
+        while left:
+            if left % 2:
+                result = product(result, square) if result else square
+            left //= 2
+            square = product(square, square) if left else square
+        made[-1].output[0] = node.output[0]
+        return made
+
+    return _rewrite(editor, "Pow", ("pow-negative-zero", "pow-high"), change, "Pow")
+
+
+def average_by_sums(editor: Editor) -> list[str]:
+    """AveragePool with padding becomes one over a padded tensor, corrected by a constant."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
+        if shape is None or made_shape is None:
+            return None
+        window = window_of_node(static)
+        counted = bool(static.attributes.get("count_include_pad", 0))
+        factors, more = [], []
+        for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
+            low, high = (-before, size + after) if counted else (0, size)
+            starts = np.arange(out) * step - before
+            reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
+            factors.append(kernel / np.maximum(reached, 1))
+            more.append(max(after, int(starts[-1]) + kernel - size))
+        pads = [0, 0, *window["before"], 0, 0, *more]
+        made: list[Any] = []
+        value = node.input[0]
+        for axis in range(2, len(shape)):
+            # One dimension at a time, and as Concat: Pad of two can be wrong, too.
+            sides = (pads[axis], pads[axis + len(shape)])
+            if any(sides):
+                value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
+        for name in ("pads", "auto_pad", "ceil_mode", "count_include_pad"):
+            _drop(node, name)
+        node.input[0] = value
+        factor = functools.reduce(np.multiply.outer, factors)
+        if np.all(factor == 1):
+            return [*made, node]
+        output = node.output[0]
+        node.output[0] = editor.fresh(f"{output}/sum")
+        scale = editor.add_constant(factor[None, None].astype(_dtype(editor, output)), f"{output}/factor")
+        return [*made, node, editor.make("Mul", [node.output[0], scale], node, output)]
+
+    rows = ("average-pool-1d", "average-pool-ceil", "average-pool-few-channels")
+    return _rewrite(editor, "AveragePool", rows, change, "AveragePool")
+
+
+def _with_zeros(
+    editor: Editor,
+    node: Any,
+    value: str,
+    axis: int,
+    sides: tuple[int, int],
+    shape: Sequence[int],
+    pads: Sequence[int],
+    made: list[Any],
+) -> str:
+    """Zeros before and after along one axis of a tensor that is padded along the axes before it already."""
+    rank = len(shape)
+    sizes = [size + (pads[i] + pads[i + rank] if 1 < i < axis else 0) for i, size in enumerate(shape)]
+    parts = [value]
+    for front, many in zip((True, False), sides, strict=True):
+        if many:
+            block = np.zeros((*sizes[:axis], many, *sizes[axis + 1 :]), _dtype(editor, node.input[0]))
+            name = editor.add_constant(block, f"{node.output[0]}/zeros")
+            parts = [name, *parts] if front else [*parts, name]
+    made.append(editor.make("Concat", parts, node, axis=axis))
+    return str(made[-1].output[0])
+
+
+def resize_by_gather(editor: Editor) -> list[str]:
+    """Resize to nearest values becomes Gather with the indices that its attributes mean."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
+        if shape is None or made_shape is None or shape[:2] != made_shape[:2]:
+            return None
+        made: list[Any] = []
+        value = node.input[0]
+        for axis, (places, _) in enumerate(nearest_places(static), 2):
+            if places == list(range(shape[axis])):
+                continue
+            indices = editor.add_constant(np.array(places), f"{node.output[0]}/places")
+            made.append(editor.make("Gather", [value, indices], node, axis=axis))
+            value = made[-1].output[0]
+        if not made:
+            return None
+        made[-1].output[0] = node.output[0]
+        return made
+
+    return _rewrite(editor, "Resize", ("resize-nearest",), change, "Resize to nearest values")
+
+
+def zero_instead_of_softmax(editor: Editor) -> list[str]:
+    """LogSoftmax along one element is zero."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
+
+    return _rewrite(editor, "LogSoftmax", ("log-softmax-of-one",), change, "LogSoftmax of one element")
+
+
+def normalise_in_three(editor: Editor) -> list[str]:
+    """RMSNormalization of four dimensions becomes one of three."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        shape = editor.shape(node.input[0])
+        if shape is None or len(node.output) > 1:
+            return None
+        flat = editor.add_constant(np.array([shape[0], shape[1] * shape[2], shape[3]]), "flat")
+        back = editor.add_constant(np.array(shape), "back")
+        first = editor.make("Reshape", [node.input[0], flat], node)
+        output = node.output[0]
+        node.input[0] = first.output[0]
+        node.output[0] = editor.fresh(f"{output}/flat")
+        _set(node, "axis", -1)
+        return [first, node, editor.make("Reshape", [node.output[0], back], node, output)]
+
+    return _rewrite(editor, "RMSNormalization", ("rms-normalization-4d",), change, "RMSNormalization")
+
+
+def _slice(
+    editor: Editor, node: Any, value: str, axis: int, start: int, end: int, output: str | None = None
+) -> Any:
+    hints = ((start, "from"), (end, "to"), (axis, "along"))
+    limits = [editor.add_constant(np.array([number]), hint) for number, hint in hints]
+    return editor.make("Slice", [value, *limits], node, output)
+
+
+def _type_name(element: int) -> str:
+    return ElementType(element).text if element in _ELEMENTS else ""
+
+
+def _dtype(editor: Editor, name: str) -> Any:
+    from onnx import helper
+
+    return helper.tensor_dtype_to_np_dtype(editor.element(name))
+
+
+def _set(node: Any, name: str, value: Any) -> None:
+    from onnx import helper
+
+    _drop(node, name)
+    node.attribute.append(helper.make_attribute(name, value))
+
+
+def _drop(node: Any, name: str) -> None:
+    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend(kept)

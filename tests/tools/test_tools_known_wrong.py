@@ -1,0 +1,115 @@
+"""The table of operators that QNN computes wrong against the simulator, and the cures of `qnnbridge fix`.
+
+The short form of `python -m tests.sweep`: the example of each row, once as it is and once rewritten.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from tests.sweep.cases import Case, float_model
+from tests.sweep.driver import Worker
+from tests.sweep.generator import FAMILIES, generated
+from tests.sweep.judging import judge
+from tests.sweep.report import explained, page_rows
+
+from qnnbridge_host.model.known_wrong import WrongOperator, table
+from qnnbridge_tools.models.analyze import analyze_model
+from qnnbridge_tools.models.fix import fix_model
+
+np = pytest.importorskip("numpy")
+ROWS = {row.name: row for row in table()}
+CURED = {name: row for name, row in ROWS.items() if row.rewrite}
+# Of each family, for the cures beside the recorded examples.
+_GENERATED = 300
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    pytest.importorskip("onnxruntime_qnn")
+    import sys
+
+    process = Worker(sys.executable, "60")
+    process.start()
+    yield process
+    process.close()
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+@pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
+def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Worker) -> None:
+    assert worker.run(Case.from_words(row.example))["status"] == "wrong"
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+@pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
+def test_the_rewrite_of_a_row_is_right_on_qnn(row: WrongOperator, worker: Worker) -> None:
+    result = worker.run(Case.from_words(row.example), row.rewrite)
+    assert result["status"] == "right", result
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("family", "row"), [("dilated", "conv-equal-padding"), ("pad", "pad-edge"), ("resize", "resize-nearest")]
+)
+def test_a_rewrite_is_right_on_qnn_for_shapes_of_a_seed(family: str, row: str, worker: Worker) -> None:
+    cases = (generated(family, number, seed=11) for number in range(_GENERATED))
+    mine = [case for case in cases if case.form == "float" and [one.fault.name for one in explained(case)] == [row]]
+    assert len(mine) >= 3
+    for case in mine[:3]:
+        result = worker.run(case, ROWS[row].rewrite)
+        assert result["status"] == "right", (case, result)
+
+
+@pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
+def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(float_model(Case.from_words(row.example)), str(path))
+    found = [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"]
+    if row.name in ("top-k-int64", "mod-uint8"):
+        return  # the rules say that QNN does not take these types
+    assert [row.says in one.why for one in found] == [True]
+    assert found[0].what.startswith("qnnbridge fix" if row.rewrite else row.advice)
+
+
+@pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
+def test_a_cured_model_is_not_called_wrong_any_more(row: WrongOperator, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(float_model(Case.from_words(row.example)), str(path))
+    result = fix_model(path, tmp_path / "o.onnx", only=[row.rewrite])
+    assert [step.kept for step in result.steps] == [True]
+    assert not any(one.code for one in analyze_model(tmp_path / "o.onnx", offline=True).advice)
+
+
+def test_the_page_has_every_row() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "known-wrong.md").read_text()
+    assert "\n".join(page_rows()) in page
+
+
+def test_cases_are_the_same_from_their_words_and_from_their_seed() -> None:
+    for family in FAMILIES:
+        for number in range(5):
+            try:
+                case = generated(family, number, seed=5)
+            except (ValueError, IndexError):
+                continue
+            words = json.loads(json.dumps(case.to_words()))
+            assert Case.from_words(words).name == case.name == generated(family, number, seed=5).name
+
+
+def test_rounding_is_not_called_wrong_and_garbage_is() -> None:
+    reference = np.linspace(-3, 3, 50, dtype=np.float32)
+    moved = [reference * np.float32(1 + 2.0**-11)]
+    assert judge(reference, moved, reference.astype(np.float16).astype(np.float32)).right
+    for change in (lambda x: x * 1.1, lambda x: np.roll(x, 1) + x[::-1], lambda x: np.where(x == x[3], 131008, x)):
+        assert not judge(reference, moved, change(reference)).right
+    one_step: Any = judge(reference, moved, reference + np.float32(0.02), step=0.0235)
+    assert one_step.right

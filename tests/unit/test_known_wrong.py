@@ -1,0 +1,219 @@
+"""The table of operators that QNN computes wrong, the reader of graphs and shapes below it, and what it says."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model.conditions import all_true, nearest_places
+from qnnbridge_host.model.node_graph import StaticNode, nodes_of, read_graph
+from qnnbridge_host.model.static_shapes import complete
+
+onnx = pytest.importorskip("onnx")
+helper, numpy_helper = onnx.helper, pytest.importorskip("onnx.numpy_helper")
+np = pytest.importorskip("numpy")
+
+ROWS = {row.name: row for row in known_wrong.table()}
+
+
+def model_of(
+    nodes: Sequence[Any],
+    inputs: Mapping[str, Sequence[Any]],
+    constants: Mapping[str, Any] | None = None,
+    opset: int = 17,
+) -> bytes:
+    values = [helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()]
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
+    output = helper.make_empty_tensor_value_info(nodes[-1].output[0])
+    graph = helper.make_graph(nodes, "g", values, [output], tensors)
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10).SerializeToString()
+    )
+
+
+def conv(length: Any, kernel: int, dilation: int, *, channels: int = 4, group: int = 1, **other: Any) -> bytes:
+    pad = dilation * (kernel - 1) // 2
+    attributes = {"kernel_shape": [kernel], "dilations": [dilation], "pads": [pad, pad], "group": group, **other}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", **attributes)
+    return model_of(
+        [node], {"x": [1, channels, length]}, {"w": np.zeros((channels, channels // group, kernel), np.float32)}
+    )
+
+
+def names_in(model: bytes, **options: Any) -> list[str]:
+    return [one.fault.name for one in known_wrong.find_in_model(model, **{"arch": 73, **options})]
+
+
+@pytest.mark.parametrize(
+    ("length", "kernel", "dilation", "is_wrong"),
+    [
+        (32, 3, 6, True),
+        (32, 5, 3, True),
+        (40, 3, 6, True),
+        (48, 3, 6, False),  # beyond 8 * (padding - 1)
+        (33, 3, 6, False),  # no multiple of 8
+        (8, 5, 1, True),  # not even dilated
+        (16, 5, 1, False),
+        (8, 3, 8, False),  # every window has one value inside
+        (16, 3, 8, True),
+        (56, 3, 8, True),
+        (64, 3, 8, False),
+        (128, 3, 17, True),
+        (136, 3, 17, False),
+    ],
+)
+def test_the_limits_of_convolutions_are_those_that_were_measured(
+    length: int, kernel: int, dilation: int, is_wrong: bool
+) -> None:
+    assert names_in(conv(length, kernel, dilation)) == ["conv-equal-padding"] * is_wrong
+
+
+def test_a_convolution_of_another_kind_is_right() -> None:
+    assert names_in(conv(32, 3, 6, group=4)) == []  # depthwise
+    assert names_in(conv(32, 3, 6, pads=[12, 0])) == []
+    assert names_in(conv(32, 3, 6, strides=[2])) == []
+
+
+def test_a_shape_that_is_not_known_gives_no_alarm_and_a_fixed_size_does() -> None:
+    model = conv("length", 3, 6)
+    assert names_in(model) == []
+    assert names_in(model, sizes={"length": 32}) == ["conv-equal-padding"]
+    assert names_in(model, sizes={"length": 33}) == []
+
+
+def test_a_chip_without_half_floats_is_right() -> None:
+    assert names_in(conv(32, 3, 6), arch=68) == []
+    assert names_in(conv(32, 3, 6), release="2.2.0") == []
+    assert names_in(conv(32, 3, 6), release="2.9.1") == ["conv-equal-padding"]
+
+
+def test_quantised_convolutions_are_right() -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["x"]),
+        helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3], dilations=[6], pads=[6, 6]),
+    ]
+    values = [helper.make_tensor_value_info("q", 2, [1, 4, 32])]
+    constants = {"s": np.float32(1), "z": np.uint8(0), "w": np.zeros((4, 4, 3), np.float32)}
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", values, [helper.make_empty_tensor_value_info("y")], tensors)
+    assert names_in(helper.make_model(graph).SerializeToString()) == []
+
+
+def test_the_shape_behind_other_operators_is_found_without_onnx() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
+        helper.make_node("Add", ["b", "c"], ["d"]),
+        helper.make_node("Conv", ["d", "w"], ["y"], name="far", kernel_shape=[3], dilations=[6], pads=[6, 6]),
+    ]
+    model = model_of(
+        nodes, {"x": [1, 32, 4]}, {"c": np.zeros((4, 1), np.float32), "w": np.zeros((8, 4, 3), np.float32)}
+    )
+    (found,) = known_wrong.find_in_model(model, arch=73)
+    assert (found.op, found.node) == ("Conv", "far")
+
+
+def test_the_warning_names_operator_node_condition_and_command() -> None:
+    found = known_wrong.find_in_model(conv(32, 3, 6), arch=73)
+    text = known_wrong.warning_of("m.onnx", found, "m.onnx")
+    assert "Conv conv" in text
+    assert ROWS["conv-equal-padding"].says in text
+    assert "qnnbridge fix m.onnx -o OUT --only conv-padding" in text
+    assert known_wrong.warning_of("m.onnx", ()) == ""
+
+
+def test_what_is_no_model_is_for_others_to_refuse(tmp_path: Any) -> None:
+    assert known_wrong.find_in_model(b"no model", arch=73) == ()
+    assert known_wrong.find_in_model(tmp_path / "absent.onnx", arch=73) == ()
+
+
+@pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
+def test_each_row_matches_its_own_example_and_says_what_to_do(row: known_wrong.WrongOperator) -> None:
+    pytest.importorskip("onnxruntime")
+    from tests.sweep.cases import Case
+    from tests.sweep.report import explained
+
+    assert row.name in [one.fault.name for one in explained(Case.from_words(row.example))]
+    assert row.remedy
+    assert row.wrong
+    assert row.tried >= row.wrong
+    assert math.isfinite(row.snr)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 9, 7), (2, 3, 8, 16)], ids=["odd", "even"])
+def test_shapes_without_onnx_are_those_of_onnx(shape: tuple[int, ...]) -> None:
+    """A chain of most operators that `static_shapes` knows."""
+    node = helper.make_node
+    channels = shape[1]
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], kernel_shape=[3, 3], strides=[2, 1], pads=[1, 0, 1, 2]),
+        node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        node("Pad", ["b", "pads"], ["c"]),
+        node("Slice", ["c", "starts", "ends", "axes", "steps"], ["d"]),
+        node("ConvTranspose", ["d", "w"], ["e"], strides=[2, 2], output_padding=[1, 1]),
+        node("Resize", ["e", "", "scales"], ["f"]),
+        node("ReduceMean", ["f"], ["g"], axes=[3], keepdims=0),
+        node("Unsqueeze", ["g", "first"], ["h"]),
+        node("Concat", ["h", "h"], ["i"], axis=1),
+        node("Reshape", ["i", "to"], ["j"]),
+        node("Gather", ["j", "first"], ["k"], axis=1),
+        node("Flatten", ["k"], ["l"], axis=1),
+        node("Gemm", ["l", "l"], ["y"], transB=1),
+    ]
+    constants = {
+        "w": np.zeros((channels, channels, 3, 3), np.float32),
+        "pads": np.array([0, 0, 1, 0, 0, 0, 2, 3]),
+        "starts": np.array([0, -1]),
+        "ends": np.array([2**31 - 1, -(2**31)]),
+        "axes": np.array([2, 3]),
+        "steps": np.array([2, -1]),
+        "scales": np.array([1, 1, 1.5, 2], np.float32),
+        "first": np.array([0]),
+        "to": np.array([0, -1]),
+    }
+    data = model_of(nodes, {"x": list(shape)}, constants)
+    graph = read_graph(io.BytesIO(data), len(data))
+    complete(graph)
+    inferred = onnx.shape_inference.infer_shapes(onnx.load_from_string(data), data_prop=True).graph
+    known = {
+        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in (*inferred.value_info, *inferred.output)
+    }
+    assert {node[3][0]: graph.tensors[node[3][0]].shape for node in graph.nodes} == {
+        name: known[name] for name in known if name in "abcdefghijkly"
+    }
+
+
+def node_of(op: str, **attributes: Any) -> StaticNode:
+    return StaticNode(0, "n", op, (), ("y",), attributes)
+
+
+def test_expressions_know_arithmetic_loops_and_nothing_else() -> None:
+    node = node_of("Pad", pads=[1, 0, 2], mode="edge")
+    assert all_true(
+        ["len(pads) == 3 and max(pads) == 2", "any(one > 1 for one in pads)", "pads[-1] // 2 == 1"], node
+    )
+    assert not all_true(["pads[0] > 1"], node)
+    assert not all_true(["absent == 1"], node)
+    assert not all_true(["shape(0)[0] == 1"], node)  # not known, so not true
+    assert not all_true(["__import__('os')"], node)
+    assert not all_true(["(lambda: True)()"], node)
+
+
+def test_nearest_places_are_those_of_onnxruntime() -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    for coordinate in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"):
+        for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
+            for size, made in ((8, 16), (8, 12), (12, 5), (9, 1), (7, 7)):
+                attributes = {"coordinate_transformation_mode": coordinate, "nearest_mode": rounding}
+                resize = helper.make_node("Resize", ["x", "", "", "z"], ["y"], mode="nearest", **attributes)
+                model = model_of([resize], {"x": [1, 1, 1, size]}, {"z": np.array([1, 1, 1, made])})
+                session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+                (row,) = session.run(None, {"x": np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)})
+                (node,) = nodes_of(read_graph(io.BytesIO(model), len(model)))
+                assert nearest_places(node)[1][0] == row.ravel().astype(int).tolist(), (attributes, size, made)

@@ -1,0 +1,72 @@
+"""Operators of a model that QNN is known to compute wrong, as things to do about it. Nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model.known_wrong import KnownWrong
+from qnnbridge_host.model.node_graph import StaticNode, StaticTensor
+from qnnbridge_tools.models.analyze.graph_view import GraphTensor, GraphView
+from qnnbridge_tools.models.analyze.result import Advice, NodeVerdict
+
+_NAMED = 3
+
+
+def wrong_numbers(
+    view: GraphView, verdicts: Sequence[NodeVerdict], arch: int, release: str, path: str
+) -> list[Advice]:
+    """One thing to do for each row of the table that matches nodes on QNN.
+
+    Args:
+        arch: of the chip, 73 for V73.
+        release: of onnxruntime-qnn; "" if it is not known.
+        path: of the model, for the command that cures it.
+    """
+    by_row: dict[str, list[KnownWrong]] = {}
+    for one in known_wrong.find(_nodes(view), arch=arch, release=release):
+        if verdicts[one.index].place == "qnn":
+            by_row.setdefault(one.fault.name, []).append(one)
+    return [_advice(found, path) for found in by_row.values()]
+
+
+def _advice(found: Sequence[KnownWrong], path: str) -> Advice:
+    fault = found[0].fault
+    names = ", ".join(one.node for one in found[:_NAMED])
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    what = f"qnnbridge fix {path} -o OUT --only {fault.rewrite}" if fault.rewrite else fault.advice
+    return Advice(
+        what,
+        f"QNN computes {found[0].op} wrong here: {fault.says}. In: {names}{more}",
+        tuple(one.index for one in found),
+        severity=known_wrong.CODE,
+        code=known_wrong.CODE,
+    )
+
+
+def _nodes(view: GraphView) -> list[StaticNode]:
+    def tensor_of(tensor: GraphTensor | None) -> StaticTensor | None:
+        if tensor is None:
+            return None
+        value, maker = view.values.get(tensor.name), view.maker.get(tensor.name)
+        return StaticTensor(
+            tensor.name,
+            tensor.type,
+            tensor.shape,
+            tensor.constant,
+            None if value is None or not tensor.constant else tuple(value.ravel().tolist()),
+            "" if maker is None or tensor.constant else maker.op,
+        )
+
+    return [
+        StaticNode(
+            node.index,
+            node.name,
+            node.op,
+            tuple(map(tensor_of, node.inputs)),
+            tuple(tensor.name for tensor in node.made),
+            node.attributes,
+            tuple(user.op for user in view.users.get(node.made[0].name, ())) if node.made else (),
+        )
+        for node in view.nodes
+    ]
