@@ -20,8 +20,8 @@ from qnnbridge_host.compile.errors import (
 from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, blobs_of
 from qnnbridge_host.compile.validation import validate
 from qnnbridge_host.compile.worker import WorkOrder, ticking
-from qnnbridge_host.model.known_wrong import session_warning
 from qnnbridge_host.model.manifest import manifest_path
+from qnnbridge_host.model_warnings import known_faults
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import CompileResult, ProgressStage, Validation
@@ -95,7 +95,18 @@ def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> V
         return Validation(skipped="It was not asked for.")
     if len(task.jobs) > 1 and files.placement is not None and files.placement.simulator:
         return Validation(skipped="The simulator cannot load a context binary that several models share.")
-    return validate(job, files, task.order, task.host)
+    try:
+        return validate(job, files, task.order, task.host)
+    except CompileFailed as error:
+        known = _known_faults(job, files, task.host)
+        if known:
+            # The likely cause, with the command that cures it.
+            error.evidence = (known, *error.evidence)
+        raise
+
+
+def _known_faults(job: CompilerInput, files: CompiledFiles, host: Hello) -> str:
+    return known_faults(job.source, job.spec, host, files.soc_model)
 
 
 def _deliver(
@@ -156,8 +167,7 @@ def _warnings(
             f"{placed.cause or ''}".rstrip()
         )
     found += _about_the_chip(job, files)
-    simulator = hello.machine != "ARM64"
-    known = session_warning(job.source, job.spec, files.versions, simulator=simulator, soc_model=files.soc_model)
+    known = _known_faults(job, files, hello)
     found += [known] if known else []
     unknown = unknown_chips(job.spec.providers)
     if unknown:

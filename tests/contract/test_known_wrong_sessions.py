@@ -1,0 +1,58 @@
+"""A session of a model that QNN computes wrong says so when it is made: from the model, compiled now, and a hit."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import onnx
+import pytest
+
+import qnnbridge
+from qnnbridge_host.model.known_wrong import table
+from tests.sweep.cases import Case, float_model
+
+pytestmark = [pytest.mark.simulator, pytest.mark.process]
+ROW = next(row for row in table() if row.name == "conv-equal-padding")
+CHIP = [{"soc_model": "60"}]
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, model: Path, **options: object) -> list[str]:
+    caplog.clear()
+    with caplog.at_level(logging.WARNING), qnnbridge.InferenceSession(model, **options):  # type: ignore[arg-type]
+        return [record.message for record in caplog.records if "known to compute" in record.message]
+
+
+def test_a_session_says_it_with_and_without_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(float_model(Case.from_words(ROW.example)), str(model))
+    for cache in (False, True, True):
+        (text,) = warnings_of(caplog, model, provider_options=CHIP, cache=cache)
+        assert "Conv node0" in text
+        assert ROW.says in text
+        assert f"qnnbridge fix {model} -o OUT --only conv-padding" in text
+    assert warnings_of(caplog, model, providers=["CPUExecutionProvider"]) == []
+
+
+def test_a_size_that_a_session_fixes_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    words = Case.from_words(ROW.example)
+    made = float_model(words)
+    length = words.tensors["x"].shape[-1]
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.shape.dim[2].dim_param = "length"
+    model = tmp_path / "m.onnx"
+    onnx.save(made, str(model))
+    for size, count in ((length, 1), (length + 1, 0)):
+        options = qnnbridge.SessionOptions()
+        options.add_free_dimension_override_by_name("length", size)
+        found = warnings_of(caplog, model, provider_options=CHIP, sess_options=options)
+        assert len(found) == count
+
+
+def test_a_compiled_model_is_delivered_with_the_warning(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(float_model(Case.from_words(ROW.example)), str(model))
+    with pytest.raises(qnnbridge.errors.CompileFailed, match="--only conv-padding"):
+        qnnbridge.compile(model, tmp_path / "refused", soc_model="60")
+    result = qnnbridge.compile(model, tmp_path / "out", soc_model="60", validate=False)
+    assert any(ROW.says in text for text in result.warnings)
