@@ -239,6 +239,7 @@ def create(
         while_busy()
 
     try:
+        host.repeat_remembered(process, deadline)
         with host.isolate(context, deadline):
             frame = host.call_with_functions(
                 process, (header, buffers), deadline, context, on_sent, news, request.recipe.functions

@@ -159,6 +159,10 @@ class Host:
         self._unreleased: collections.deque[tuple[str, int, int]] = collections.deque()
         # ONNX Runtime's log lines of this process's calls go there.
         self.log_function: LogFunction | None = None
+        # Objects without contents that each generation needs before its first session: kind, arguments, and the
+        # generation that has them.
+        self._remembered: list[tuple[str, Mapping[str, Any]]] = []
+        self._remembered_in = 0
         # Numbers of the objects that live in the host, by its generation.
         self._objects: dict[int, set[int]] = {}
         # All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
@@ -368,6 +372,21 @@ class Host:
         called = CalledFunctions(functions, on_news, log)
         with called.around(process):
             return process.call({**header, **called.header()}, buffers, deadline, context, on_sent, called)
+
+    def remember(self, kind: str, arguments: Mapping[str, Any], generation: int) -> None:
+        """Make this object in each further generation too, before its first session."""
+        self._remembered.append((kind, arguments))
+        self._remembered_in = generation
+
+    def repeat_remembered(self, process: HostProcess, deadline: float | None) -> None:
+        """Before a session is made in this process."""
+        if not self._remembered or self._remembered_in == process.generation:
+            return
+        for kind, arguments in self._remembered:
+            header = {"op": "object.create", "kind": kind, "arguments": dict(arguments)}
+            made = process.call(header, (), deadline, CallContext("object.create", kind)).header
+            process.channel.one_way.add({"op": "object.release", "objects": [made["object"]]})
+        self._remembered_in = process.generation
 
     def set_log_function(self, log: LogFunction | None) -> None:
         """From now on log lines go there; calls then take the slow path."""

@@ -48,11 +48,25 @@ def _genai_model() -> ObjectKind:
     return MODEL
 
 
+def _shared_allocator() -> ObjectKind:
+    from qnnbridge_host.engine.devices import SHARED_ALLOCATOR
+
+    return SHARED_ALLOCATOR
+
+
+def _sync_stream() -> ObjectKind:
+    from qnnbridge_host.engine.devices import SYNC_STREAM
+
+    return SYNC_STREAM
+
+
 KINDS: Final[Mapping[str, Callable[[], ObjectKind]]] = {
     "AdapterFormat": _adapter_format,
     "ModelCompiler": _model_compiler,
     "ModelPackage": _model_package,
     "ModelPackageContext": _model_package_context,
     "ModelPackageOptions": _model_package_options,
+    "OrtSyncStream": _sync_stream,
+    "SharedAllocator": _shared_allocator,
     "GenaiModel": _genai_model,
 }

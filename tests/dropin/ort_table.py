@@ -30,12 +30,8 @@ AGAIN = "onnxruntime.capi._pybind_state"
 _CALLBACK = "a callback cannot be called from another process"
 # Refused with an error that says why and what to do instead.
 REFUSED = {
-    "OrtSyncStream": "a native handle",
-    "OrtEpDevice.create_sync_stream": "a native handle",
     "SessionOptions.set_provider_selection_policy_delegate": _CALLBACK,
     "SessionOptions.set_load_cancellation_flag": "ONNX Runtime polls it in its own process; use timeout=",
-    "create_and_register_allocator": "allocators belong to the host, whose sessions share them",
-    "create_and_register_allocator_v2": "allocators belong to the host, whose sessions share them",
     "set_global_thread_pool_sizes": "only before ONNX Runtime's first use in a process",
     "SessionObjectInitializer": "a pointer into ONNX Runtime's memory",
     "get_session_initializer": "a pointer into ONNX Runtime's memory",

@@ -21,14 +21,10 @@ def callback(*_: Any) -> None:
 
 
 ATTEMPTS: dict[str, Callable[[], Any]] = {
-    "OrtSyncStream": lambda: ort.OrtSyncStream(),
-    "OrtEpDevice.create_sync_stream": lambda: ort.get_ep_devices()[0].create_sync_stream(),
     "SessionOptions.set_provider_selection_policy_delegate": lambda: (
         ort.SessionOptions().set_provider_selection_policy_delegate(callback)
     ),
     "SessionOptions.set_load_cancellation_flag": lambda: ort.SessionOptions().set_load_cancellation_flag(True),
-    "create_and_register_allocator": lambda: ort.create_and_register_allocator(ort.OrtMemoryInfo, None),
-    "create_and_register_allocator_v2": lambda: ort.create_and_register_allocator_v2("CPU", None, None, {}),
     "set_global_thread_pool_sizes": lambda: ort.set_global_thread_pool_sizes(1, 1),
     **{
         name: functools.partial(lambda name: getattr(bindings, name)(), name)

@@ -64,10 +64,10 @@ if TYPE_CHECKING:
         set_seed,
         unregister_execution_provider_library,
     )
-    from qnnbridge.ort._errors import OrtSyncStream
     from qnnbridge.ort._memory import (
         OrtArenaCfg,
         OrtMemoryInfo,
+        OrtSyncStream,
         copy_tensors,
         create_and_register_allocator,
         create_and_register_allocator_v2,
@@ -99,10 +99,10 @@ _HOMES: dict[str, str] = {
             "set_global_thread_pool_sizes set_seed unregister_execution_provider_library"
         ),
         "qnnbridge.ort._memory": (
-            "OrtArenaCfg OrtMemoryInfo copy_tensors create_and_register_allocator create_and_register_allocator_v2"
+            "OrtArenaCfg OrtMemoryInfo OrtSyncStream copy_tensors create_and_register_allocator "
+            "create_and_register_allocator_v2"
         ),
         "qnnbridge.ort._adapter_format": "AdapterFormat",
-        "qnnbridge.ort._errors": ("OrtSyncStream"),
         "qnnbridge.ort._model_package": (
             "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions"
         ),

@@ -23,7 +23,7 @@ from qnnbridge._option_fields import OrtHardwareDeviceType
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
-from qnnbridge.ort._memory import OrtMemoryInfo
+from qnnbridge.ort._memory import OrtMemoryInfo, OrtSyncStream
 from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError, RemoteTypeError
 
 # Which is ONNX Runtime itself up to 1.x, and a plugin beside it from 2.0 on.
@@ -243,10 +243,14 @@ class OrtEpDevice:
         """Memory of the device that tensors could live in: none, they travel to the host."""
         return None
 
-    def create_sync_stream(self, options: Mapping[str, str] | None = None) -> Any:
-        from qnnbridge.ort._errors import OrtSyncStream
+    @as_ort_raises
+    def create_sync_stream(self) -> OrtSyncStream:
+        """A stream of this device, in the host. Raises an error for the CPU, and for QNN's devices."""
+        from qnnbridge.ort import _memory
 
-        return OrtSyncStream()
+        hardware = self.device
+        told = {"type": hardware.type.name, "vendor_id": hardware.vendor_id, "device_id": hardware.device_id}
+        return _memory.OrtSyncStream.of({"ep_name": self.ep_name, **told})
 
 
 def get_ep_devices() -> list[OrtEpDevice]:

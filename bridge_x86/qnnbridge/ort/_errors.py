@@ -98,10 +98,3 @@ class SessionObjectInitializer(Refused):
 
     _cause = "It is a pointer into ONNX Runtime's memory, which is in another process."
     _fix = "Leave it out: InferenceSession needs none."
-
-
-class OrtSyncStream(Refused, members="get_handle"):
-    """A stream of a device."""
-
-    _cause = "A stream is a handle of native code, which is in the host process."
-    _fix = "Leave it out: runs are synchronous, and the NPU provider has no streams."
