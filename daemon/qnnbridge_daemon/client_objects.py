@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from qnnbridge._host_objects import HostObject, forward_creation
 from qnnbridge._run_options import TerminateRelay
 from qnnbridge_protocol.errors import Busy, Cancelled, Closed
+from qnnbridge_protocol.frames import Frame, Kind
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -72,7 +73,7 @@ class ClientObjects:
             self._broker.fair_share.turn(self._client.queue, cancellation),
             TerminateRelay(cancellation, found.process(), False) as on_sent,
         ):
-            frame = found.forward(forwarded, request.buffers, on_sent=on_sent)
+            frame = found.forward(forwarded, request.buffers, on_sent=on_sent, on_news=_relay(request))
         number = frame.header.get("object")
         if type(number) is not int:
             return frame.header, frame.buffers
@@ -134,3 +135,13 @@ def _forwarded(header: dict[str, Any]) -> dict[str, Any]:
 
 
 __all__ = ["ClientObjects"]
+
+
+def _relay(request: Request) -> Callable[[Frame], None]:
+    """Events about the request in the NPU host become events about the client's."""
+
+    def take(frame: Frame) -> None:
+        if frame.kind is Kind.EVENT:
+            request.emit(dict(frame.header))
+
+    return take

@@ -37,7 +37,8 @@ class Killer:
         self.kills = 0
 
     def kill(self) -> None:
-        """End the host that runs, if one does."""
+        """End the host that runs, or has to be started for it."""
+        self._host.start()
         process = self._host.supervisor.running
         if process is not None:
             with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ while it is loaded) into quarantine, and is raised. Any thread.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -35,6 +36,9 @@ T = TypeVar("T")
 
 # Header, buffers and context of the request that makes an object in a process.
 MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], tuple[Any, ...], CallContext]"]
+
+# How often a daemon's host died under a connection that stayed.
+_losses: weakref.WeakKeyDictionary[Host, int] = weakref.WeakKeyDictionary()
 
 # Deaths that one call may have caused before it is given up.
 OWN_DEATHS: Final = 1
@@ -84,7 +88,9 @@ def survive(
         except (StateLost, HostCrashed) as error:
             if not host.is_daemon:
                 raise
-            death, innocent = error, isinstance(error, StateLost)  # of the daemon's host, already explained
+            # Of the daemon's host, already explained. The connection stays, its objects are gone.
+            death, innocent = error, isinstance(error, StateLost) or error.details.get("from_outside") is True
+            _losses[host] = _losses.get(host, 0) + 1
         except Deadline as late:
             raise overdue(process, late, context, timeout_s, "raise") from None
         except BridgeError as error:
@@ -135,6 +141,7 @@ class Remade:
         self._make = make
         self._lock = threading.Lock()
         self._object: HostObject | None = None
+        self._made_after = 0
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
         """Its number there; makes it if need be."""
@@ -164,6 +171,7 @@ class Remade:
     def _create(self, process: HostProcess, deadline: float | None) -> HostObject:
         header, buffers, context = self._request(process, deadline)
         sent: list[int] = []
+        losses = _losses.get(self.host, 0)
         try:
             frame = process.call(header, buffers, deadline, context, sent.append)
         except BaseException:
@@ -172,6 +180,7 @@ class Remade:
                 self.host.release_object_later(process.generation, number)
             raise
         self._made(frame)
+        self._made_after = losses
         return HostObject(self.host, process.generation, int(frame.header["object"]), self._kind)
 
     def _request(self, process: HostProcess, deadline: float | None) -> Any:
@@ -181,6 +190,6 @@ class Remade:
     def _made(self, frame: Frame) -> None:
         """The answer to the request has come."""
 
-    @staticmethod
-    def _is_in(found: HostObject, process: HostProcess) -> bool:
-        return found.generation == process.generation and not found.released
+    def _is_in(self, found: HostObject, process: HostProcess) -> bool:
+        there = found.generation == process.generation and not found.released
+        return there and self._made_after == _losses.get(self.host, 0)

@@ -1,0 +1,68 @@
+"""Time for a token through the bridge and in process: ``python -m tests.genai.overhead``.
+
+The same model, the same process, alternating. `GenerationStats.steps` tells how many tokens came with a request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime_genai
+
+import qnnbridge
+from qnnbridge import genai
+from tests.genai.tiny_decoders import Sizes, write_model
+
+PROMPT = np.arange(5, 21, dtype=np.int32)
+
+
+def per_token(module: Any, model: Any, tokens: int, longest: int | None = None) -> float:
+    """Milliseconds for a token after the first. longest: of steps; default as it is."""
+    generator = module.Generator(model, module.GeneratorParams(model))
+    if longest is not None:
+        generator._remote._longest = longest
+    generator.append_tokens(PROMPT)
+    generator.generate_next_token()
+    begin = time.perf_counter()
+    for _ in range(tokens):
+        generator.generate_next_token()
+        generator.get_next_tokens()
+    return (time.perf_counter() - begin) / tokens * 1e3
+
+
+def measure(folder: Path, host: qnnbridge.Host, tokens: int, rounds: int) -> dict[str, float]:
+    """Median milliseconds for a token, by way."""
+    here, there = onnxruntime_genai.Model(str(folder)), genai.Model(folder, host=host)
+    ways: dict[str, Callable[[], float]] = {
+        "in process": lambda: per_token(onnxruntime_genai, here, tokens),
+        "1 in a step": lambda: per_token(genai, there, tokens, 1),
+        "8 in a step": lambda: per_token(genai, there, tokens, 8),
+        "adaptive": lambda: per_token(genai, there, tokens),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            times[name].append(way())
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root, qnnbridge.Host() as host:
+        folder = write_model(Path(root) / "dynamic", "dynamic", sizes=Sizes(context=512))
+        for name, milliseconds in measure(folder, host, arguments.tokens, arguments.rounds).items():
+            print(f"{name:12} {milliseconds:.3f} ms a token", flush=True)
+
+
+if __name__ == "__main__":
+    main()
