@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.rewrite.fixed_source import WITHOUT_A_NAME
 from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES, chosen
 from qnnbridge_host.rewrite.rewrites.constants import fix_inputs, fix_values
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
@@ -35,13 +37,18 @@ def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpe
     from qnnbridge_host.cache.key import size_of
     from qnnbridge_host.compile.worker import Worker
 
-    readable = source.path is not None and source.scan is not None and source.scan.format == "onnx"
+    readable = source.scan is not None and source.scan.format == "onnx"
     if not readable or size_of(source) > MAX_BYTES or importlib.util.find_spec("onnx") is None:
         return
-    header = {"op": "worker.fix", "source": source.path, "sizes": dict(spec.free_dimensions_by_name)}
-    with contextlib.suppress(BridgeError), Worker(order).running() as worker:
-        reply = worker.call(header).header
-        _add(refusal, os.path.basename(source.path or ""), list(reply["changes"]), dict(reply["constants"]))
+    with contextlib.suppress(BridgeError, OSError), tempfile.TemporaryDirectory(prefix="qnnbridge-fix-") as work:
+        path = source.path
+        if path is None:
+            path = os.path.join(work, WITHOUT_A_NAME)
+            Path(path).write_bytes(source.data or b"")
+        header = {"op": "worker.fix", "source": path, "sizes": dict(spec.free_dimensions_by_name)}
+        with Worker(order).running() as worker:
+            reply = worker.call(header).header
+        _add(refusal, os.path.basename(path), list(reply["changes"]), dict(reply["constants"]))
 
 
 def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, float]) -> None:

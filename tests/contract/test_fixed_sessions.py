@@ -1,0 +1,197 @@
+"""`fix=True`: a session of a model that QNN refuses or computes wrong, out of a copy that it takes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qnnbridge
+from qnnbridge.errors import CompiledModelRefused, ModelChanged, OptionError, PlacementRefused
+from qnnbridge_host.cache.store import Store
+from qnnbridge_protocol.cache_settings import cache_dir
+from tests.conformance.real_models import QNN, SOC_MODEL
+from tests.contract.small_models import model, node, tensor
+
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = [pytest.mark.simulator, pytest.mark.process]
+
+SOC = [(QNN, {"soc_model": SOC_MODEL})]
+X = np.random.default_rng(5).standard_normal((1, 8, 16)).astype(np.float32)
+
+
+def softsign(size: int | str = 16) -> onnx.ModelProto:
+    """Softsign(x^2), which QNN has not: x^2 / (1 + x^2)."""
+    return model(
+        [node("Pow", ["x", "two"], ["s"]), node("Softsign", ["s"], ["y"])],
+        [tensor("x", [1, 8, size])],
+        [tensor("y", [1, 8, size])],
+        {"two": np.asarray(2, np.int64)},
+    )
+
+
+def expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray(x * x / (1 + x * x))
+
+
+def branching() -> onnx.ModelProto:
+    """As a speech detector: which of two branches runs depends on the input sr."""
+
+    def branch(name: str, op: str) -> onnx.GraphProto:
+        made = helper.make_node(op, ["x"], [f"{name}_y"])
+        return helper.make_graph([made], name, [], [tensor(f"{name}_y", [1, 8, 16])])
+
+    return model(
+        [
+            node("Equal", ["sr", "rate"], ["is_16k"]),
+            node(
+                "If", ["is_16k"], ["z"], then_branch=branch("fast", "Tanh"), else_branch=branch("slow", "Softsign")
+            ),
+            node("Sigmoid", ["z"], ["y"]),
+        ],
+        [tensor("x", [1, 8, 16]), tensor("sr", [], TensorProto.INT64)],
+        [tensor("y", [1, 8, 16])],
+        {"rate": np.asarray(16000, np.int64)},
+    )
+
+
+@pytest.fixture(autouse=True)
+def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+
+
+def open_session(host: qnnbridge.Host, given: Any, **keywords: Any) -> qnnbridge.InferenceSession:
+    return qnnbridge.InferenceSession(given, providers=SOC, host=host, **keywords)
+
+
+def saved(made: onnx.ModelProto, path: Path, **keywords: Any) -> Path:
+    onnx.save(made, path, **keywords)
+    return path
+
+
+def copies() -> list[Path]:
+    return sorted((Store(cache_dir()).root / "fixed").glob("*/*.onnx"))
+
+
+def test_a_refusal_names_what_fix_would_rewrite_and_fix_cures_it(host: qnnbridge.Host, tmp_path: Path) -> None:
+    path = saved(softsign(), tmp_path / "soft.onnx")
+    with pytest.raises(PlacementRefused) as refused:
+        open_session(host, path)
+    assert refused.value.fix is not None
+    assert "fix=True" in refused.value.fix
+    assert "qnnbridge fix soft.onnx -o fixed.onnx" in refused.value.fix
+    assert "missing-operators: 1 Softsign" in refused.value.fix
+    with open_session(host, path, fix=True, verify="raise") as session:
+        (y,) = session.run(None, {"x": X})
+        np.testing.assert_allclose(y, expected(X), atol=5e-3)
+        assert session.placement.cpu_nodes == 0
+        assert "missing-operators: 1 Softsign" in session.fixed
+        assert [one.name for one in (*session.get_inputs(), *session.get_outputs())] == ["x", "y"]
+        assert session.verified.state == "agrees"
+    assert onnx.load(path) == softsign(), "the original is never changed"
+
+
+def test_the_copy_is_made_once_and_again_when_it_is_damaged(host: qnnbridge.Host, tmp_path: Path) -> None:
+    path = saved(softsign(), tmp_path / "soft.onnx")
+    open_session(host, path, fix=True, cache=True).close()
+    (copy,) = copies()
+    date = copy.stat().st_mtime_ns
+    with open_session(host, path, fix=True, cache=True) as session:
+        assert session.cache.state == "hit"
+        assert copies()[0].stat().st_mtime_ns == date
+    copy.write_bytes(b"damaged")
+    with open_session(host, path, fix=True, cache=True) as session:
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(X), atol=5e-3)
+    # Another choice, another copy.
+    open_session(host, path, fix={"skip": ["masks"]}, cache=True).close()
+    assert len(copies()) == 2
+
+
+def test_a_changed_model_is_another_one(host: qnnbridge.Host, tmp_path: Path) -> None:
+    path = saved(softsign(), tmp_path / "soft.onnx")
+    with open_session(host, path, fix=True) as session:
+        changed = softsign()
+        changed.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.asarray(3, np.int64), "two"))
+        saved(changed, path)
+        host.restart()
+        with pytest.raises(ModelChanged):
+            session.run(None, {"x": X})
+
+
+def test_a_session_is_made_again_in_the_next_host_and_in_another_process(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    with open_session(host, saved(softsign(), tmp_path / "soft.onnx"), fix=True) as session:
+        before = session.run(None, {"x": X})
+        host.restart()
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], before[0])
+        with pickle.loads(pickle.dumps(session)) as again:
+            np.testing.assert_array_equal(again.run(None, {"x": X})[0], before[0])
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_models_given_as_bytes_and_without_a_cache(host: qnnbridge.Host, cache: bool) -> None:
+    with open_session(host, softsign().SerializeToString(), fix=True, cache=cache) as session:
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(X), atol=5e-3)
+    assert len(copies()) == int(cache)
+
+
+def test_weights_in_other_files(host: qnnbridge.Host, tmp_path: Path) -> None:
+    made = softsign(64)
+    made.graph.node.append(node("Mul", ["y", "w"], ["z"]))
+    weights = np.random.default_rng(1).standard_normal((1, 8, 64)).astype(np.float32)
+    x = np.tile(X, 4)
+    made.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    made.graph.output[0].name = "z"
+    saved(made, tmp_path / "big.onnx", save_as_external_data=True, location="big.data", size_threshold=16)
+    with open_session(host, tmp_path / "big.onnx", fix=True, verify="raise") as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x) * weights, atol=2e-2)
+    with pytest.raises(OptionError, match="needs the cache"):
+        open_session(host, tmp_path / "big.onnx", fix=True, cache=False)
+
+
+def test_each_bucket_is_fixed(host: qnnbridge.Host, tmp_path: Path) -> None:
+    path = saved(softsign("n"), tmp_path / "soft.onnx")
+    with open_session(host, path, fix=True, buckets={"n": [8, 16]}, pad=0.0, verify="raise") as session:
+        session.warm()
+        for size in (5, 8, 13):
+            x = X[..., :size]
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x), atol=5e-3)
+        assert session.verified.state == "agrees"
+        assert session.get_inputs()[0].shape == [1, 8, "n"]
+    assert len(copies()) == 2
+
+
+def test_an_input_that_chooses_a_branch_becomes_a_constant(host: qnnbridge.Host, tmp_path: Path) -> None:
+    path = saved(branching(), tmp_path / "branch.onnx")
+    with pytest.raises(PlacementRefused) as refused:
+        open_session(host, path)
+    assert refused.value.fix is not None
+    assert "--constant sr=16000" in refused.value.fix
+    assert "fix={'constants': {'sr': 16000.0}}" in refused.value.fix
+    with open_session(host, path, fix={"constants": {"sr": 16000}}, verify="raise") as session:
+        assert [one.name for one in session.get_inputs()] == ["x"]
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], 1 / (1 + np.exp(-np.tanh(X))), atol=5e-3)
+        assert session.verified.state == "agrees"
+
+
+@pytest.mark.parametrize("fix", ["yes", {"skipped": []}, {"constants": {"sr": "16000"}}, {"only": "masks"}, 5])
+def test_a_wrong_fix_is_refused(fix: Any) -> None:
+    with pytest.raises(OptionError, match="fix="):
+        qnnbridge.InferenceSession(softsign().SerializeToString(), fix=fix)
+
+
+def test_what_cannot_be_rewritten_is_refused(host: qnnbridge.Host, tmp_path: Path) -> None:
+    path = saved(softsign(), tmp_path / "soft.onnx")
+    with pytest.raises(OptionError, match="no-such"):
+        open_session(host, path, fix={"skip": ["no-such"]})
+    with pytest.raises(OptionError, match="no input"):
+        open_session(host, path, fix={"constants": {"sr": 1}})
+    compiled = qnnbridge.compile(Path(__file__).parents[1] / "models" / "sigmoid.onnx", tmp_path, host=host)
+    with pytest.raises(CompiledModelRefused):
+        open_session(host, compiled.path, fix=True)
