@@ -7,7 +7,7 @@ import pytest
 
 from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge_daemon import client_objects
-from qnnbridge_protocol.errors import Busy, Closed, HostCrashed, StateLost
+from qnnbridge_protocol.errors import Busy, CallBackFailed, Closed, HostCrashed, StateLost
 from tests.daemon.brokers import Lab, until
 
 pytestmark = pytest.mark.process
@@ -62,3 +62,12 @@ def test_an_object_is_lost_with_the_npu_host_and_the_next_one_works(lab: Lab) ->
     assert create_object(made.host, KIND)[0].call("parameters").result == []
     made.host.close()
     until(lambda: kept(lab) == 0)
+
+
+def test_a_daemon_calls_no_functions(lab: Lab) -> None:
+    made = create_object(lab.client(), KIND)[0]
+    with pytest.raises(CallBackFailed) as caught:
+        made.call("parameters", functions={"f": lambda *_: (None, ())})
+    assert caught.value.details["reason"] == "unavailable"
+    assert made.call("parameters").result == []
+    made.host.close()
