@@ -1,4 +1,4 @@
-"""The command about precision: quantize. Only typer is imported at the top, as in all command modules."""
+"""The commands about precision: quantize, evaluate. Only typer is imported at the top, as in all of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from qnnbridge_tools.options import (
     Dims,
     HostPython,
     Overwrite,
+    Provider,
     ProviderOptions,
     Seed,
     SocModel,
@@ -167,4 +168,65 @@ def quantize(
                 raise failed
             raise typer.Exit(reporting.exit_code_of(failed))
         if not result.good_enough:
+            raise typer.Exit(reporting.EXIT_FAILED)
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--input", metavar="PATH", help="Samples: a folder of .npz or .npy files, or one. Repeatable."
+        ),
+    ] = None,
+    expected: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Files of the same names, with expected outputs by name.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="FILE.py:FUNC", help="FUNC(outputs, samples) gives a number, or several.")
+    ] = None,
+    quantized: Annotated[
+        list[Path] | None, typer.Option(metavar="Q.onnx", help="A quantised model to evaluate, too. Repeatable.")
+    ] = None,
+    calibration: Calibration = None,
+    on: Annotated[list[Provider] | None, typer.Option(help="Where. Default both. Repeatable.")] = None,
+    dims: Dims = None,
+    soc_model: SocModel = None,
+    provider_options: ProviderOptions = None,
+    timeout: Timeout = None,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a model over samples, on the CPU, on QNN and quantised, in one table.
+
+    With --calibration the model is quantised for it, with the defaults. Ends with 1 if a row fails or is useless.
+    """
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments, output
+        from qnnbridge_tools.models.evaluate.evaluator import EvaluateOptions, evaluate_model
+        from qnnbridge_tools.models.evaluate.result import document, print_result
+        from qnnbridge_tools.models.shared.progress import ShownProgress
+
+        provider = arguments.read_provider_options(provider_options or ())
+        if soc_model is not None:
+            provider["soc_model"] = soc_model
+        options = EvaluateOptions(
+            inputs=tuple(inputs or ()),
+            expected=expected,
+            metric=metric,
+            quantized=tuple(quantized or ()),
+            calibration=tuple(calibration or ()),
+            providers=tuple(one.value for one in on) if on else ("cpu", "qnn"),
+            dims=arguments.read_dimensions(dims or ()),
+            provider_options=provider,
+            timeout_s=arguments.read_timeout(timeout),
+            host_python=host_python,
+        )
+        with ShownProgress() as progress:
+            result = evaluate_model(model, options, on_progress=progress)
+        if as_json:
+            output.print_json(document(result))
+        else:
+            print_result(result)
+        if not result.good:
             raise typer.Exit(reporting.EXIT_FAILED)

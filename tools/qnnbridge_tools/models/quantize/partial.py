@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -231,11 +232,16 @@ def _reads(node: Any) -> list[str]:
 
 
 def noisiest(
-    layers: Sequence[Layer], snr_of: Callable[[frozenset[str]], float], allowed: float, budget: int
+    layers: Sequence[Layer],
+    snr_of: Callable[[frozenset[str]], float],
+    allowed: float,
+    budget: int,
+    deadline: float = math.inf,
 ) -> list[LayerError]:
     """The layers that make most of the noise, the worst first, until the rest makes no more than `allowed`.
 
     Groups of layers are cut into parts, the noisiest first. allowed: noise over signal. budget: of runs.
+    deadline: of `time.monotonic`; groups that are left then are taken as they are.
     """
 
     def measured(group: Sequence[Layer]) -> float:
@@ -247,7 +253,7 @@ def noisiest(
     runs = 1
     while waiting and -sum(entry[0] for entry in waiting) > allowed:
         noise, _, group = heapq.heappop(waiting)
-        if len(group) == 1 or runs >= budget:
+        if len(group) == 1 or runs >= budget or time.monotonic() > deadline:
             found += [LayerError(layer, _db(-noise)) for layer in group]
             continue
         size = -(-len(group) // _PARTS)

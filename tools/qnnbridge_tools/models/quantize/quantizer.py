@@ -89,7 +89,7 @@ def quantize_model(
             work = _Work(options.settings, settings, calibrated, output.work, samples, names, expected, qnn)
             chosen = work.choose(model, on_progress)
             calibrated.write(output.model, chosen.found.precision)
-            result = _finish(model, output.model)
+            result = _finish(model, output.model, chosen.found)
             on_progress("comparing", 0, 0)
             found = _quantized_results(output.model, samples, names)
             written = output.commit()
@@ -225,12 +225,18 @@ def _quantized_results(path: Path, samples: SampleSets, names: Sequence[str]) ->
         ) from None
 
 
-def _finish(original: Any, path: Path) -> Any:
+def _finish(original: Any, path: Path, found: FoundPrecision) -> Any:
     """Puts the metadata back as it was, and leaves only domains that are used."""
     import onnx
 
     model = graphs.load(path)
     if not any(graphs.op_name(node).endswith("QuantizeLinear") for node in graphs.nodes(model)):
+        if found.precision.float_nodes:
+            raise OptionError(
+                "Nothing of this model is left to quantise: all of it has to stay float. Nothing was written.",
+                cause="The target, or --exclude, leaves no node.",
+                fix="Use the float model as it is, or a lower --target-snr.",
+            )
         raise OptionError(
             "There is nothing in this model that can be quantised. Nothing was written.",
             cause="The quantizer found no operator that computes with float32.",

@@ -8,6 +8,7 @@ does, so everything is put back from float in parts, as long as the target stays
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -108,9 +109,7 @@ class PrecisionTrial:
 
 def layer_report(trial: PrecisionTrial, precision: Precision) -> tuple[LayerError, ...]:
     """What each layer costs by itself, the worst first; groups of layers that cost little are left out."""
-    partial = trial.partial(trial.write(precision))
-    layers = layers_of(trial.index)
-    return tuple(_counted(trial, noisiest)(layers, partial.snr_of, 0.0, _RUNS_ON_CPU))
+    return tuple(_noisiest(trial, trial.partial(trial.write(precision)), 0.0))
 
 
 def reach(trial: PrecisionTrial, start: Precision, target: float, timeout_s: float) -> FoundPrecision:
@@ -132,7 +131,7 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
             break
         partial = trial.partial(model)
         allowed = noise_of_db(target) * _SHARE / 2**round_number
-        errors = _counted(trial, noisiest)(layers_of(trial.index), partial.snr_of, allowed, _RUNS_ON_CPU)
+        errors = _noisiest(trial, partial, allowed, deadline)
         layers = layers or tuple(errors)
         stepped = _stepped_up(trial, precision, errors, partial)
         if stepped == precision:
@@ -143,21 +142,19 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
     return FoundPrecision(precision, layers, reached >= target, () if reached >= target else (note,))
 
 
-def _counted(trial: PrecisionTrial, work: Callable[..., list[LayerError]]) -> Callable[..., list[LayerError]]:
-    """Tells each run of a partly quantised model as progress."""
+def _noisiest(
+    trial: PrecisionTrial, partial: PartialModels, allowed: float, deadline: float = math.inf
+) -> list[LayerError]:
+    """`noisiest`, with each run told as progress."""
+    done = 0
 
-    def counted(layers: Any, snr_of: Callable[[frozenset[str]], float], allowed: float, budget: int) -> Any:
-        done = 0
+    def told(tensors: frozenset[str]) -> float:
+        nonlocal done
+        done += 1
+        trial.on_progress("looking for the noisiest layers", min(done, _RUNS_ON_CPU), _RUNS_ON_CPU)
+        return partial.snr_of(tensors)
 
-        def told(tensors: frozenset[str]) -> float:
-            nonlocal done
-            done += 1
-            trial.on_progress("looking for the noisiest layers", min(done, budget), budget)
-            return snr_of(tensors)
-
-        return work(layers, told, allowed, budget)
-
-    return counted
+    return noisiest(layers_of(trial.index), told, allowed, _RUNS_ON_CPU, deadline)
 
 
 def _stepped_up(

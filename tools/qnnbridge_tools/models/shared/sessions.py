@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -106,7 +106,12 @@ class ProviderSession:
 
 @contextlib.contextmanager
 def opened(
-    host: Host, model: Path, provider: str, settings: SessionSettings, timeout_s: float | None = None
+    host: Host,
+    model: Path,
+    provider: str,
+    settings: SessionSettings,
+    timeout_s: float | None = None,
+    fallback: Literal["error", "cpu"] = "cpu",
 ) -> Iterator[ProviderSession]:
     """Raises what making the session raises. timeout_s: less than the usual one."""
     from qnnbridge import CpuFallbackWarning, InferenceSession, SessionOptions
@@ -123,7 +128,7 @@ def opened(
             providers=[provider],
             provider_options=[dict(settings.provider_options)] if provider == QNN else None,
             host=host,
-            fallback="cpu",
+            fallback=fallback,
             timeout=min(limits, default=None),
             retry=0,
             on_deadline="kill",
