@@ -18,7 +18,7 @@ from qnnbridge._compile import make_jobs
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, OptionError, PlacementRefused
 from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_host.compile import errors, jobs
-from qnnbridge_host.compile.compare import TOLERANCES, CannotMakeUp, compare, made_up_ones, made_up_random
+from qnnbridge_host.compile.compare import compare, tolerance_text
 from qnnbridge_host.compile.destination import Destination, destination_of
 from qnnbridge_host.compile.errors import blame_unknown_chips, nothing_to_compile, unknown_chips
 from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, job_key
@@ -31,7 +31,6 @@ from qnnbridge_protocol.model_records import Difference, Validation
 from qnnbridge_protocol.specs import QNN, NodeInfo, ProviderSpec, SessionSpec
 
 MODELS = Path(__file__).parent.parent / "models"
-FP16 = TOLERANCES["fp16"]
 
 
 def job_of(path: Path, **spec: Any) -> CompilerInput:
@@ -174,7 +173,7 @@ def test_other_paths_are_staged_with_the_files_of_the_model_and_results_come_bac
 
 
 def level(got: Any, expected: Any) -> str:
-    found = compare("y", {"ones": np.asarray(got)}, {"ones": np.asarray(expected)}, FP16)
+    found = compare("y", {"ones": np.asarray(got)}, {"ones": np.asarray(expected)}, "fp16")
     assert found is not None
     return found.level
 
@@ -185,10 +184,11 @@ def floats(*values: float) -> Any:
 
 def test_rounding_is_ok_more_is_unusual_and_much_more_is_wrong() -> None:
     assert level(floats(1.001, 2, 3), floats(1, 2, 3)) == "ok"
-    assert level(floats(1.3, 2, 3), floats(1, 2, 3)) == "unusual"
+    assert level(floats(1.1, 2.1, 3.1), floats(1, 2, 3)) == "unusual"
     assert level(floats(3, 2, 1), floats(1, 2, 3)) == "wrong"
     assert level(floats(0, 0, 0), floats(1, 2, 3)) == "wrong"
     assert level(floats(65504, 1), floats(1e6, 1)) == "wrong"
+    assert tolerance_text("fp16") == "fp16: from 30 dB on it agrees, below 20 dB it differs"
 
 
 def test_nan_and_infinity_are_wrong_where_the_cpu_has_a_number_and_only_there() -> None:
@@ -198,52 +198,38 @@ def test_nan_and_infinity_are_wrong_where_the_cpu_has_a_number_and_only_there() 
 
 
 def test_the_range_of_an_output_is_that_over_all_inputs() -> None:
-    small, large = floats(0.01), floats(1.0)
-    found = compare("y", {"a": floats(0.02), "b": large}, {"a": small, "b": large}, FP16)
+    small, large = floats(0.01), floats(100.0)
+    found = compare("y", {"a": floats(0.02), "b": large}, {"a": small, "b": large}, "fp16")
     assert found is not None
     assert found.level == "ok"
-    assert found.max_rel == pytest.approx(0.01, rel=0.01)
-    assert found.inputs == "a"
+    assert found.max_rel == pytest.approx(1e-4, rel=0.01)
+
+
+def test_what_the_inputs_do_not_show_is_not_called_ok() -> None:
+    same = floats(0.5, 0.5)
+    found = compare("y", {"a": same, "b": same}, {"a": same, "b": same}, "fp16")
+    assert found is not None
+    assert found.level == "unusual"
+    assert "not shown by these inputs" in (found.remark or "")
+    nan = floats(math.nan)
+    unknown = compare("y", {"a": nan}, {"a": nan}, "fp16")
+    assert unknown is not None
+    assert unknown.level == "unusual"
 
 
 def test_another_shape_is_wrong() -> None:
     assert level(np.zeros((1, 2), np.float32), np.zeros((2, 1), np.float32)) == "wrong"
 
 
-def test_places_of_maxima_may_move_and_many_integers_may_not_differ() -> None:
-    assert level(np.array([3]), np.array([4])) == "unusual"
+def test_many_integers_may_not_differ() -> None:
     assert level(np.arange(100) + 1, np.arange(100)) == "wrong"
     assert level(np.arange(100), np.arange(100)) == "ok"
-
-
-def test_bytes_are_measured_against_their_whole_range() -> None:
-    assert level(np.array([10, 11], np.uint8), np.array([11, 11], np.uint8)) == "ok"
+    assert level(np.array([10, 11], np.uint8), np.array([11, 11], np.uint8)) in ("ok", "unusual")
     assert level(np.array([200, 0], np.uint8), np.array([0, 200], np.uint8)) == "wrong"
 
 
 def test_text_is_not_compared() -> None:
-    assert compare("y", {"a": ["x"]}, {"a": ["x"]}, FP16) is None
-
-
-def test_made_up_inputs_have_the_declared_types_and_are_the_same_every_time() -> None:
-    nodes = (
-        NodeInfo("f", "tensor(float)", (1, 3)),
-        NodeInfo("h", "tensor(float16)", (2,)),
-        NodeInfo("i", "tensor(int64)", (4,)),
-        NodeInfo("u", "tensor(uint8)", ("N", 64)),
-        NodeInfo("b", "tensor(bool)", ()),
-    )
-    ones, first, second = made_up_ones(nodes), made_up_random(nodes, 1), made_up_random(nodes, 1)
-    types = [np.float32, np.float16, np.int64, np.uint8, np.bool_]
-    for node, dtype in zip(nodes, types, strict=True):
-        assert ones[node.name].dtype == first[node.name].dtype == dtype
-        assert np.array_equal(first[node.name], second[node.name])
-    assert ones["u"].shape == (1, 64)
-    assert first["u"].max() > 128
-    assert first["f"].min() >= 0
-    assert first["f"].max() <= 1
-    with pytest.raises(CannotMakeUp, match="string"):
-        made_up_ones((NodeInfo("s", "tensor(string)", (1,)),))
+    assert compare("y", {"a": ["x"]}, {"a": ["x"]}, "fp16") is None
 
 
 def test_the_figures_are_those_of_the_output_that_differs_most_by_its_own_measure() -> None:

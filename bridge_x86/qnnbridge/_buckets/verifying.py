@@ -277,10 +277,12 @@ class PaddingDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PaddingReport:
-    """ok: padding changed nothing. outputs: each output in each case. As text: in words, with advice."""
+    """ok: padding changed nothing. outputs: each output in each case. masks: inputs of the model that are named so.
+    As text: in words, with advice."""
 
     outputs: tuple[PaddingDifference, ...]
     tolerance: float
+    masks: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -294,7 +296,9 @@ class PaddingReport:
         if not bad:
             cases = len({(_named(o.sizes), _named(o.bucket)) for o in self.outputs})
             return f"Padding does not change the results ({cases} cases, {len(self.outputs)} outputs compared)."
-        return "\n".join(["Padding changes the results:", *(f"  {output}" for output in bad), *_advice(bad)])
+        return "\n".join(
+            ["Padding changes the results:", *(f"  {output}" for output in bad), *_advice(bad, self.masks)]
+        )
 
 
 def verify_padding(
@@ -329,7 +333,7 @@ def verify_padding(
             "None of these feeds is padded, so there is nothing to compare.",
             fix=f"Give feeds that are smaller than their bucket; the largest is {plan.text(plan.largest())}.",
         )
-    return PaddingReport(tuple(found), tolerance)
+    return PaddingReport(tuple(found), tolerance, tuple(name for name in plan.inputs if "mask" in name.lower()))
 
 
 def _run_unpadded(plan: BucketPlan, true: Sizes, feeds: Mapping[str, Any], run_free: RunFree) -> list[Any]:
@@ -381,15 +385,20 @@ def _where(wrong: Array, worst: float, largest: float) -> str:
     share = int(wrong.sum())
     size = f"by up to {worst:.3g} where the largest result is {largest:.3g}"
     text = f"{share} of {wrong.size} values differ, {size}"
+    places = []
     for axis in range(wrong.ndim):
         length = wrong.shape[axis]
         hit = np.flatnonzero(wrong.any(tuple(other for other in range(wrong.ndim) if other != axis)))
-        if length > 1 and len(hit) < length and hit[-1] == length - 1 and hit[0] == length - len(hit):
+        if length <= 1:
+            continue
+        if len(hit) < length and hit[-1] == length - 1 and hit[0] == length - len(hit):
             return f"{text}; only the last {len(hit)} of {length} of axis {axis}, beside the padding"
-    return text
+        if len(hit) < length:
+            places.append(f"{len(hit)} of {length} of axis {axis}, from {hit[0]} to {hit[-1]}")
+    return f"{text}; {'; '.join(places)}" if places else f"{text}, from the first to the last"
 
 
-def _advice(bad: Sequence[PaddingDifference]) -> list[str]:
+def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]:
     edges = all("beside the padding" in output.where for output in bad)
     if edges:
         return [
@@ -397,10 +406,18 @@ def _advice(bad: Sequence[PaddingDifference]) -> list[str]:
             "input these are padding now.",
             "  Fix: Pad with what the model itself pads with (pad=), use more buckets, or drop the last values.",
         ]
+    if masks:
+        named = " and ".join(repr(name) for name in masks)
+        return [
+            f"  Cause: Values far from the padding change, although the model has {named}: it is padded with "
+            "something that does not mask, or does not reach everything that runs over the whole length.",
+            f"  Fix: Pad {named} with the value that masks (pad=, mostly 0), or give buckets of exactly the sizes "
+            "that are needed.",
+        ]
     return [
-        "  Cause: Something in the model runs over the whole length, padding included: a mean, a maximum, a "
-        "normalization, an attention without a mask, a recurrence.",
-        "  Fix: Feed the model's mask and pad it with 0, pad with the value that the model ignores (pad=), or give "
+        "  Cause: Values far from the padding change: something in the model runs over the whole length, padding "
+        "included, as a mean, a maximum, a normalization, an attention or a recurrence does.",
+        "  Fix: Pad with a value that the model ignores (pad=), export the model with a mask as an input, or give "
         "buckets of exactly the sizes that are needed.",
     ]
 

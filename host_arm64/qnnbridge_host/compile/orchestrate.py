@@ -18,7 +18,6 @@ from qnnbridge_host.compile.errors import (
     unknown_chips_text,
 )
 from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, blobs_of
-from qnnbridge_host.compile.validation import validate
 from qnnbridge_host.compile.worker import WorkOrder, ticking
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model_warnings import known_faults
@@ -95,6 +94,8 @@ def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> V
         return Validation(skipped="It was not asked for.")
     if len(task.jobs) > 1 and files.placement is not None and files.placement.simulator:
         return Validation(skipped="The simulator cannot load a context binary that several models share.")
+    from qnnbridge_host.compile.validation import validate  # imports numpy, which a cache hit does not need
+
     try:
         return validate(job, files, task.order, task.host)
     except CompileFailed as error:

@@ -2,27 +2,20 @@
 
 A model can compile without an error and compute wrong numbers: 16-bit floats overflow, or QNN differs
 from the ONNX standard. So by default only a model that was run is delivered. The reference runs first, in the
-same process: it does no harm. The inputs are generated, the same on every machine: all ones, and random values.
-Floats lie in 0..1, wide integers are 0 or 1 (they are mostly indices, masks or lengths), narrow integers cover
-their whole range (they are mostly quantised data). Any thread.
+same process: it does no harm. The inputs are generated with content (`qnnbridge_host.numerics.content`), the same
+on every machine; those that the original answers with NaN, or all alike, are followed by others. Any thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import time
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from qnnbridge_host.compile.compare import (
-    TOLERANCES,
-    CannotMakeUp,
-    Precision,
-    compare,
-    made_up_ones,
-    made_up_random,
-    precision_of_operators,
-)
+from qnnbridge_host.compile.compare import compare, precision_of_operators, tolerance_text
 from qnnbridge_host.compile.compiler import compiled_spec
 from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput
 from qnnbridge_host.compile.reference import WorkerSession, open_original
@@ -30,6 +23,14 @@ from qnnbridge_host.compile.worker import Worker, WorkOrder
 from qnnbridge_host.model.checks import before_session
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.numerics.content import (
+    ORDINARY,
+    further_inputs,
+    knowledge_in,
+    ordinary_inputs,
+)
+from qnnbridge_host.numerics.judge import NumberFormat, movement
+from qnnbridge_host.numerics.sampling import Feeds, NotMade
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,
@@ -40,8 +41,10 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import Validation
+from qnnbridge_protocol.specs import NodeInfo
 
-SEEDS: Final = (0, 1)
+# Further inputs are tried if these show nothing; each costs a run of both.
+MOST_FURTHER: Final = 4
 
 
 def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
@@ -65,21 +68,19 @@ def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: H
 
 def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
     begun = time.monotonic()
-    tolerance = TOLERANCES[precision_of(job)]
+    number_format = precision_of(job)
     unloadable = _cannot_load_here(files)
     if unloadable:
         return Validation(skipped=unloadable)
     with Worker(order).running() as worker:
         try:
             reference = open_original(worker, job)
-            trials = {"ones": made_up_ones(reference.info.inputs)}
-            for seed in SEEDS:
-                trials[f"random, seed {seed}"] = made_up_random(reference.info.inputs, seed)
-            expected = {name: reference.run(feeds) for name, feeds in trials.items()}
+            outputs = [node.name for node in reference.info.outputs]
+            trials, expected = _answered(reference, job)
         except (Cancelled, DeadlineExceeded):
             raise
-        except CannotMakeUp as reason:
-            return Validation(skipped=f"{reason}.")
+        except NotMade as reason:
+            return Validation(skipped=f"{str(reason)[:1].upper()}{str(reason)[1:]}.")
         except BridgeError as error:
             return Validation(skipped=f"The original cannot be run on the CPU to compare with: {error.message}")
         try:
@@ -93,18 +94,53 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
             raise _unusable(job, error) from None
     found = [
         compare(
-            node.name,
+            name,
             {trial: values[index] for trial, values in got.items()},
             {trial: values[index] for trial, values in expected.items()},
-            tolerance,
+            number_format,
         )
-        for index, node in enumerate(reference.info.outputs)
+        for index, name in enumerate(outputs)
     ]
     differences = tuple(one for one in found if one is not None)
-    result = Validation(differences, str(tolerance), None, time.monotonic() - begun)
+    result = Validation(differences, tolerance_text(number_format), None, time.monotonic() - begun)
     if any(one.level == "wrong" for one in differences):
         raise _wrong_numbers(job, result)
     return result
+
+
+def _answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, Feeds], dict[str, list[Any]]]:
+    """Inputs, and the original's answers to them. Raises `NotMade`, and the error of the first if it takes none."""
+    knowledge = knowledge_in(job.source.path if job.source.path is not None else job.source.data or b"")
+    declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
+    trials: dict[str, Feeds] = {}
+    expected: dict[str, list[Any]] = {}
+    first: BridgeError | None = None
+    further = itertools.islice(further_inputs(declared, knowledge), MOST_FURTHER)
+    for number, one in enumerate(itertools.chain(ordinary_inputs(declared, knowledge), further)):
+        if number >= ORDINARY and len(expected) > 1 and _all_move(expected, precision_of(job)):
+            break
+        try:
+            expected[one.name] = reference.run(one.feeds)
+            trials[one.name] = one.feeds
+        except (Cancelled, DeadlineExceeded, WorkerDied):
+            raise
+        except BridgeError as error:
+            first = first or error
+    if first is not None and not expected:
+        raise first
+    return trials, expected
+
+
+def _sizes(node: NodeInfo) -> tuple[int, ...]:
+    """Free dimensions, which only parts on the CPU can have, are 1."""
+    return tuple(size if isinstance(size, int) and size >= 0 else 1 for size in node.shape or ())
+
+
+def _all_move(expected: Mapping[str, Sequence[Any]], number_format: NumberFormat) -> bool:
+    answers = list(expected.values())
+    return all(
+        movement([answer[place] for answer in answers], number_format) >= 1.0 for place in range(len(answers[0]))
+    )
 
 
 def _open_compiled(worker: Worker, job: CompilerInput, path: str, host: Hello) -> WorkerSession:
@@ -114,7 +150,7 @@ def _open_compiled(worker: Worker, job: CompilerInput, path: str, host: Hello) -
     return WorkerSession(worker, spec)
 
 
-def precision_of(job: CompilerInput) -> Precision:
+def precision_of(job: CompilerInput) -> NumberFormat:
     """The NPU's number format: 16-bit floats for a float model, its own steps for one with Q/DQ nodes."""
     source = job.source.path if job.source.path is not None else job.source.data or b""
     return precision_of_operators(scan_model(source).ops)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -94,6 +95,18 @@ def knowledge_of(model: Any) -> InputKnowledge:
                 low, high = ((edge - int(shift)) * float(step) for edge in (int(limits.min), int(limits.max)))
                 ranges[origin[node.input[0]]] = (low, high)
     return InputKnowledge(rows, ranges)
+
+
+def knowledge_in(source: str | os.PathLike[str] | bytes | memoryview) -> InputKnowledge:
+    """Of a model file or its bytes; nothing where the package onnx is missing, or cannot read it."""
+    try:
+        import onnx
+
+        if isinstance(source, (bytes, memoryview)):
+            return knowledge_of(onnx.load_model_from_string(bytes(source)))
+        return knowledge_of(onnx.load(os.fspath(source), load_external_data=False))
+    except Exception:  # noqa: BLE001 - protobuf's errors; such a model has inputs all the same
+        return NOTHING_KNOWN
 
 
 def ordinary_inputs(
@@ -243,6 +256,8 @@ _ORDINARY: Final[Mapping[str, Spread]] = {
     "values with both signs": _between(-2.0, 2.0),
     "zeros": _between(0.0, 0.0),
 }
+# So many sets are tried of every model.
+ORDINARY: Final = len(_ORDINARY)
 _QUANTISED: Final = "the range that it is quantised to"
 _FURTHER: Final[Mapping[str, Spread]] = {
     _QUANTISED: _of_range,

@@ -176,6 +176,22 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits) -> tuple[S
     return "unknown", f"the output is nearly the same for all of these inputs: {words}"
 
 
+def movement(values: Sequence[Any], number_format: NumberFormat) -> float:
+    """How much one output changes from input to input; from 1 on it is clearly more than the format's noise.
+
+    Args:
+        values: the output for each set of inputs; what is not finite does not count.
+        number_format: in which it will be computed.
+    """
+    arrays = [array for array in map(as_array, values) if array is not None and _are_finite(array)]
+    if len(arrays) < 2 or len({array.shape for array in arrays}) > 1:
+        return 0.0
+    stacked = np.stack([array.astype(np.float64) for array in arrays])
+    limits = LIMITS[number_format]
+    spread = float(np.abs(stacked - stacked.mean(axis=0)).max())
+    return spread / (_CLEAR * max(limits.noise, limits.noise_of_range * float(np.abs(stacked).max())))
+
+
 def _rms(values: Array) -> float:
     most = float(np.abs(values).max(initial=0.0))
     return most * math.sqrt(float(np.mean((values / most) ** 2))) if most > _TINY else 0.0

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_host.numerics.content import InputKnowledge, NamedFeeds, further_inputs, ordinary_inputs, varied
-from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, as_array, judge, judge_over_inputs, largest
+from qnnbridge_host.numerics.judge import NumberFormat, judge, judge_over_inputs, largest, movement
 from qnnbridge_host.numerics.sampling import NotMade
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.models.shared.sessions import ProviderSession, RunAnswer, one_line
@@ -29,8 +29,6 @@ _AGAIN_DB = 80.0
 _FURTHER_S = 60.0
 _SEARCH_S = 8.0
 _MOST_SEARCHED = 200
-# So many times the noise of the number format shows more than noise.
-_CLEAR = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,16 +182,7 @@ def _searched(
 
 
 def _movement(trials: Sequence[Trial], place: int, number_format: NumberFormat) -> float:
-    """How much one output changes on the CPU from input to input; from 1 on it is clearly more than noise."""
-    values = [as_array(t.expected.values[place]) for t in trials if t.expected.values is not None]
-    arrays = [a for a in values if a is not None and a.dtype.kind in "biuf" and a.size and np.isfinite(a).all()]
-    if len(arrays) < 2 or len({array.shape for array in arrays}) > 1:
-        return 0.0
-    stacked = np.stack([array.astype(np.float64) for array in arrays])
-    limits = LIMITS[number_format]
-    spread = float(np.abs(stacked - stacked.mean(axis=0)).max())
-    noise = max(limits.noise, limits.noise_of_range * float(np.abs(stacked).max()))
-    return spread / (_CLEAR * noise)
+    return movement([t.expected.values[place] for t in trials if t.expected.values is not None], number_format)
 
 
 def _is_stable(cpu: ProviderSession, trial: Trial) -> bool:
