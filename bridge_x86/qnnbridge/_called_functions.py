@@ -51,8 +51,7 @@ class LogFunction:
         try:
             self._function(int(arguments.get("severity") or 0), *(str(part or "") for part in line))
         except Exception as error:  # noqa: BLE001 - see the class
-            args = (type(error), error, error.__traceback__, None, self._function)
-            sys.unraisablehook(_Unraisable(*args))  # type: ignore[arg-type]
+            unraisable(error, self._function)
         return None, ()
 
 
@@ -64,6 +63,11 @@ class _Unraisable(NamedTuple):
     exc_traceback: TracebackType | None
     err_msg: str | None
     object: Any
+
+
+def unraisable(error: BaseException, where: Any) -> None:
+    """Give an error that no caller can get to ``sys.unraisablehook``. where: the function, or its name."""
+    sys.unraisablehook(_Unraisable(type(error), error, error.__traceback__, None, where))  # type: ignore[arg-type]
 
 
 class CalledFunctions:
@@ -183,4 +187,4 @@ def _described(error: BaseException) -> dict[str, str]:
     return {"type": type(error).__name__, "text": text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()}
 
 
-__all__ = ["CalledFunction", "CalledFunctions", "LogFunction"]
+__all__ = ["CalledFunction", "CalledFunctions", "LogFunction", "unraisable"]

@@ -18,6 +18,11 @@ import qnnbridge.ort as ort
 
 pytestmark = pytest.mark.process
 
+# Older releases lack some of the names, and say other words.
+newest = pytest.mark.skipif(
+    tuple(map(int, real.__version__.split(".")[:2])) < (1, 32), reason="the texts are those of onnxruntime 1.32"
+)
+
 VALUES = {
     "float": np.arange(6, dtype=np.float32).reshape(2, 3),
     "half": np.ones((2, 1), np.float16),
@@ -85,6 +90,7 @@ WRONG: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@newest
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_uses_end_as_in_onnxruntime(name: str) -> None:
     assert outcome(WRONG[name], ort) == outcome(WRONG[name], real)

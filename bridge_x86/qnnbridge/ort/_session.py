@@ -10,11 +10,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qnnbridge import _inference_session as bridge
+from qnnbridge._called_functions import unraisable
 from qnnbridge._io_binding import IOBinding
+from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU
 from qnnbridge._recipe import SessionRecipe
@@ -44,6 +47,9 @@ from qnnbridge_protocol.specs import Fallback
 __all__ = ["InferenceSession", "Session"]
 
 _log = logging.getLogger("qnnbridge.ort")
+
+# The callback of `run_async` gets an error's text without it.
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 
 _EP_ERROR = "*************** EP Error ***************"
 
@@ -124,6 +130,33 @@ class Session(bridge.InferenceSession):
     ) -> list[Any]:
         with journal().running(self):  # repeated calls do not come by `run_values`
             return super().run(output_names, input_feed, run_options, **kwargs)
+
+    @as_ort_raises
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], Any],
+        user_data: Any,
+        run_options: RunOptions | Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Run in the background; the callback gets results, `user_data`, and an error as ONNX Runtime words it."""
+        if not callable(callback):
+            signature = (
+                "(self: object, arg0: collections.abc.Sequence[str], arg1: collections.abc.Mapping[str, object], "
+                "arg2: collections.abc.Callable[[collections.abc.Sequence[object], object, str], None], "
+                "arg3: object, arg4: object) -> None"
+            )
+            raise incompatible("run_async", signature, self, output_names, input_feed, callback, user_data)
+
+        def told(results: list[Any], given: Any, error: str) -> None:
+            try:
+                callback(results, given, _PREFIX.sub("", error))
+            except Exception as failure:  # noqa: BLE001 - no caller waits for it
+                unraisable(failure, "onnxruntime.InferenceSession.run_async callback")
+
+        super().run_async(output_names, input_feed, told, user_data, run_options, **kwargs)
 
     @as_ort_raises
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | Any = None, **kwargs: Any) -> None:
