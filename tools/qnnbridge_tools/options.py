@@ -109,7 +109,10 @@ Config = Annotated[
 Buckets = Annotated[
     list[str] | None,
     typer.Option(
-        "--bucket", metavar="NAME=16,32", help="One result for each of these sizes of a dimension. May be repeated."
+        "--bucket",
+        "--buckets",
+        metavar="NAME=16,32",
+        help="One result for each of these sizes of a dimension. May be repeated.",
     ),
 ]
 Html = Annotated[

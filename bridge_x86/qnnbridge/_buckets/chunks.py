@@ -48,7 +48,7 @@ class Context:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Window:
+class Chunk:
     """start: of the inputs, in steps of the symbol. keep_from, keep_to: what is kept of its outputs, counted in the
     steps of the whole input."""
 
@@ -57,14 +57,14 @@ class Window:
     keep_to: int
 
 
-def windows(size: int, length: int, context: Context) -> list[Window]:
+def windows(size: int, length: int, context: Context) -> list[Chunk]:
     """Windows of `length` over `size` steps. The length is at most the size, and more than the context."""
-    found: list[Window] = []
+    found: list[Chunk] = []
     kept = 0
     while kept < size:
         start = max(0, min(kept - context.left, size - length))
         to = size if start + length == size else start + length - context.right
-        found.append(Window(start, kept, to))
+        found.append(Chunk(start, kept, to))
         kept = to
     return found
 
@@ -76,7 +76,7 @@ def window_length(buckets: Sequence[int], size: int, context: Context) -> int | 
 
 
 def window_feeds(
-    plan: BucketPlan, feeds: Mapping[str, Any], number: int, cuts: Sequence[Window], length: int
+    plan: BucketPlan, feeds: Mapping[str, Any], number: int, cuts: Sequence[Chunk], length: int
 ) -> Iterator[dict[str, Any]]:
     """The feeds of each window. number: of the symbol."""
     for window in cuts:
@@ -91,7 +91,7 @@ def window_feeds(
 
 def join(
     results: Sequence[Sequence[Any]],
-    cuts: Sequence[Window],
+    cuts: Sequence[Chunk],
     relations: Sequence[Relation],
     axes: Sequence[int],
     size: int,

@@ -10,7 +10,7 @@ from typing import Any
 from qnnbridge._buckets import chunks
 from qnnbridge._buckets.arguments import Relation
 from qnnbridge._buckets.batches import OutputShapes
-from qnnbridge._buckets.chunks import Context, Window
+from qnnbridge._buckets.chunks import Chunk, Context
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 
 _log = logging.getLogger("qnnbridge.buckets")
@@ -31,13 +31,13 @@ class Windowing:
 
     def cut_up(
         self, plan: BucketPlan, feeds: Mapping[str, Any], true: Sizes, length: int
-    ) -> tuple[list[Window], Iterator[dict[str, Any]]]:
+    ) -> tuple[list[Chunk], Iterator[dict[str, Any]]]:
         """The windows of a call and their feeds."""
         cuts = chunks.windows(true[self.number], length, self.context)
         return cuts, chunks.window_feeds(plan, feeds, self.number, cuts, length)
 
     def join(
-        self, names: Sequence[str], results: Sequence[Sequence[Any]], cuts: Sequence[Window], true: Sizes
+        self, names: Sequence[str], results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], true: Sizes
     ) -> list[Any]:
         """The outputs of the call."""
         relations, axes = zip(*(self.ends[name] for name in names), strict=True)

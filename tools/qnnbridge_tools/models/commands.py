@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -39,7 +39,7 @@ from qnnbridge_tools.options import (
 )
 
 if TYPE_CHECKING:
-    pass
+    from qnnbridge_tools.models.verify.result import Verification
 
 R = TypeVar("R")
 
@@ -345,6 +345,7 @@ def verify(
     inputs: Inputs = None,
     shapes: Shapes = None,
     dims: Dims = None,
+    buckets: Buckets = None,
     constants: Constants = None,
     extreme: Extreme = True,
     strict: Annotated[
@@ -374,20 +375,34 @@ def verify(
         from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
 
         how = VerifyOptions(seed, extreme, strict, bisect, bisect_timeout, timeout, host_python, resume)
-        sizes = arguments.read_shapes(shapes or ()), arguments.read_dimensions(dims or ())
-        copy = sized_model(model, *sizes, arguments.read_constants(constants or ()))
-        with ShownProgress() as progress, copy as (sized, left):
-            result = verify_model(
-                sized,
-                soc_model=soc_model,
-                inputs=inputs or (),
-                dims=left,
-                provider_options=arguments.read_provider_options(provider_options or ()),
-                how=how,
-                on_progress=progress,
-                on_rows=None if as_json else PrintedRows,
-            )
-        result = dataclasses.replace(result, source=model)
-        _tell(result, document, lambda told: print_result(told, rows_are_printed=True), as_json=as_json)
-        if result.verdict != "agrees":
+
+        def verified(bucket: Mapping[str, int]) -> Verification:
+            named = [*(dims or ()), *(f"{name}={size}" for name, size in bucket.items())]
+            sizes = arguments.read_shapes(shapes or ()), arguments.read_dimensions(named)
+            copy = sized_model(model, *sizes, arguments.read_constants(constants or ()))
+            with ShownProgress() as progress, copy as (sized, left):
+                result = verify_model(
+                    sized,
+                    soc_model=soc_model,
+                    inputs=inputs or (),
+                    dims=left,
+                    provider_options=arguments.read_provider_options(provider_options or ()),
+                    how=how,
+                    on_progress=progress,
+                    on_rows=None if as_json else PrintedRows,
+                )
+            result = dataclasses.replace(result, source=model)
+            if not (bucket and as_json):
+                _tell(result, document, lambda told: print_result(told, rows_are_printed=True), as_json=as_json)
+            return result
+
+        if buckets:
+            from qnnbridge_tools.models.verify import several_sizes
+
+            found = several_sizes.verify_buckets(arguments.read_buckets(buckets), verified)
+            _tell(found, several_sizes.document, several_sizes.print_buckets, as_json=as_json)
+            agrees = found.agrees
+        else:
+            agrees = verified({}).verdict == "agrees"
+        if not agrees:
             raise typer.Exit(reporting.EXIT_FAILED)

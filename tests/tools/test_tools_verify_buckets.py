@@ -1,0 +1,54 @@
+"""`qnnbridge verify --buckets`: a verdict for each size, and combinations that the model rules out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime_qnn")
+
+from qnnbridge_tools.cli import app
+
+pytestmark = pytest.mark.simulator
+
+
+def pair_model(folder: Path) -> Path:
+    """Sigmoid(a + b), where both must be equally long though their names differ; and a border that QNN gets wrong."""
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["s"]),
+        helper.make_node("Sigmoid", ["s"], ["y"]),
+        helper.make_node("Pad", ["s", "p"], ["z"], mode="edge"),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, dim]) for name, dim in ("an", "bm")]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, None]) for name in "yz"]
+    pads = numpy_helper.from_array(np.asarray([0, 0, 3, 0, 0, 3], np.int64), "p")
+    graph = helper.make_graph(nodes, "pair", inputs, outputs, [pads])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, folder / "pair.onnx")
+    return folder / "pair.onnx"
+
+
+def test_each_size_has_its_verdict_and_others_are_left_out(tmp_path: Path) -> None:
+    path = pair_model(tmp_path)
+    command = ["verify", str(path), "--soc-model", "60", "--no-extreme", "--no-bisect", "--no-resume"]
+    done = CliRunner().invoke(app, [*command, "--buckets", "n=16,20", "--buckets", "m=16,20", "--json"])
+    assert done.exit_code == 1, done.output
+    told = json.loads(done.stdout)
+    assert [one["sizes"] for one in told["buckets"]] == [{"n": 16, "m": 16}, {"n": 20, "m": 20}]
+    assert {one["verdict"] for one in told["buckets"]} == {"differs"}
+    assert [one["sizes"] for one in told["ruled_out"]] == [{"n": 16, "m": 20}, {"n": 20, "m": 16}]
+    assert told["agrees"] is False
+
+
+def test_a_model_that_takes_none_of_the_sizes_is_refused(tmp_path: Path) -> None:
+    path = pair_model(tmp_path)
+    done = CliRunner().invoke(app, ["verify", str(path), "--no-resume", "--buckets", "n=16", "--buckets", "m=20"])
+    assert done.exit_code != 0
+    assert "Traceback" not in done.output
