@@ -30,6 +30,7 @@ from tests.quantize_truth import recipe
 from tests.quantize_truth.cases import CASES, PACKAGED, SAMPLES, TruthCase, found
 
 CHIP = "60"
+WHERE = ("cpu", "qnn")
 HELD = 10
 TARGET_DB = 40.0
 WAYS = ("recipe 16", "default", "mixed", "recipe 8", "8 bits", "8 bits mixed")
@@ -74,7 +75,7 @@ def on_qnn(path: Path, samples: list[dict[str, Any]], host: Host) -> list[list[A
 
 def measured(path: Path, samples: list[dict[str, Any]], expected: list[list[Any]], host: Host) -> dict[str, Any]:
     told: dict[str, Any] = {"kilobytes": round(path.stat().st_size / 1000)}
-    for where in ("cpu", "qnn"):
+    for where in WHERE:
         try:
             results = on_cpu(path, samples) if where == "cpu" else on_qnn(path, samples, host)
             told[where] = snr(expected, results)
@@ -112,6 +113,7 @@ def row(case: TruthCase, source: Path | None, folder: Path, host: Host, ways: li
         if way.startswith("recipe"):
             error = recipe.quantize(fixed, target, samples[:-HELD], int(way.split()[1]))
             one = {"error": error} if error else measured(target, checked, expected, host)
+            one["float weights"] = not error and recipe.leaves_weights_float(target)
         else:
             qnn = QnnHostOptions({"soc_model": CHIP}, timeout_s=300)
             options = QuantizeOptions((calibration,), held_out=HELD // 2, settings=SETTINGS[way], qnn=qnn)
@@ -136,10 +138,10 @@ def shown(value: Any) -> str:
         return "-"
     if value.get("error"):
         return "all float" if value.get("all float") else "fails"
-    return " / ".join(
-        "fails" if value.get(w) is None else "exact" if value[w] >= 199 else f"{value[w]:.1f}"
-        for w in ("cpu", "qnn")
-    )
+    figures = [
+        "fails" if value.get(w) is None else "exact" if value[w] >= 199 else f"{value[w]:.1f}" for w in WHERE
+    ]
+    return " / ".join(figures) + (" (float weights)" if value.get("float weights") else "")
 
 
 def main() -> int:

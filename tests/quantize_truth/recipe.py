@@ -35,3 +35,12 @@ def quantize(model: Path, target: Path, samples: list[dict[str, Any]], bits: int
     finally:
         logging.disable(logging.NOTSET)
     return ""
+
+
+def leaves_weights_float(model: Path) -> bool:
+    """The recipe does not quantise weights that come out of Constant nodes."""
+    import onnx
+
+    graph = onnx.load(str(model)).graph
+    small = {onnx.TensorProto.UINT8, onnx.TensorProto.INT8}
+    return not any(tensor.data_type in small and len(tensor.dims) > 1 for tensor in graph.initializer)

@@ -174,6 +174,32 @@ def test_branches_of_unlike_magnitude_are_quantised_apart(detector: tuple[Path, 
     assert [value.name for value in graph.output] == ["output0"], "the interface stays"
 
 
+def test_columns_of_unlike_magnitude_that_nothing_joins_are_computed_in_float(tmp_path: Path) -> None:
+    """One MatMul gives pixels and scores: 8 bits for all of its weights leave nothing of those of the scores."""
+    node = onnx.helper.make_node
+    weights = np.random.default_rng(1).standard_normal((16, 12)).astype(np.float32) / 4
+    weights[:, :4] *= 300
+    made = models.model(
+        [
+            node("MatMul", ["x", "v"], ["t"], name="body"),
+            node("MatMul", ["t", "w"], ["m"], name="head"),
+            node("Relu", ["m"], ["y"], name="relu"),
+        ],
+        [models.value("x", [1, 40, 16])],
+        [models.value("y", [1, 40, 12])],
+        [models.weights("v", 16, 16), models.constant("w", weights)],
+    )
+    source = models.saved(made, tmp_path / "m.onnx")
+    samples = models.samples_for(source, {}, 6, tmp_path / "samples")
+    mixed = models.quantize(source, tmp_path / "q.onnx", samples)
+    plain = models.quantize(source, tmp_path / "p.onnx", samples, split_outputs=False)
+    assert mixed.precision.float_nodes == {"head", "relu"}
+    assert not plain.precision.float_nodes
+    assert plain.verdict == "useless"
+    assert mixed.snr_db is not None
+    assert mixed.snr_db > 25
+
+
 def test_a_useless_result_ends_with_exit_code_1(detector: tuple[Path, Path], tmp_path: Path) -> None:
     source, samples = detector
     given = [

@@ -27,6 +27,8 @@ _MOVES = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten",
 # Branches whose magnitudes differ by this factor are quantised apart: 3 bits less for the smaller one.
 UNLIKE = 8.0
 _SHOWN = 3
+# So far the weights of an output are looked for.
+_MOST_MAKERS = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,6 +158,21 @@ def _follow(
     branches.update(deeper)
     branches.update({name: size or 0.0 for name, size in sizes.items() if name not in through})
     return True
+
+
+def made_by(index: GraphIndex, output: str) -> list[str]:
+    """The nodes from the last weights to an output: a MatMul has one scale for the weights of all columns."""
+    found: list[str] = []
+    name: str | None = output
+    while name is not None and len(found) < _MOST_MAKERS:
+        node = index.maker.get(name)
+        if node is None:
+            break
+        found.append(node.name)
+        if node.op_type in WEIGHTED_OPS:
+            break
+        name = next((one for one in node.input if one in index.maker), None)
+    return found
 
 
 def column_groups(index: GraphIndex, joined: Sequence[JoinedOutput], sample: Feeds) -> dict[str, list[ColumnGroup]]:

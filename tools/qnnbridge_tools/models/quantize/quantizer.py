@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.numerics.sampling import Feeds
@@ -23,7 +25,7 @@ from qnnbridge_tools.models.quantize.samples import SampleSets, gather, shapes_i
 from qnnbridge_tools.models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_tools.models.quantize.settings import QuantizeOptions, QuantizeSettings, ResolvedSettings
 from qnnbridge_tools.models.shared import progress
-from qnnbridge_tools.models.shared.accuracy import ColumnGroups, measure
+from qnnbridge_tools.models.shared.accuracy import ColumnGroups, columns_of_scales, measure
 from qnnbridge_tools.models.shared.progress import OnProgress
 
 COMMAND = "qnnbridge quantize"
@@ -163,6 +165,13 @@ class _Work:
                     f'output "{one.output}" joins branches of {low:.3g} to {high:.3g}: quantised apart, and joined '
                     f"in float ({len(one.tail)} nodes)"
                 )
+            for name in self._mixed_outputs(groups):
+                nodes = precision.made_by(index, name)
+                start = start.joined(Precision(frozenset(nodes)))
+                changes.append(
+                    f'output "{name}" has columns of unlike magnitudes that no Concat joins: computed in float '
+                    f"({len(nodes)} nodes)"
+                )
         if self.wished.target_snr is None and not self.wished.layer_report:
             return _Chosen(FoundPrecision(start), groups, tuple(changes))
         tried, expected = self._tried()
@@ -182,6 +191,17 @@ class _Work:
             return _Chosen(FoundPrecision(start, search.layer_report(trial, start)), groups, tuple(changes))
         found = search.reach(trial, start, self.wished.target_snr, self.wished.search_timeout_s)
         return _Chosen(found, groups, tuple(changes))
+
+    def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
+        """Outputs with pixels and scores in their columns, that no Concat joins."""
+        stacks = {name: [np.asarray(one[n]) for one in self.expected] for n, name in enumerate(self.names)}
+        return [
+            name
+            for name, values in stacks.items()
+            if name not in groups
+            and len({value.shape for value in values}) == 1
+            and columns_of_scales(np.stack(values))
+        ]
 
     def _tried(self) -> tuple[list[Feeds], list[list[Any]]]:
         """What the search is judged by: the held-out samples, and some that calibrate where those are few.
