@@ -18,6 +18,12 @@ def _adapter_format() -> ObjectKind:
     return ADAPTER_FORMAT
 
 
+def _build_tools() -> ObjectKind:
+    from qnnbridge_host.engine.build_tools import BUILD_TOOLS
+
+    return BUILD_TOOLS
+
+
 def _model_compiler() -> ObjectKind:
     from qnnbridge_host.engine.model_compiler import MODEL_COMPILER
 
@@ -62,6 +68,7 @@ def _sync_stream() -> ObjectKind:
 
 KINDS: Final[Mapping[str, Callable[[], ObjectKind]]] = {
     "AdapterFormat": _adapter_format,
+    "BuildTools": _build_tools,
     "ModelCompiler": _model_compiler,
     "ModelPackage": _model_package,
     "ModelPackageContext": _model_package_context,

@@ -35,18 +35,6 @@ REFUSED = {
     "set_global_thread_pool_sizes": "only before ONNX Runtime's first use in a process",
     "SessionObjectInitializer": "a pointer into ONNX Runtime's memory",
     "get_session_initializer": "a pointer into ONNX Runtime's memory",
-    "KernelDef": "a tool of ONNX Runtime's build",
-    "OpSchema": "a tool of ONNX Runtime's build",
-    "get_all_operator_schema": "a tool of ONNX Runtime's build",
-    "get_all_opkernel_def": "a tool of ONNX Runtime's build",
-    "get_registered_ep_kernel_defs": "a tool of ONNX Runtime's build",
-    "pack_fp4_weights_for_cuda_moe_gemm": "for CUDA, which the host lacks",
-    "quantize_matmul_2bits": "a tool of ONNX Runtime's build",
-    "quantize_matmul_4bits": "a tool of ONNX Runtime's build",
-    "quantize_matmul_8bits": "a tool of ONNX Runtime's build",
-    "quantize_matmul_bnb4": "a tool of ONNX Runtime's build",
-    "quantize_qdq_matmul_2bits": "a tool of ONNX Runtime's build",
-    "quantize_qdq_matmul_4bits": "a tool of ONNX Runtime's build",
 }
 
 # Works, and not in every respect as in one process.
@@ -66,6 +54,7 @@ DIFFERS = {
     "OrtMemoryInfo": "describes; no memory can be allocated with it",
     "ModelCompiler": "compiles for QNN in a process of its own; with other providers, functions of the application, or "
     "initializers in a file, by ONNX Runtime's own compiler there",
+    "OpSchema": "its enumerations go by name",
     "OrtValueVector": "in this process's memory",
     "ModelCompiler.set_ep_context_data_write_func": "also for QNN, which takes no function itself",
     "ModelCompiler.compile_to_bytes": "needs embed_compiled_data_into_model=True or set_ep_context_binary_information",

@@ -235,7 +235,31 @@ tell("pieces", lambda: operators(b"".join(pieces)))
 print(sorted(os.listdir(".")))
 """
 
-PROGRAMS = {"inner": INNER, "files in memory": FILES_IN_MEMORY, "config": CONFIG, "compiler": COMPILER}
+TOOLS = """
+schemas, kernels = C.get_all_operator_schema(), C.get_all_opkernel_def()
+tell("schemas", lambda: sorted((one.domain, one.name, one.since_version, one.min_input, one.max_output, one.doc) for one in schemas))
+conv = next(one for one in schemas if (one.name, one.domain) == ("Conv", ""))
+tell("inputs", lambda: [(one.name, one.typeStr, one.types == {"tensor(float)"}, one.isHomogeneous) for one in conv.inputs])
+tell("attributes", lambda: sorted((name, one.required, one.description) for name, one in conv.attributes.items()))
+tell("types", lambda: [(one.type_param_str, one.allowed_type_strs) for one in conv.type_constraints])
+tell("kernels", lambda: sorted((one.provider, one.op_name, one.domain, one.version_range, sorted(one.type_constraints)) for one in kernels if one.provider == "CPUExecutionProvider"))
+weights = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+for bits, blob in ((4, 16), (8, 32), (2, 8)):
+    packed = np.zeros((8, 2, blob), np.uint8)
+    scales, zeros = np.zeros((8, 2), np.float32), np.zeros((8, max(1, 2 * bits // 8)), np.uint8)
+    quantize = getattr(C, f"quantize_matmul_{bits}bits")
+    tell(bits, lambda: quantize(packed, weights, scales, zeros, 32, 8, 64, False))
+    print(packed.tobytes().hex(), scales.tobytes().hex(), zeros.tobytes().hex())
+tell("nonsense", lambda: C.quantize_matmul_4bits(1, 2))
+"""
+
+PROGRAMS = {
+    "tools": TOOLS,
+    "inner": INNER,
+    "files in memory": FILES_IN_MEMORY,
+    "config": CONFIG,
+    "compiler": COMPILER,
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

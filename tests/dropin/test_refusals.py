@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,13 +25,8 @@ ATTEMPTS: dict[str, Callable[[], Any]] = {
     ),
     "SessionOptions.set_load_cancellation_flag": lambda: ort.SessionOptions().set_load_cancellation_flag(True),
     "set_global_thread_pool_sizes": lambda: ort.set_global_thread_pool_sizes(1, 1),
-    **{
-        name: functools.partial(lambda name: getattr(bindings, name)(), name)
-        for name in REFUSED
-        if name.startswith(("get_all_op", "get_reg", "get_session_init", "pack_", "quantize_", "SessionObject"))
-    },
-    "KernelDef": lambda: bindings.opkernel.KernelDef(),
-    "OpSchema": lambda: bindings.schemadef.OpSchema(),
+    "SessionObjectInitializer": lambda: bindings.SessionObjectInitializer(),
+    "get_session_initializer": lambda: bindings.get_session_initializer(),
 }
 
 
