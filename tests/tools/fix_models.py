@@ -8,7 +8,7 @@ from typing import Any
 import model_work_models as models
 import numpy as np
 from onnx import TensorProto, helper
-from tests.sweep.cases import Case, float_model
+from tests.sweep.cases import Case, SweepNode, SweepTensor, float_model, quantised_model
 
 from qnnbridge_host.model.known_wrong import table
 
@@ -240,6 +240,34 @@ def branch_by_rank() -> Any:
     )
 
 
+# Smallest and largest value of x, and of each result of a Gelu of five operators.
+GELU_RANGES = {"x": (-4, 4), "y0": (-2.83, 2.83), "y1": (-1, 1), "y2": (0, 2), "y3": (-0.34, 8), "y4": (-0.17, 4)}
+
+
+def gelu_case(*, half_first: bool = False, form: str = "qdq8", behind: str = "") -> Case:
+    """A Gelu of five operators; half_first: x is halved before; behind: an operator in front of it."""
+    shape = (1, 16, 64)
+    tensors = {
+        "x": SweepTensor(shape, "float", ["uniform", -4, 4]),
+        "root": SweepTensor((), "float", [2**0.5], True),
+        "one": SweepTensor((), "float", [1.0], True),
+        "half": SweepTensor((), "float", [0.5], True),
+    }
+    x, nodes = "x", []
+    if behind:
+        tensors["b"] = SweepTensor((64, 64) if behind == "MatMul" else (64,), "float", "fan", True)
+        nodes, x = [SweepNode(behind, ("x", "b"))], "y0"
+    number = len(nodes)
+    nodes += [
+        SweepNode("Div", (x, "root")),
+        SweepNode("Erf", (f"y{number}",)),
+        SweepNode("Add", (f"y{number + 1}", "one")),
+        SweepNode("Mul", (x, "half" if half_first else f"y{number + 2}")),
+        SweepNode("Mul", (f"y{number + 3}", f"y{number + 2}" if half_first else "half")),
+    ]
+    return Case(tensors, tuple(nodes), form=form)
+
+
 # What it is -> the rewrite that is about it, and the model.
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "weights that are inputs": ("weights-as-inputs", models.weights_as_inputs),
@@ -269,6 +297,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     },
     "ReduceL1 of opset 18": ("missing-operators", lambda: missing("ReduceL1", 18)),
     "ReduceSumSquare of opset 11": ("missing-operators", lambda: missing("ReduceSumSquare", 11)),
+    "quantised Gelu": ("gelu", lambda: quantised_model(gelu_case(), GELU_RANGES)),
     "Erf alone": ("erf", lambda: erf(in_gelu=False)),
     "windows": ("rank", windows),
     "scattered transpose": ("rank", scattered_transpose),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fix_models
 import onnx
 import pytest
 from tests.sweep.cases import Case, float_model
@@ -67,6 +68,29 @@ def test_a_rewrite_is_right_on_qnn_for_shapes_of_a_seed(family: str, row: str, w
     for case in mine[:3]:
         result = worker.run(case, ROWS[row].rewrite)
         assert result["status"] == "right", (case, result)
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+@pytest.mark.parametrize("form", ["qdq8", "qdq16"])
+@pytest.mark.parametrize("half_first", [False, True])
+@pytest.mark.parametrize("behind", ["", "Add", "MatMul"])
+def test_a_quantised_gelu_runs_whole_on_qnn(behind: str, half_first: bool, form: str, worker: Worker) -> None:
+    case = fix_models.gelu_case(half_first=half_first, form=form, behind=behind)
+    result = worker.run(case, "gelu")
+    assert result["status"] == "right", result
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+def test_a_quantised_gelu_of_five_operators_is_refused_by_qnn(worker: Worker) -> None:
+    assert worker.run(fix_models.gelu_case(behind="Add"))["status"] == "refused"
+
+
+def test_a_gelu_in_floats_is_left_to_onnxruntime(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(float_model(fix_models.gelu_case()), str(path))
+    assert fix_model(path, tmp_path / "o.onnx", only=["gelu"]).steps == ()
 
 
 @pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))

@@ -29,7 +29,7 @@ CODE: Final = "known-wrong"
 _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
 _SHOWN: Final = 3
 _SIMULATED_ARCH: Final = 68
-_FIRST_HALF_FLOAT_ARCH: Final = 73
+_FIRST_HALF_FLOAT_ARCH: Final = 69
 _QUANTISED: Final = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
 
 
