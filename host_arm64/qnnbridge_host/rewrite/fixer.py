@@ -38,6 +38,8 @@ class RewriteRun:
         self._candidate = candidate
         self._seed = seed
         self._tolerance = tolerance_of(model, graphs.count_ops(model))
+        # What the rewrites that were kept may change.
+        self._allowed = 0.0
         self._reference: Reference | None = None
         self._broken = ""
         # As it was after the last rewrite that was kept, and as it is being tried.
@@ -83,7 +85,7 @@ class RewriteRun:
         if not changes:
             return None
         try:
-            checked = self._checked()
+            checked = self._checked(max(self._allowed, rewrite.tolerance))
         except OrtError as error:
             if sizing or self._broken:
                 # Fixed sizes may make a branch impossible that is never taken; a later rewrite removes it.
@@ -96,6 +98,7 @@ class RewriteRun:
         self._broken = ""
         if checked is None or checked.agrees:
             self._kept = self._now
+            self._allowed = max(self._allowed, rewrite.tolerance)
             return RewriteStep(rewrite.name, changes, checked)
         if sizing:
             raise ModelError(
@@ -117,7 +120,7 @@ class RewriteRun:
         self.model = restored
         return dataclasses.replace(step, kept=False)
 
-    def _checked(self) -> ModelCheck | None:
+    def _checked(self, allowed: float) -> ModelCheck | None:
         if self._seed is None:
             return None
         if self._reference is None:
@@ -133,7 +136,7 @@ class RewriteRun:
         self._now = self.model.SerializeToString()
         self._candidate.write_bytes(self._now)
         return self._reference.check(
-            lambda: cpu.open_session(self._candidate, "the rewritten model", cpu.silent_options())
+            lambda: cpu.open_session(self._candidate, "the rewritten model", cpu.silent_options()), allowed
         )
 
 

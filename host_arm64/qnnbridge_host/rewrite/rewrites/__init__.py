@@ -20,11 +20,15 @@ FIXED_SHAPES: Final = "fixed-shapes"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One rewrite: its name on the command line, what it does, and the function."""
+    """One rewrite: its name on the command line, what it does, and the function.
+
+    tolerance: relative difference that it may make, where it leaves out roundings of a quantised model.
+    """
 
     name: str
     summary: str
     apply: Callable[[Editor], list[str]]
+    tolerance: float = 0.0
 
 
 REWRITES: Final = (
@@ -99,7 +103,7 @@ REWRITES: Final = (
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", known_wrong.resize_by_gather),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", known_wrong.zero_instead_of_softmax),
     Rewrite("rms-rank", "RMSNormalization of four dimensions becomes one of three", known_wrong.normalise_in_three),
-    Rewrite("gelu", "the operators of a Gelu in a quantised model become one Gelu", gelu.fuse_quantised_gelu),
+    Rewrite("gelu", "the operators of a Gelu in a quantised model become one Gelu", gelu.fuse_quantised_gelu, 0.1),
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
     Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
     Rewrite(
