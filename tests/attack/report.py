@@ -17,6 +17,8 @@ class Report:
     name: str
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     findings: list[str] = dataclasses.field(default_factory=list)
+    # Further lines: a table, say.
+    rows: list[str] = dataclasses.field(default_factory=list)
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def count(self, what: str, times: int = 1) -> None:
@@ -38,5 +40,6 @@ class Report:
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
         lines = [f"{self.name}: {counts}; {len(self.findings)} findings"]
+        lines += self.rows
         lines += [f"  {finding}" for finding in self.findings[:MAX_SHOWN]]
         return "\n".join(lines)

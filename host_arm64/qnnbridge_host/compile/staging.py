@@ -15,11 +15,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.compile.jobs import CompilerInput
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import SessionSpec
 
-PREFIX = "qnnbridge-compile-"
 STAGED_STEM = "qnnbridge_staged_model"
 
 
@@ -51,11 +51,11 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str) -> Iterator[StagingD
     """The folders for `jobs` whose results belong in `folder`. Raises the `OSError` of a failed copy."""
     specs = tuple(job.spec for job in jobs)
     staged = [job.source.path is not None and not job.source.path.isascii() for job in jobs]
-    place = _ascii_folder() if any(staged) or not folder.isascii() else None
-    if place is None:
+    parent = _ascii_place() if any(staged) or not folder.isascii() else None
+    if parent is None:
         yield StagingDir(folder, specs)
         return
-    try:
+    with work_folder("compile", parent) as place:
         out = folder
         if not folder.isascii():
             out = os.path.join(place, "out")
@@ -73,21 +73,13 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str) -> Iterator[StagingD
         if out != folder:
             for name in sorted(os.listdir(out)):
                 shutil.move(os.path.join(out, name), os.path.join(folder, name))
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
-def _ascii_folder() -> str | None:
-    """A new folder with an ASCII path, ``None`` if every candidate fails."""
+def _ascii_place() -> str | None:
+    """A folder with an ASCII path to make another one in, ``None`` if no candidate can be written to."""
     candidates = [tempfile.gettempdir()]
     candidates += [os.environ[name] for name in ("PUBLIC", "ProgramData") if os.environ.get(name)]
-    for candidate in candidates:
-        if candidate.isascii():
-            try:
-                return tempfile.mkdtemp(prefix=PREFIX, dir=candidate)
-            except OSError:
-                continue
-    return None
+    return next((one for one in candidates if one.isascii() and os.access(one, os.W_OK)), None)
 
 
 def _stage(job: CompilerInput, folder: str, index: int) -> str | None:

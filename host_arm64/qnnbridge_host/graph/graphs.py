@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from qnnbridge_host.graph.bounds import check_functions, computes_many_sizes
 from qnnbridge_host.graph.files import TOO_LARGE_FOR_ONE_MESSAGE, inside_folder
 from qnnbridge_protocol.errors import InvalidProtobuf
 
@@ -48,11 +49,14 @@ SMALL_BYTES = 1 << 12
 
 
 def load(path: Path, *, weights: bool = False) -> Any:
-    """The `ModelProto` of a file, without the tensors that are in other files unless `weights`."""
+    """The `ModelProto` of a file, without the tensors that are in other files unless `weights`.
+
+    Raises `InvalidProtobuf`, and `InvalidGraph` for functions without an end.
+    """
     import onnx
 
     try:
-        return onnx.load_model(str(path), load_external_data=weights)
+        model = onnx.load_model(str(path), load_external_data=weights)
     except (OSError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - protobuf's DecodeError, and onnx's own for missing or unsafe files
@@ -62,6 +66,8 @@ def load(path: Path, *, weights: bool = False) -> Any:
             fix="Check that all files of the model are there and complete.",
             details={"path": str(path)},
         ) from None
+    check_functions(model)
+    return model
 
 
 def load_weights(model: Any, folder: Path) -> None:
@@ -306,7 +312,7 @@ def infer(model: Any) -> Any:
     from onnx import shape_inference
 
     light = without_weights(model, plain=True)
-    for data_prop in (True, False):
+    for data_prop in (False,) if computes_many_sizes(light) else (True, False):
         try:
             return shape_inference.infer_shapes(light, strict_mode=False, data_prop=data_prop)
         except Exception:  # noqa: BLE001, S112 - raises whatever its C++ does; what is declared still counts

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, ModelError, OptionError
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
@@ -74,7 +74,7 @@ def fixed_source(
         made = _kept(source, wanted, settings, rewrite, order)
         found = ModelSource.open(made.path, os.curdir)
         return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
-    with tempfile.TemporaryDirectory(prefix="qnnbridge-fix-") as work:
+    with work_folder("fix") as work:
         made = rewrite(Path(work))
         if len(os.listdir(work)) > 1:
             raise OptionError(
@@ -134,7 +134,7 @@ def _rewritten(
     from qnnbridge_host.cache.fixed_models import FixedModel
     from qnnbridge_host.compile.worker import Worker
 
-    with tempfile.TemporaryDirectory(prefix="qnnbridge-fix-") as work:
+    with work_folder("fix") as work:
         path = source.path
         if path is None:
             from qnnbridge_host.graph.files import link_files

@@ -6,6 +6,7 @@ since QNN needs its pairs of Quantize and Dequantize. Tensors without elements a
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ _NEVER = frozenset(
         *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"),
         "Dropout",
     }
+)
+# Operators whose results can be of any size, whatever the size of what they take: computed only if it is known.
+_GROWING = frozenset(
+    {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot", "Resize", "Upsample", "EyeLike"}
 )
 # Each makes more shapes known; real models need two or three.
 _ROUNDS = 20
@@ -92,13 +97,17 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
 def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:
     if node.domain not in graphs.ONNX_DOMAINS:
         return False
+    # The cheap question first: most nodes take something that is not constant.
+    if not all(not name or name in made or _small(editor, name) for name in node.input):
+        return False
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
         return False
     for name in node.output:
         shape = editor.shape(name) if name else ()
-        if shape is not None and int(np.prod(shape, dtype=np.int64)) > OUTPUT_LIMIT:
+        # Not numpy's product: that of a hostile shape overflows.
+        if shape is not None and math.prod(shape) > OUTPUT_LIMIT:
             return False
-    return all(not name or name in made or _small(editor, name) for name in node.input)
+    return node.op_type not in _GROWING or all(not name or editor.shape(name) is not None for name in node.output)
 
 
 def _small(editor: Editor, name: str) -> bool:

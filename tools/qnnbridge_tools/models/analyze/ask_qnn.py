@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph.files import link_files
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphView
@@ -49,7 +49,7 @@ def ask(
     """
     from qnnbridge import Host
 
-    with tempfile.TemporaryDirectory(prefix="qnnbridge-analyze-") as folder:
+    with work_folder("analyze") as folder:
         copy = _named_copy(model, path, external_files, Path(folder))
         with Host(python=host_python) as host:
             info = host.info

@@ -55,7 +55,7 @@ class GraphTensor:
         return self.shape is not None and 0 in self.shape
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class GraphNode:
     """One node of the main graph.
 
@@ -78,11 +78,12 @@ class GraphNode:
     def label(self) -> str:
         return self.name or (self.made[0].name if self.made else f"#{self.index}")
 
-    @property
+    # Kept: the rules ask dozens of times for each node.
+    @functools.cached_property
     def given(self) -> tuple[GraphTensor, ...]:
         return tuple(tensor for tensor in self.inputs if tensor is not None)
 
-    @property
+    @functools.cached_property
     def made(self) -> tuple[GraphTensor, ...]:
         return tuple(tensor for tensor in self.outputs if tensor is not None)
 
@@ -191,6 +192,7 @@ def _constants(graph: Any) -> Iterator[Any]:
     yield from filter(None, map(graphs.constant_tensor, graph.node))
 
 
+@functools.cache
 def _type_name(element: int) -> str:
     return ElementType(element).text if element in _ELEMENTS else ""
 

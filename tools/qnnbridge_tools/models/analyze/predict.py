@@ -230,11 +230,12 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         for tensor in light.graph.initializer:
             del tensor.external_data[:]
     fold(Editor(light, folder or Path()), _NOT_COMPUTED)
-    left = view_of(light)
+    types = graphs.types_of(light)
+    left = view_of(light, types)
     verdicts = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
     return Prediction(
         tuple(verdicts.get(index, _COMPUTED) for index in range(len(model.graph.node))),
-        view_of(model, graphs.types_of(light)),
+        view_of(model, types),
         tuple(dict.fromkeys(tensor.name for node in left.nodes for tensor in rules.empty_tensors(node))),
         not left.inputs,
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.compile.compare import precision_of_operators
 from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
@@ -125,7 +125,7 @@ def verify_model(
     sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
     options = {**(provider_options or {}), **({"soc_model": soc_model} if soc_model else {})}
-    with tempfile.TemporaryDirectory(prefix="qnnbridge-verify-") as folder:
+    with work_folder("verify") as folder:
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
         known = _known_of(path, sizes, soc_model)

@@ -1,0 +1,104 @@
+"""Bounds on what a small model file may ask for: bodies that are written out, and sizes that are computed.
+
+A model of a kilobyte can have functions that call each other twice, forty deep, or constants of terabytes. Here
+everything takes time in proportion to the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qnnbridge_protocol.errors import InvalidGraph
+
+# Nodes of a model with the bodies of its functions in the place of their calls. The largest real ones have 50,000.
+MAX_NODES: Final = 1_000_000
+# Elements of a tensor of sizes (or of positions), as far as sizes are computed for shapes.
+MAX_SIZES: Final = 1 << 16
+
+
+def check_functions(model: Any) -> None:
+    """Raises `InvalidGraph` for a model whose functions call themselves, or are too many nodes when written out."""
+    if not model.functions:
+        return
+    bodies = {(one.domain, one.name): one.node for one in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    total = _count(model.graph.node, bodies, sizes, ())
+    if total > MAX_NODES:
+        raise InvalidGraph(
+            f"The model's functions are more than {MAX_NODES:,} nodes when they are written out.",
+            cause=f"They call each other: {len(model.functions)} functions stand for {_about(total)} nodes.",
+            fix="Export the model without functions, or with fewer calls from one to the other.",
+        )
+
+
+def _count(
+    nodes: Any,
+    bodies: Mapping[tuple[str, str], Any],
+    sizes: dict[tuple[str, str], int],
+    inside: tuple[tuple[str, str], ...],
+) -> int:
+    total = 0
+    for node in nodes:
+        total += 1
+        for attribute in node.attribute:
+            for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                total += _count(graph.node, bodies, sizes, inside)
+        called = node.domain, node.op_type
+        body = bodies.get(called)
+        if body is None:
+            continue
+        if called in inside:
+            raise InvalidGraph(
+                f"The function {node.op_type} of the model calls itself.",
+                cause="ONNX has no recursion: such a body has no end.",
+                fix="Export the model again; a Loop can repeat a body.",
+            )
+        if called not in sizes:
+            sizes[called] = _count(body, bodies, sizes, (*inside, called))
+        total += sizes[called]
+    return total
+
+
+def _about(number: int) -> str:
+    return f"{number:,}" if number < 10**12 else f"10^{len(str(number)) - 1}"
+
+
+_AS_LARGE: Final = frozenset(("Identity", "Cast", "Unsqueeze", "Squeeze", "Add", "Sub", "Mul", "Reshape", "Slice"))
+
+
+def computes_many_sizes(model: Any) -> bool:
+    """Whether to compute tensors of sizes (onnx's data propagation) would make one with more than `MAX_SIZES`
+    elements: then shapes are inferred without it."""
+    operators = {node.op_type for node in model.graph.node}
+    if not operators & {"Concat", "Range"}:
+        return False
+    counts = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) < 2}
+    for node in model.graph.node:
+        if node.op_type == "Range":
+            # Its length is in the values; those of a mask or of positions are not needed for shapes.
+            if _range_length(node, model.graph) > MAX_SIZES:
+                return True
+        elif node.op_type == "Concat":
+            count = sum(counts.get(name, 1) for name in node.input)
+            if count > MAX_SIZES:
+                return True
+            counts.update(dict.fromkeys(node.output, count))
+        elif node.op_type in _AS_LARGE:
+            count = max((counts.get(name, 0) for name in node.input[:2]), default=0)
+            if count:
+                counts.update(dict.fromkeys(node.output, count))
+    return False
+
+
+def _range_length(node: Any, graph: Any) -> float:
+    from onnx import numpy_helper
+
+    wanted = set(node.input)
+    found = {tensor.name: tensor for tensor in graph.initializer if tensor.name in wanted}
+    try:
+        start, limit, delta = (float(numpy_helper.to_array(found[name]).item()) for name in node.input)
+    except (KeyError, ValueError, TypeError):
+        return 0.0
+    return abs((limit - start) / delta) if delta else 0.0

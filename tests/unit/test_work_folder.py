@@ -1,0 +1,84 @@
+"""Temporary folders are removed by their process, or by the next one of their kind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests import needs
+
+from qnnbridge_host.cache.work_folder import MARK, SETTLED_S, sweep, work_folder
+
+HOLDS_ONE = """
+import sys, time
+from qnnbridge_host.cache.work_folder import work_folder
+with work_folder("test", sys.argv[1]) as folder:
+    open(folder + "/weights", "w").close()
+    print("there", flush=True)
+    time.sleep(600)
+"""
+
+
+def age(folder: Path) -> None:
+    then = time.time() - SETTLED_S - 1
+    os.utime(folder, (then, then))
+
+
+def test_a_folder_is_removed_at_the_end(tmp_path: Path) -> None:
+    with work_folder("test", str(tmp_path)) as folder:
+        Path(folder, "a").write_text("b")
+        assert os.listdir(folder) == ["a"]
+        assert len(os.listdir(tmp_path)) == 1
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.process
+def test_the_folder_of_a_killed_process_is_swept_by_the_next_one_and_no_sooner(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLDS_ONE, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    (left,) = tmp_path.iterdir()
+    age(left)
+    assert sweep(str(tmp_path), "qnnbridge-test-") == 0, "its process lives"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with work_folder("other", str(tmp_path)):
+        assert left.exists(), "of another kind"
+    age(left)
+    with work_folder("test", str(tmp_path)) as folder:
+        assert not left.exists()
+        assert os.path.isdir(folder)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_young_folder_and_one_without_a_mark_stay(tmp_path: Path) -> None:
+    young, foreign = tmp_path / "qnnbridge-test-young", tmp_path / "qnnbridge-test-foreign"
+    for folder in (young, foreign):
+        folder.mkdir()
+    (young / MARK).touch()
+    age(foreign)
+    assert sweep(str(tmp_path), "qnnbridge-test-") == 0
+    assert sorted(os.listdir(tmp_path)) == [foreign.name, young.name]
+
+
+@needs.posix
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    """In a folder that all users share, another one may put links in the way."""
+    victim, shared = tmp_path / "victim", tmp_path / "shared"
+    victim.mkdir()
+    shared.mkdir()
+    (victim / MARK).touch()
+    age(victim)
+    (shared / "qnnbridge-test-link").symlink_to(victim)
+    inside = shared / "qnnbridge-test-mark"
+    inside.mkdir()
+    (inside / MARK).symlink_to(victim / MARK)
+    age(inside)
+    assert sweep(str(shared), "qnnbridge-test-") == 0
+    assert victim.exists()
+    assert inside.exists()
