@@ -243,7 +243,7 @@ def numbers_differ(label: str, report: NumbersReport) -> NumbersDiffer:
     worst = report.worst
     return NumbersDiffer(
         f"{label} computes other numbers on QNN than on the CPU.",
-        cause=f"Output {worst or report.reason}.",
+        cause=f"Output {worst or report.reason}." + (f" {report.cause}" if report.cause else ""),
         fix=f"Find the node with: qnnbridge verify {label}. Known faults are cured by fix=True, or by: "
         f"qnnbridge fix {label} -o fixed.onnx. verify=False accepts the numbers.",
         evidence=[str(one) for one in report.outputs[1:4]],

@@ -242,6 +242,9 @@ class ModelService:
         with ticking(lambda seconds: progress("rewriting", seconds)):
             return fixed_source(source, spec, settings, folder, order)
 
+    def known_faults(self, source: ModelSource, spec: SessionSpec) -> str:
+        return known_faults(source, spec, self._hello)
+
     # --- making a session ---
 
     def _make(

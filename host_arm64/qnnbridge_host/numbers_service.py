@@ -49,6 +49,9 @@ class WorkerOrders(Protocol):
     @property
     def host_info(self) -> HostInfo: ...
 
+    def known_faults(self, source: ModelSource, spec: SessionSpec) -> str:
+        """What is known against a model on QNN, in sentences."""
+
     def fixed(
         self,
         request: Request,
@@ -88,7 +91,8 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class _Comparison:
-    """A `model.verify` in the host's terms. results: of `outputs`, by the session."""
+    """A `model.verify` in the host's terms. results: of `outputs`, by the session. made_from: what the session was
+    made from, the model or its rewritten copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -99,6 +103,7 @@ class _Comparison:
     inputs: str
     verdicts: Verdicts | None
     key: str
+    made_from: tuple[ModelSource, SessionSpec]
 
 
 class NumbersService:
@@ -159,16 +164,19 @@ class NumbersService:
         deadline = deadline_of(question.budget_s)
         order = self._models.order(request, stop, source, deadline, question.budget_s)
         order = dataclasses.replace(order, patient=question.patient)
-        used, made_with = source.fingerprint, spec
+        used, made_with = source, spec
         if spec.fix is not None:
             # The copy is what runs on QNN; the original is what it is compared with.
             fixed = self._models.fixed(request, source, spec, settings, folder, order)
-            used, made_with = fixed.source.fingerprint, fixed.spec
+            used, made_with = fixed.source, fixed.spec
             feeds |= _constants(source, spec)
             spec = dataclasses.replace(spec, fix=None)
-        key = key_of(key_parts(used, made_with, initializers, self._models.host_info, hash_library))
+        key = key_of(key_parts(used.fingerprint, made_with, initializers, self._models.host_info, hash_library))
         verdicts = Verdicts(store.root) if store is not None else None
-        wanted = _Comparison(source, spec, initializers, outputs, feeds, results, question.of, verdicts, key)
+        made_from = (used, made_with)
+        wanted = _Comparison(
+            source, spec, initializers, outputs, feeds, results, question.of, verdicts, key, made_from
+        )
         return wanted, order
 
     def _verdict(self, wanted: _Comparison, order: WorkOrder, *, again: bool) -> NumbersReport:
@@ -190,6 +198,9 @@ class NumbersService:
                     when=time.time(),
                 )
             report = _compare(wanted, order)
+            if report.state == "differs":
+                # Of the copy, if one runs: a fault that was cured is no cause.
+                report = dataclasses.replace(report, cause=self._models.known_faults(*wanted.made_from))
         finally:
             self._turn.release()
         # Inputs that show nothing are no reason not to look at the next.

@@ -150,7 +150,8 @@ class NumbersReport(Record):
 
     state: "agrees"; "differs"; "unknown", it could not be shown, `reason` says why; "pending", it is not known
     yet; "off", it was not asked for. outputs: the worst first. inputs: on which it was compared. when: seconds
-    since 1970. kept: it was found before, with the same model, options, chip and versions.
+    since 1970. kept: it was found before, with the same model, options, chip and versions. cause: operators
+    that are known to be computed wrong, in words.
     """
 
     state: NumbersState
@@ -160,6 +161,7 @@ class NumbersReport(Record):
     seconds: float = 0.0
     when: float = 0.0
     kept: bool = False
+    cause: str = ""
 
     def __bool__(self) -> bool:
         return self.state == "agrees"
