@@ -68,13 +68,15 @@ def _generate(
     return made, longest
 
 
-def run(folder: Path, generations: int, kills: int, tokens: int, seed: int) -> KillReport:
-    """Generate with and without kills. Several kills may hit one generation."""
+def run(
+    folder: Path, generations: int, kills: int, tokens: int, seed: int, python: Path | None = None
+) -> KillReport:
+    """Generate with and without kills. Several kills may hit one generation. python: of the host."""
     rng = random.Random(seed)
     plan: dict[int, set[int]] = {}
     while sum(map(len, plan.values())) < kills:
         plan.setdefault(rng.randrange(generations), set()).add(rng.randrange(tokens))
-    with qnnbridge.Host() as host:
+    with qnnbridge.Host(python=python) as host:
         killer = Killer(host)
         model = genai.Model(folder, host=host)
         expected = [_generate(model, number, tokens, killer, set())[0] for number in range(generations)]
@@ -92,11 +94,19 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--sliding", type=Path, help="a host's Python with onnxruntime-genai 0.15.2, for that layout"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
-        for layout, qnn in (("dynamic", False), ("window", False), ("window", True)):
+        rows = [("dynamic", False), ("window", False), ("window", True)]
+        if arguments.sliding is not None:
+            rows = [("sliding", False), ("sliding", True)]
+        for layout, qnn in rows:
             folder = write_model(Path(root) / f"{layout}-{qnn}", layout, qnn=qnn)
-            told = run(folder, arguments.generations, arguments.kills, arguments.tokens, arguments.seed)
+            told = run(
+                folder, arguments.generations, arguments.kills, arguments.tokens, arguments.seed, arguments.sliding
+            )
             where = "simulator" if qnn else "CPU"
             print(
                 f"{layout}, {where}: {told.equal} of {told.generations} texts equal, {told.kills} kills, "

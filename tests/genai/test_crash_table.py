@@ -112,7 +112,7 @@ def test_several_sequences_from_a_pipeline(folders: Folders, host: qnnbridge.Hos
 def test_a_layout_that_this_genai_cannot_run(folders: Folders, host: qnnbridge.Host) -> None:
     with pytest.raises(GenerationUnsupported, match="cannot run sliding") as refused:
         genai.Model(folders("sliding"), host=host)
-    assert "0.16.0" in str(refused.value.fix)
+    assert "0.15.2" in str(refused.value.fix)
 
 
 @pytest.mark.parametrize("option", [{"backend_path": "libQnnNothing.so"}, {"backend_path": "libQnnCpu.so"}])

@@ -7,7 +7,7 @@ import sys
 from typing import Final, NamedTuple
 
 from qnnbridge_host.model.genai_folder import GenaiFolder
-from qnnbridge_host.model.genai_releases import NEWEST_SLIDING, OLDEST
+from qnnbridge_host.model.genai_releases import EVERY_LAYOUT, OLDEST
 from qnnbridge_protocol.errors import (
     BridgeError,
     GenerationError,
@@ -30,7 +30,7 @@ _RULES: Final = (
         r"[Ii]nvalid dimensions for input: past_|Unexpected input data type.*past_",
         GenerationUnsupported,
         "This release of onnxruntime-genai cannot run the model's KV cache.",
-        f"Install onnxruntime-genai=={NEWEST_SLIDING} in the host's Python; `qnnbridge versions` has the table.",
+        f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python; `qnnbridge versions` has the table.",
     ),
     _Rule(
         r"QNN execution provider is not supported|not compiled with QNN|Failed to load.*[Qq]nn",
@@ -83,12 +83,11 @@ def too_old(version: str) -> ProviderUnavailable:
     )
 
 
-def unsupported_layout(folder: GenaiFolder, version: str) -> GenerationUnsupported:
+def unsupported_layout(folder: GenaiFolder, version: str, reason: str) -> GenerationUnsupported:
     return GenerationUnsupported(
         f"onnxruntime-genai {version} cannot run {folder.label}.",
-        cause="The model's KV cache is one that genai slides (slide_key_value_cache); releases after "
-        f"{NEWEST_SLIDING} give its first stage wrong dimensions.",
-        fix=f"Install onnxruntime-genai=={NEWEST_SLIDING} in the host's Python; "
+        cause=f"The model has the layout {folder.layout!r}, and {reason}.",
+        fix=f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python, which runs every layout; "
         "`qnnbridge versions` has the table.",
         details={"genai": version, "layout": folder.layout},
     )

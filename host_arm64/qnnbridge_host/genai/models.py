@@ -18,7 +18,7 @@ from qnnbridge_host.genai.native import GenaiLibrary, Object, library
 from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.genai.turns import Turns
 from qnnbridge_host.model.genai_folder import GenaiFolder, read_folder
-from qnnbridge_host.model.genai_releases import is_too_old, refused
+from qnnbridge_host.model.genai_releases import is_too_old, refusal
 from qnnbridge_protocol.errors import BridgeError, ModelChanged, ModelQuarantined
 from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
 
@@ -111,8 +111,9 @@ def load(
     if is_too_old(native.version):
         raise too_old(native.version)
     folder = read_folder(request.path, request.steps, tuple(request.data))
-    if refused(folder.layout, native.version):
-        raise unsupported_layout(folder, native.version)
+    reason = refusal(folder.layout, native.version)
+    if reason is not None:
+        raise unsupported_layout(folder, native.version, reason)
     if request.expected and request.expected != folder.fingerprint:
         raise ModelChanged(
             f"The model {folder.label} has changed since it was loaded.",

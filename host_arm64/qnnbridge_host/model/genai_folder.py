@@ -28,7 +28,7 @@ ConfigSteps = Sequence[Sequence[Any]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Window:
+class PromptWindow:
     """The fixed number of tokens that the stage for prompts takes at a time.
 
     slides: genai moves the KV cache itself (the layout of AI Hub); otherwise the graph has the whole cache.
@@ -67,7 +67,7 @@ class GenaiFolder:
     eos: frozenset[int]
     pad: int | None
     stages: tuple[GenaiStage, ...]
-    window: Window | None
+    window: PromptWindow | None
     search: Mapping[str, Any]
     fingerprint: str
 
@@ -220,12 +220,12 @@ def _providers(options: Any) -> tuple[tuple[str, dict[str, str]], ...]:
     )
 
 
-def _window(decoder: Mapping[str, Any], stages: Sequence[GenaiStage]) -> Window | None:
+def _window(decoder: Mapping[str, Any], stages: Sequence[GenaiStage]) -> PromptWindow | None:
     told = decoder.get("sliding_window")
     if not isinstance(told, dict) or len(stages) < 2:
         return None  # of a single model it only limits attention
     size = int(told.get("window_size") or 0)
-    return Window(size, bool(told.get("slide_key_value_cache", True))) if size > 0 else None
+    return PromptWindow(size, bool(told.get("slide_key_value_cache", True))) if size > 0 else None
 
 
 def _ints(told: Any) -> list[int]:

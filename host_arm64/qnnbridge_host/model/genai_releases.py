@@ -1,7 +1,7 @@
 """Which releases of onnxruntime-genai run which layout of a model, as tried. Pure; any thread.
 
-A row is a fact that `tests/genai` repeats with the releases that it can install. A release that is not listed is
-tried: what it refuses is told when it refuses it.
+A row is a fact that was tried with the release itself; `tests/labs/test_genai_releases.py` repeats some. A release
+that no row refuses is tried: what it refuses is told when it refuses it.
 """
 
 from __future__ import annotations
@@ -13,29 +13,36 @@ from qnnbridge_host.model.genai_folder import Layout
 
 # Older ones lack functions that the host calls.
 OLDEST: Final = (0, 13, 0)
-# Tried with every layout.
-TRIED: Final = ("0.13.2", "0.16.0", "0.17.0", "0.17.1", "0.18.0")
-# The release that `qnnbridge[genai]` asks for, and the newest that runs models whose KV cache genai slides.
-NEWEST_TRIED: Final = "0.18.0"
-NEWEST_SLIDING: Final = "0.16.0"
+TRIED: Final = ("0.13.2", "0.15.0", "0.15.2", "0.16.0", "0.17.0", "0.17.1", "0.18.0")
+# The newest release that runs every layout.
+EVERY_LAYOUT: Final = "0.15.2"
 
 
 class LayoutSupport(NamedTuple):
-    """since, until: the first and the last release that runs the layout; ``None``: no end is known."""
+    """refused: the first and the last release, of those tried, that does not run the layout; ``None``: all do.
+    reason: what is wrong with it there."""
 
     layout: Layout
     what: str
-    since: tuple[int, ...]
-    until: tuple[int, ...] | None
+    refused: tuple[str, str] | None
+    reason: str = ""
 
 
 LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
-    LayoutSupport("dynamic", "one model, dynamic shapes", OLDEST, None),
-    LayoutSupport("window", "pipeline of Olive and Foundry: GroupQueryAttention, whole KV cache", OLDEST, None),
-    LayoutSupport("sliding", "pipeline of AI Hub: uint8 KV cache that genai slides", OLDEST, (0, 16, 99)),
+    LayoutSupport("dynamic", "one model with dynamic shapes, for the CPU", None),
+    LayoutSupport(
+        "window",
+        "a pipeline with GroupQueryAttention and the whole KV cache (Olive, Foundry)",
+        ("0.16.0", "0.16.0"),
+        "it makes the KV cache as long as the prompt, and the stages have a fixed one",
+    ),
+    LayoutSupport(
+        "sliding",
+        "a pipeline with a uint8 KV cache that genai slides (AI Hub)",
+        ("0.17.0", "0.18.0"),
+        "it gives the first stage a KV cache of wrong dimensions",
+    ),
 )
-# Releases after the last tried one may run the layout again.
-_REFUSED_UP_TO: Final = (0, 18, 99)
 
 
 def version_of(text: str | None) -> tuple[int, ...]:
@@ -49,8 +56,16 @@ def is_too_old(version: str | None) -> bool:
     return bool(numbers) and numbers < OLDEST
 
 
-def refused(layout: Layout, version: str | None) -> bool:
-    """Whether this release of genai is known not to run the layout."""
-    numbers = version_of(version)
+def refusal(layout: Layout, version: str | None) -> str | None:
+    """Why this release of genai does not run the layout; ``None`` if it does, or if that is not known."""
     row = next(one for one in LAYOUTS if one.layout == layout)
-    return bool(numbers) and row.until is not None and row.until < numbers <= _REFUSED_UP_TO
+    numbers = version_of(version)
+    if row.refused is None or not numbers:
+        return None
+    first, last = map(version_of, row.refused)
+    return row.reason if first <= numbers <= last else None
+
+
+def releases_of(layout: Layout) -> str:
+    """The tried releases that run the layout, in words."""
+    return ", ".join(version for version in TRIED if refusal(layout, version) is None)

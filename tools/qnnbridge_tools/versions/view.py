@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from qnnbridge_host.model.chips import CHIPS
+from qnnbridge_host.model.genai_releases import LAYOUTS, releases_of
 from qnnbridge_host.model.releases import Release, generated_on, is_final
 from qnnbridge_tools.versions.fitness import (
     NEWEST_ORT_TRIED,
@@ -73,6 +74,14 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
     for line in verdict_lines(machine, best):
         print(line)
     print(paragraph(origin_text()))
+    print()
+    print(paragraph(genai_text()))
+
+
+def genai_text() -> str:
+    """Which releases of onnxruntime-genai run which layout of a model for text generation."""
+    rows = "; ".join(f"{row.layout} ({row.what}): {releases_of(row.layout)}" for row in LAYOUTS)
+    return f"Text generation, by the layout of the model, was tried with onnxruntime-genai: {rows}."
 
 
 def origin_text() -> str:
@@ -213,6 +222,7 @@ def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[
         "notes": notes(machine),
         "best": best.release.version if best else None,
         "releases": [_release_document(one) for one in shown],
+        "genai_layouts": {row.layout: releases_of(row.layout).split(", ") for row in LAYOUTS},
     }
 
 
