@@ -216,7 +216,7 @@ def test_a_pickled_session_is_made_again_where_it_is_unpickled(host: qnnbridge.H
     with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", options, host=host) as session:
         copy = pickle.loads(pickle.dumps(session))
         told = copy.get_session_options()
-        assert told.graph_optimization_level is options.graph_optimization_level
+        assert told.graph_optimization_level == options.graph_optimization_level
         assert told.get_session_config_entry("session.intra_op.allow_spinning") == "0"
         assert copy.host is qnnbridge.default_host()
         assert copy.run(None, {"X": X})[0].tobytes() == session.run(None, {"X": X})[0].tobytes()
