@@ -163,6 +163,23 @@ def test_inputs_on_which_the_cpu_is_nan_show_nothing_and_the_next_ones_are_looke
         assert session.verified.state == "agrees"
 
 
+@pytest.mark.filterwarnings("ignore::qnnbridge.CpuFallbackWarning")
+@pytest.mark.parametrize("op", ["RandomNormalLike", "Dropout"])
+def test_random_results_are_no_difference(host: qnnbridge.Host, op: str) -> None:
+    inputs = ["s"] if op == "RandomNormalLike" else ["s", "ratio", "training"]
+    made = model(
+        [node("Sigmoid", ["x"], ["s"]), node(op, inputs, ["y"])],
+        [tensor("x", [1, 8, 20])],
+        [tensor("y", [1, 8, 20]), tensor("s", [1, 8, 20])],
+        {"ratio": np.float32(0.5), "training": np.asarray(True)},
+    )
+    with open_session(host, made.SerializeToString(), fallback="cpu", verify="raise") as session:
+        assert session.placement.qnn_nodes
+        session.run(None, {"x": X})
+        assert session.verified.state == "unknown"
+        assert "random" in session.verified.reason or "another result every time" in session.verified.reason
+
+
 def test_the_application_may_change_its_arrays_at_once(host: qnnbridge.Host) -> None:
     with open_session(host, unary("Sigmoid")) as session:
         x = X.copy()

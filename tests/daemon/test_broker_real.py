@@ -7,10 +7,13 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import qnnbridge
+from qnnbridge.errors import NumbersDiffer
 from qnnbridge_daemon.options import BrokerSettings
+from tests.contract import tts_models
 from tests.daemon.brokers import Lab, in_threads
 from tests.fakes.hosts import script
 
@@ -83,5 +86,33 @@ def test_two_applications_share_a_session_on_the_npu(tmp_path: Path, monkeypatch
         assert made.broker.status()["totals"]["reloads"] == 1
         third = qnnbridge.InferenceSession(path, host=made.client())
         assert (third.cache.state, made.broker.sessions.created) == ("miss", 1)
+    finally:
+        made.close()
+
+
+@pytest.mark.simulator
+def test_numbers_and_rewrites_are_those_of_a_host_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.delenv("QNNBRIDGE_CACHE")
+    path = tmp_path / "vocoder.onnx"
+    onnx.save(tts_models.vocoder(), path)
+    options = qnnbridge.SessionOptions()
+    options.add_free_dimension_override_by_name("frames", 32)
+    mel = np.random.default_rng(0).standard_normal((1, tts_models.CHANNELS, 32)).astype(np.float32)
+    soc = [("QNNExecutionProvider", {"soc_model": "60"})]
+    made = Lab(qnnbridge.Host(sys.executable), BrokerSettings(keep_unused_s=0.0))
+    try:
+        wrong = qnnbridge.InferenceSession(path, options, soc, host=made.client(), verify="raise")
+        with pytest.raises(NumbersDiffer, match="edge"):
+            wrong.run(None, {"mel": mel})
+        right = qnnbridge.InferenceSession(path, options, soc, host=made.client(), verify="raise", fix=True)
+        right.run(None, {"mel": mel})
+        assert right.verified.state == "agrees"
+        assert any("edge-padding" in line for line in right.fixed)
+        again = qnnbridge.InferenceSession(path, options, soc, host=made.client(), verify="raise", fix=True)
+        again.run(None, {"mel": mel})
+        assert (again.verified.kept, again.fixed) == (True, right.fixed)
     finally:
         made.close()
