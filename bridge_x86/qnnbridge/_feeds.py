@@ -58,6 +58,8 @@ def _fit_value(rule: FeedRule, value: Any) -> Any:
     """For values that have a type of their own."""
     if isinstance(value, np.ndarray):
         array = np.asarray(value)
+        if array.dtype.kind == "V" and rule.inner.element is ElementType.STRING:
+            array = _void_texts(array)
         check_tensor(rule, array)
         return _texts(array) if rule.inner.element is ElementType.STRING else array
     if isinstance(value, Typed):
@@ -159,6 +161,13 @@ def _element(rule: FeedRule, array: Array) -> ElementType:
     return element
 
 
+def _void_texts(array: Array) -> Array:
+    """The bytes of each item as text, zeros at the end included, as ONNX Runtime takes them."""
+    texts = np.empty(array.shape, object)
+    texts.ravel()[:] = [item.tobytes().decode() for item in array.ravel()]
+    return texts
+
+
 # --- dicts and other iterables ---------------------------------------------------------------------------
 
 
@@ -168,27 +177,30 @@ def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
             "Size of dictionary is empty, unable to run the prediction.", cause=f"It is for input {rule.name!r}."
         )
     first = next(iter(value))
-    given = _key_kind(first)
-    if given is None:
+    given = ElementType.STRING if isinstance(first, str) else ElementType.INT64
+    if given is ElementType.INT64 and not hasattr(first, "__float__"):
         raise errors.RemoteRuntimeError(
             f"Key type must be int or string (not {type(first)}) for input '{rule.name}'."
         )
-    if rule.inner.kind != "map" or rule.inner.key is not given:
-        item = rule.inner.item if rule.inner.kind == "map" else None
-        raise wrong_element(rule, f"(map({given.text},{item or 'tensor(float)'}))", f"({rule.inner})")
+    native = "string" if given is ElementType.STRING else "int64_t"
+    fits = rule.inner.kind == "map" and rule.inner.key is given
     for key, item in value.items():
-        if _key_kind(key) is not given:
+        if _key_kind(key) is not given or (given is ElementType.INT64 and not -(2**63) <= key < 2**63):
             raise errors.RemoteRuntimeError(
-                f"Unexpected key type  {type(key)}, it cannot be linked to the keys of the map for input "
+                f"Unexpected key type  {type(key)}, it cannot be linked to C type {native} for input "
                 f"'{rule.name}'.",
                 fix=f"The model takes {rule.declared}.",
             )
-        if not _scalar_fits(rule, item):
+        takes = fits and _scalar_fits(rule, item)
+        if not takes and not hasattr(item, "__float__"):
             raise errors.RemoteRuntimeError(
-                f"Unexpected value type  {type(item)} in the map for input '{rule.name}'.",
+                f"Unexpected value type  {type(item)}, it cannot be linked to C type {native} for input "
+                f"'{rule.name}'.",
                 fix=f"The model takes {rule.declared}.",
             )
-    return value
+        if not takes:
+            raise wrong_element(rule, f"(map({given.text},tensor(float)))", f"({rule.inner})")
+    return {int(key): item for key, item in value.items()} if bool in map(type, value) else value
 
 
 def _key_kind(key: object) -> ElementType | None:

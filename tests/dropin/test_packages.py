@@ -17,9 +17,12 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 from tests.dropin.running import TIMEOUT_S, exec_program
-from tests.labs.labs import demand
+from tests.labs.labs import demand, lab_folder
 
-PROGRAMS = sorted(path.stem for path in (Path(__file__).parent / "programs").glob("*.py"))
+FOLDER = Path(__file__).parent / "programs"
+# Those of packages that only `scripts/labs` installs, where they are.
+MORE = FOLDER.glob("more/*.py") if (lab_folder() / "packages" / "more").exists() else ()
+PROGRAMS = {path.stem: path for path in sorted((*FOLDER.glob("*.py"), *MORE))}
 
 pytestmark = pytest.mark.lab
 
@@ -86,7 +89,7 @@ def same_placement(nodes: tuple[int, int], known: tuple[int, int]) -> bool:
 
 
 @pytest.mark.simulator
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ON_THE_NPU)
 def test_a_package_taken_to_the_npu_says_where_it_ran_and_why_and_stays_near(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     application = demand("packages/application/bin/python", "setup_packages.sh")
@@ -123,7 +126,7 @@ def beside_onnxruntime(name: str) -> Any:
 
 
 def _program(name: str) -> str:
-    return str(Path(__file__).parent / "programs" / f"{name}.py")
+    return str(PROGRAMS[name])
 
 
 def _result(stdout: str) -> Any:
