@@ -193,7 +193,7 @@ class Account:
         with self._lock:
             self.shared_bytes -= size
 
-    def give_back_with(self, memory: Any, size: int) -> None:
+    def release_with(self, memory: Any, size: int) -> None:
         """Return the taken amount when this memory is freed."""
         weakref.finalize(memory, self._freed.append, size).atexit = False
 

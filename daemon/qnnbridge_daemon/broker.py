@@ -157,7 +157,7 @@ class Broker:
             self._stopped.set()
         self.fair_share.close()  # or a client that keeps calling would delay the end
         while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
-            self._let_go_of_late()
+            self._release_late()
         # A slot is free before its answer is written.
         answered_by = min(until, time.monotonic() + ANSWERS_S)
         for client in self.clients:
@@ -171,7 +171,7 @@ class Broker:
         self._something_left.set()
         self._tidier.join(1.0)
 
-    def _let_go_of_late(self) -> None:
+    def _release_late(self) -> None:
         """A client whose open calls all came too late does not wait for other clients: its calls are repeated
         elsewhere."""
         for client in self.clients:

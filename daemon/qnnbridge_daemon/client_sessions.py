@@ -75,7 +75,7 @@ class ClientSession:
         size = getattr(value, "nbytes", None)
         if size is not None and type(value).__module__ == "numpy":
             self._account.take(size)
-            self._account.give_back_with(value, size)
+            self._account.release_with(value, size)
 
     def go_private(self, make: Callable[[], Any]) -> None:
         """It gets a state of its own: from now on it is not shared."""

@@ -97,7 +97,7 @@ class ClientSlabs(Slabs):
         """Raises `Busy`."""
         self._account.take(size)
         array = super().own(size)
-        self._account.give_back_with(array, size)
+        self._account.release_with(array, size)
         return array
 
     def close(self) -> None:

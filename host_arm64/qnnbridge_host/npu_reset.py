@@ -102,14 +102,14 @@ class ResettableSession:
         enter: Enter,
     ) -> list[Any]:
         """See `EngineSession.run`."""
-        return self._survive(lambda session: session.run(output_names, feeds, run, stop), enter)
+        return self._with_reset(lambda session: session.run(output_names, feeds, run, stop), enter)
 
     def run_bound(self, call: BoundCall, stop: StopHandle, enter: Enter) -> list[Any] | None:
         """See `EngineSession.run_bound`."""
         session, resets = self._session, self._npu.resets
         if session is None or (self._make is not None and self._made_at_reset != resets):
-            return self._survive(lambda session: session.run_bound(call, stop), enter)
-        # The inner step of `_survive` before the first reset.
+            return self._with_reset(lambda session: session.run_bound(call, stop), enter)
+        # The inner step of `_with_reset` before the first reset.
         self._seen_resets = resets
         enter("running")
         try:
@@ -122,7 +122,7 @@ class ResettableSession:
 
     def set_ep_dynamic_options(self, options: Mapping[str, str], enter: Enter) -> None:
         """See `EngineSession`. They are kept, and set again whenever the session is made again."""
-        self._survive(lambda session: session.set_ep_dynamic_options(options), enter)
+        self._with_reset(lambda session: session.set_ep_dynamic_options(options), enter)
         self._dynamic.update(options)
 
     def assignment(self) -> list[Any]:
@@ -159,7 +159,7 @@ class ResettableSession:
         self._seen_resets = self._npu.resets
         return make(enter)
 
-    def _survive(self, call: Callable[[EngineSession], T], enter: Enter) -> T:
+    def _with_reset(self, call: Callable[[EngineSession], T], enter: Enter) -> T:
         try:
             return self._attempt(call, enter)
         except BridgeError as error:

@@ -409,7 +409,7 @@ def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_live
     code = f"""
         import os
         from pathlib import Path
-        from qnnbridge_host.cache.lookup import NothingTold
+        from qnnbridge_host.cache.lookup import ModelNotDescribed
         from qnnbridge_host.compile import entry
 
         real = entry.build_entry
@@ -422,7 +422,7 @@ def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_live
             alive.append([sign.stat().st_mtime > 1 for sign in store.root.rglob("*.beat")] == [True])
             Path({str(alive)!r}).write_text(repr(alive))
             if len(alive) == 1:
-                raise NothingTold
+                raise ModelNotDescribed
             return real(store, key, parts, job, order, on_progress)
 
         entry.build_entry = dies_once

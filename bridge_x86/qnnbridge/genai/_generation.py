@@ -109,7 +109,7 @@ class RemoteGeneration:
             number, values, arguments = self._prepared(process, prompt, 0)
             return call_object(process, number, "step", arguments, values, self._deadline, context)
 
-        frame = self._survive(attempt, context)
+        frame = self._with_replay(attempt, context)
         self.tokens += prompt
         self.base, self._context = len(self.tokens), context
         self._take(frame.header["result"])
@@ -159,7 +159,7 @@ class RemoteGeneration:
             call_object(process, number, "step", step, history, self._deadline, self._context)
             return call_object(process, number, operation, arguments, values, self._deadline, self._context)
 
-        frame: Frame = self._survive(attempt, self._context)
+        frame: Frame = self._with_replay(attempt, self._context)
         return frame
 
     def settle(self) -> None:
@@ -204,7 +204,7 @@ class RemoteGeneration:
                 self._stream = None
                 self._take(frame.header["result"])
 
-        self._survive(attempt, context, deadline)
+        self._with_replay(attempt, context, deadline)
 
     def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
         """Ask for the next tokens; whether they came already."""
@@ -254,7 +254,7 @@ class RemoteGeneration:
     def _deadline(self) -> float | None:
         return deadline_after(self.timeout_s)
 
-    def _survive(self, attempt: Any, context: CallContext, deadline: float | None = None) -> Any:
+    def _with_replay(self, attempt: Any, context: CallContext, deadline: float | None = None) -> Any:
         return survive(self.model.host, attempt, context, deadline or self._deadline, self.timeout_s)
 
     def _context_of(self, prompt: Sequence[int]) -> CallContext:

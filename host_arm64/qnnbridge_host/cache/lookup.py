@@ -53,7 +53,7 @@ _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
 _NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
 
 
-class NothingTold(Exception):
+class ModelNotDescribed(Exception):
     """The compiler died before it reported the model's inputs and outputs: its files cannot replace the model."""
 
 
@@ -72,7 +72,7 @@ class Compile(Protocol):
         deadline: float | None,
         on_progress: Callable[[float], None],
     ) -> CacheEntry:
-        """Raises the errors of compiling, `NothingTold`, `CannotStandFor`, and `OSError` of the disk."""
+        """Raises the errors of compiling, `ModelNotDescribed`, `CannotStandFor`, and `OSError` of the disk."""
 
 
 class SessionCache:
@@ -248,7 +248,7 @@ class SessionCache:
                 beat = Heartbeat(self._beat_file(key), self._on_compile)
                 try:
                     return compile_entry(self._store, key, parts, deadline, beat)
-                except NothingTold:
+                except ModelNotDescribed:
                     self.off("the compiler died before it could tell what it made")
                 finally:
                     beat.stop()

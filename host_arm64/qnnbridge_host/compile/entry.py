@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from qnnbridge_host.cache.entry import STEM, CacheEntry, EntryFile, EntryManifest
 from qnnbridge_host.cache.key import size_of
-from qnnbridge_host.cache.lookup import CannotStandFor, NothingTold
+from qnnbridge_host.cache.lookup import CannotStandFor, ModelNotDescribed
 from qnnbridge_host.cache.store import Store
 from qnnbridge_host.compile.compiler import compile_together
 from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput
@@ -35,7 +35,7 @@ def build_entry(
     """Compile and publish; the caller holds the key's lock. warn: what is known against the model on a chip.
 
     Raises:
-        NothingTold, CannotStandFor: the compiled model cannot replace the model.
+        ModelNotDescribed, CannotStandFor: the compiled model cannot replace the model.
         OSError: of the cache's disk.
         BridgeError: the errors of compiling.
     """
@@ -50,7 +50,7 @@ def build_entry(
 
 def _described(key: str, parts: Mapping[str, Any], source: ModelSource, made: CompiledFiles) -> EntryManifest:
     if made.info is None:
-        raise NothingTold
+        raise ModelNotDescribed
     if made.info.overridable_initializers:
         raise CannotStandFor("some of its initializers can be given as inputs, those of a compiled model cannot")
     return EntryManifest(
