@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Literal
 
-from qnnbridge_host.cache import eviction
+from qnnbridge_host.cache import eviction, fixed_models
 from qnnbridge_host.cache.files import Damaged, remove_tree
 from qnnbridge_host.cache.memo import HashMemo
 from qnnbridge_host.cache.negative_entries import NegativeEntries
@@ -98,6 +98,7 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     leftovers = store.sweep() if everything else 0
     if everything:
         remove_tree(HashMemo(store.folder).folder)
+        remove_tree(store.root / fixed_models.FOLDER)
     return Removed(
         entries=tuple(gone),
         kept=tuple(entry for entry in facts.entries if entry not in gone),
