@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from qnnbridge import genai
 from qnnbridge.genai._environment import UNAVAILABLE
-from tests.dropin.ort_table import public_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "genai-api.md"
 
@@ -63,6 +64,19 @@ DIFFERS = {
 }
 
 
+def public_names(module: Any) -> Iterator[str]:
+    """Names of the module, and ``Class.member`` for its classes, sorted."""
+    for name in sorted(vars(module)):
+        value = getattr(module, name)
+        if name.startswith("_") or isinstance(value, types.ModuleType):
+            continue
+        yield name
+        if isinstance(value, type):
+            # The values of an enumeration are instances of it.
+            members = (m for m in dir(value) if not m.startswith("_") and not isinstance(getattr(value, m), value))
+            yield from (f"{name}.{member}" for member in sorted(members))
+
+
 def state(name: str) -> tuple[str, str]:
     """The state and the remark. Raises `LookupError` for a name without a decision."""
     first, _, member = name.partition(".")
@@ -79,8 +93,7 @@ def state(name: str) -> tuple[str, str]:
 
 
 def page(og: Any) -> str:
-    names = [name for name in public_names(og) if not name.startswith("_")]
-    rows = [(name, *state(name)) for name in names if name != "onnxruntime_genai"]
+    rows = [(name, *state(name)) for name in public_names(og)]
     count = {word: sum(row[1] == word for row in rows) for word in ("same", "differs", "not possible", "absent")}
     lines = [
         "# The interface of `onnxruntime_genai` in `qnnbridge.genai`",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.genai.conftest import Folders, prompt
 
 import qnnbridge
 from qnnbridge import genai
+from tests.genai.conftest import Folders, prompt
 
 pytestmark = [pytest.mark.process, pytest.mark.simulator]
 
