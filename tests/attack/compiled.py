@@ -11,7 +11,7 @@ from typing import Any
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_tools.compile.adopt import adopt
+from qnnbridge_tools.compile.adopt import adopt_one
 from tests.attack.report import Report
 
 COMPILED = Path(__file__).parents[1] / "models" / "compiled"
@@ -26,7 +26,7 @@ def attack(count: int, seed: int) -> Report:
         for model, blob in MODELS.items():
             for name in (model, blob):
                 shutil.copy(COMPILED / name, folder)
-            adopt([Path(folder, model)], overwrite=False, as_json=True)
+            adopt_one(Path(folder, model), [blob])
             # The hash memo knows the files now.
             qnnbridge.InferenceSession(Path(folder, model), host=host, **OPTIONS).close()
         for number in range(count):

@@ -6,6 +6,7 @@ paths; any thread, any process.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,6 +21,17 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 class Damaged(Exception):
     """The file exists with other contents than were written. The text says why."""
+
+
+def make_private(folder: Path) -> None:
+    """Make the folder, and those above it that are missing, for this user alone, whatever the umask.
+
+    Who can write to the cache decides what native code reads. Folders that exist stay as they are: to share a cache
+    is its owner's decision. Raises `OSError`.
+    """
+    for one in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        with contextlib.suppress(FileExistsError):
+            one.mkdir(mode=0o700)
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from qnnbridge_host.cache.files import Damaged, read_json, write_json
+from qnnbridge_host.cache.files import Damaged, make_private, read_json, write_json
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
 from qnnbridge_protocol.model_records import CacheSettings
 
@@ -66,7 +66,7 @@ class HashMemo:
             "sha256": found.sha256,
         }
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private(self.folder)
             write_json(self._file_of(path), content)
         except OSError:
             pass  # hashed again the next time

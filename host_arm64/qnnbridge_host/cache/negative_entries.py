@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from qnnbridge_host.cache.entry import SCHEMA
-from qnnbridge_host.cache.files import Damaged, read_json, write_json
+from qnnbridge_host.cache.files import Damaged, make_private, read_json, write_json
 
 # refused: nodes would stay on the CPU. nothing-on-qnn: QNN takes no node of it. differs: its compiled model does
 # not show the inputs and outputs of the original. crashes: two compiled models in a row killed the host or could
@@ -48,7 +48,7 @@ class NegativeEntries:
     def write(self, key: str, kind: Kind, reason: str, label: str) -> None:
         entry = NegativeEntry(key, kind, reason, label, time.time())
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private(self._folder)
             write_json(self._file(key), {"schema": SCHEMA, **dataclasses.asdict(entry)})
         except OSError:
             pass

@@ -34,6 +34,7 @@ from typing import Final, Literal
 from qnnbridge_host.cache.entry import FILE_NAME, SCHEMA, CacheEntry, EntryManifest
 from qnnbridge_host.cache.files import (
     Damaged,
+    make_private,
     read_json,
     remove_tree,
     sync_file,
@@ -92,7 +93,7 @@ class Store:
         if os.name == "nt" and longest > _WINDOWS_MAX_PATH:
             raise OSError(f"{self.folder} is so long a path that Windows could not open the files in it")
         for name in ("entries", "locks", "uses", "tmp", "bad", "notes"):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
+            make_private(self.root / name)
 
     def check_room(self, size_bytes: int) -> None:
         """Raises `OSError` if the disk has less room than that, before the work of compiling."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from qnnbridge_host.cache.entry import SCHEMA
-from qnnbridge_host.cache.files import Damaged, read_json, write_json
+from qnnbridge_host.cache.files import Damaged, make_private, read_json, write_json
 from qnnbridge_protocol.model_records import NumbersReport
 
 FOLDER: Final = "verdicts"
@@ -77,7 +77,7 @@ class Verdicts:
 
     def _write(self, key: str, content: dict[str, object]) -> None:
         with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private(self._folder)
             write_json(self._file(key), {"schema": SCHEMA, **content})
 
     def _tidy(self) -> None:

@@ -1,0 +1,34 @@
+"""The short form of ``python -m tests.attack``; streams, HTTP, compiled models and the storm have tests of their own
+beside their subjects."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from tests.attack import hosts, streams, surroundings
+
+pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform == "win32", reason="signals, limits and users")]
+
+
+def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_sentence() -> None:
+    """The whole: ``python -m tests.attack streams --scale 300``."""
+    report = streams.attack(25, seed=1)
+    assert report.good, str(report)
+    assert report.counts["exit code 0"]
+    assert report.counts["exit code 3"]
+
+
+def test_a_hostile_host_costs_a_typed_error_and_no_time() -> None:
+    report = hosts.attack(8, seed=1)
+    assert report.good, str(report)
+
+
+def test_poisoned_surroundings_cost_nothing_or_a_typed_error() -> None:
+    report = surroundings.attack()
+    assert report.good, str(report)
+
+
+def test_the_attack_on_streams_can_find_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "EXIT_PROTOCOL", 5)
+    assert not streams.attack(6, seed=1).good
