@@ -27,7 +27,7 @@ from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.models.quantize import QnnHostOptions, QuantizeOptions, QuantizeSettings, quantize_model
 from tests.conformance.real_models import FOLDER
 from tests.quantize_truth import recipe
-from tests.quantize_truth.cases import CASES, PACKAGED, SAMPLES, TruthCase, found
+from tests.quantize_truth.cases import CASES, PACKAGED, TruthCase, found
 
 CHIP = "60"
 WHERE = ("cpu", "qnn")
@@ -87,7 +87,7 @@ def measured(path: Path, samples: list[dict[str, Any]], expected: list[list[Any]
 
 def row(case: TruthCase, source: Path | None, folder: Path, host: Host, ways: list[str]) -> dict[str, Any]:
     rng = np.random.default_rng(20)
-    samples = [case.make(rng) for _ in range(SAMPLES)]
+    samples = [case.make(rng) for _ in range(case.samples)]
     calibration = folder / "samples"
     calibration.mkdir()
     for number, feeds in enumerate(samples[:-HELD]):

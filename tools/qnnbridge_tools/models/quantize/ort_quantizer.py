@@ -143,26 +143,11 @@ class CalibratedModel:
     def write(self, target: Path, precision: Precision | None = None) -> Path:
         """Writes the quantised model at `target`, its weights beside it if they are large. Raises `ModelError`."""
         import numpy as np
-        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
 
         precision = precision or Precision()
         with Quiet(), np.errstate(all="ignore"):
             try:
-                config = _config(self.path, None, self._settings, precision)
-                quantizer = QDQQuantizer(
-                    load_model_with_shape_infer(self.path),
-                    config.per_channel,
-                    config.reduce_range,
-                    config.weight_type,
-                    config.activation_type,
-                    self._ranges,
-                    [],
-                    sorted(precision.float_nodes),
-                    config.op_types_to_quantize,
-                    config.extra_options,
-                )
-                quantizer.quantize_model()
+                config, quantizer = self._quantized(precision)
                 target.unlink(missing_ok=True)
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
@@ -171,6 +156,37 @@ class CalibratedModel:
             except Exception as error:  # the quantizer raises KeyError, StopIteration, ValueError ...
                 raise _failed(error) from error
         return target
+
+    def _quantized(self, precision: Precision) -> tuple[Any, Any]:
+        """The configuration, and the quantizer when it is done."""
+        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+        def made(settings: ResolvedSettings) -> tuple[Any, Any]:
+            config = _config(self.path, None, settings, precision)
+            quantizer = QDQQuantizer(
+                load_model_with_shape_infer(self.path),
+                config.per_channel,
+                config.reduce_range,
+                config.weight_type,
+                config.activation_type,
+                self._ranges,
+                [],
+                sorted(precision.float_nodes),
+                config.op_types_to_quantize,
+                config.extra_options,
+            )
+            quantizer.quantize_model()
+            return config, quantizer
+
+        try:
+            return made(self._settings)
+        except ValueError as error:
+            # onnxruntime 1.32 compares an array of scales with one number, for a weight with a scale per channel
+            # that a Reshape reads as well (Magika's model).
+            if not self._settings.per_channel or "truth value of an array" not in str(error):
+                raise
+            return made(dataclasses.replace(self._settings, per_channel=False))
 
 
 def calibrate(
