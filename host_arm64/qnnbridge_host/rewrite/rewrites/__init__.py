@@ -101,6 +101,12 @@ REWRITES: Final = (
         known_wrong.average_by_sums,
     ),
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", known_wrong.resize_by_gather),
+    Rewrite(
+        "transposed-padding",
+        "ConvTranspose with output_padding that no window reaches becomes one without, and Concat",
+        known_wrong.append_output_padding,
+    ),
+    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", known_wrong.split_groups),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", known_wrong.zero_instead_of_softmax),
     Rewrite("rms-rank", "RMSNormalization of four dimensions becomes one of three", known_wrong.normalise_in_three),
     Rewrite("gelu", "the operators of a Gelu in a quantised model become one Gelu", gelu.fuse_quantised_gelu, 0.1),

@@ -249,6 +249,60 @@ def normalise_in_three(editor: Editor) -> list[str]:
     return _rewrite(editor, "RMSNormalization", ("rms-normalization-4d",), change, "RMSNormalization")
 
 
+def append_output_padding(editor: Editor) -> list[str]:
+    """ConvTranspose with output_padding that no window reaches becomes one without, and Concat."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        made_shape = editor.shape(node.output[0])
+        has_bias = len(node.input) > 2 and bool(node.input[2])
+        bias = editor.constant(node.input[2]) if has_bias else np.zeros(1)
+        by_size = {"auto_pad", "output_shape"} & set(static.attributes)
+        if made_shape is None or bias is None or by_size:
+            return None
+        extra = static.attributes["output_padding"]
+        sizes = [*made_shape[:2], *(size - more for size, more in zip(made_shape[2:], extra, strict=True))]
+        output = node.output[0]
+        value = node.output[0] = editor.fresh(f"{output}/reached")
+        made: list[Any] = [node]
+        fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(_dtype(editor, output))
+        for axis, more in enumerate(extra, 2):
+            block = np.broadcast_to(fill, (*sizes[:axis], more, *sizes[axis + 1 :]))
+            end = editor.add_constant(block, f"{output}/end")
+            made.append(editor.make("Concat", [value, end], node, axis=axis))
+            value, sizes[axis] = made[-1].output[0], sizes[axis] + more
+        made[-1].output[0] = output
+        _drop(node, "output_padding")
+        return made
+
+    return _rewrite(editor, "ConvTranspose", ("conv-transpose-output-padding",), change, "output_padding")
+
+
+def split_groups(editor: Editor) -> list[str]:
+    """ConvTranspose of four groups becomes four, whose results are joined."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        weights, shape = editor.constant(node.input[1]), editor.shape(node.input[0])
+        bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+        if weights is None or shape is None or (bias is None and len(node.input) > 2):
+            return None
+        many = int(static.attributes["group"])
+        width, made, results = shape[1] // many, [], []
+        for number in range(many):
+            part = _slice(editor, node, node.input[0], 1, number * width, (number + 1) * width)
+            given = [part.output[0]]
+            given.append(
+                editor.add_constant(weights[number * width : (number + 1) * width], f"{node.input[1]}/part")
+            )
+            if bias is not None:
+                given.append(editor.add_constant(np.split(bias, many)[number], f"{node.input[2]}/part"))
+            attributes = {name: value for name, value in static.attributes.items() if name != "group"}
+            made += [part, editor.make("ConvTranspose", given, node, **attributes)]
+            results.append(made[-1].output[0])
+        return [*made, editor.make("Concat", results, node, node.output[0], axis=1)]
+
+    return _rewrite(editor, "ConvTranspose", ("conv-transpose-four-groups",), change, "ConvTranspose of groups")
+
+
 def _slice(
     editor: Editor, node: Any, value: str, axis: int, start: int, end: int, output: str | None = None
 ) -> Any:
