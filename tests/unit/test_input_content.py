@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qnnbridge_host.numerics.content import InputKnowledge, further_inputs, knowledge_of, ordinary_inputs, varied
+from qnnbridge_host.numerics.content import (
+    InputKnowledge,
+    further_inputs,
+    is_guess,
+    knowledge_of,
+    ordinary_inputs,
+    varied,
+)
 from qnnbridge_host.numerics.sampling import NotMade
 from qnnbridge_protocol.specs import NodeInfo
 
@@ -92,6 +99,15 @@ def test_a_variation_changes_floats_alone() -> None:
     assert not np.array_equal(changed["image"], feeds["image"])
     assert changed["image"].dtype == np.float32
     assert all(np.array_equal(changed[name], feeds[name]) for name in feeds if name != "image")
+
+
+def test_values_beyond_the_ordinary_are_guesses_unless_the_model_says_that_it_takes_them() -> None:
+    assert not any(is_guess(one.feeds) for one in ordinary_inputs(INPUTS))
+    sets = {one.name: one.feeds for one in further_inputs(INPUTS)}
+    guesses = {name for name, feeds in sets.items() if is_guess(feeds)}
+    assert guesses == {"a pattern in 0..255", "normal values, times 10", "values in 0..255"}
+    known = InputKnowledge({}, {"image": (-64.0, 63.5)})
+    assert not any(is_guess(one.feeds, known) for one in further_inputs(INPUTS, known))
 
 
 def test_what_cannot_be_made_up_is_refused() -> None:

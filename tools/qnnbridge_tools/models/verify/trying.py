@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_host.numerics.content import InputKnowledge, NamedFeeds, further_inputs, ordinary_inputs, varied
+from qnnbridge_host.numerics.content import (
+    InputKnowledge,
+    NamedFeeds,
+    further_inputs,
+    is_guess,
+    ordinary_inputs,
+    varied,
+)
 from qnnbridge_host.numerics.judge import NumberFormat, judge, judge_over_inputs, largest, movement
 from qnnbridge_host.numerics.sampling import NotMade
 from qnnbridge_protocol.errors import OptionError
@@ -33,7 +40,12 @@ _MOST_SEARCHED = 200
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trial:
-    """One set of inputs with the CPU's answer. reason: why it is not tried, then `feeds` is empty."""
+    """One set of inputs with the CPU's answer.
+
+    Args:
+        reason: why it is not tried, then `feeds` is empty.
+        guess: larger than anything that the model is known to take: it may show agreement, and no difference.
+    """
 
     name: str
     kind: InputKind
@@ -41,6 +53,7 @@ class Trial:
     feeds: dict[str, Any]
     expected: RunAnswer
     reason: str = ""
+    guess: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ def prepare_trials(
     trials = [Trial(f"given: {one.name}", "given", True, one.feeds, _expected(cpu, one)) for one in given]
     reason = ""
     try:
-        trials += [_trial(cpu, one) for one in ordinary_inputs(cpu.inputs, knowledge, seed)]
+        trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, seed)]
         trials += _further(cpu, trials, knowledge, number_format, seed)
     except NotMade as error:
         reason = str(error)
@@ -103,8 +116,9 @@ def prepare_trials(
     return TrialSet(tuple(trials), _is_stable(cpu, first), tuple(cpu.outputs), number_format, scales)
 
 
-def _trial(cpu: ProviderSession, one: NamedFeeds) -> Trial:
-    return Trial(f"made up: {one.name}", "made up", True, one.feeds, cpu.answer(one.feeds))
+def _trial(cpu: ProviderSession, one: NamedFeeds, knowledge: InputKnowledge) -> Trial:
+    answer = cpu.answer(one.feeds)
+    return Trial(f"made up: {one.name}", "made up", True, one.feeds, answer, guess=is_guess(one.feeds, knowledge))
 
 
 def _is_refused(trial: Trial) -> bool:
@@ -136,7 +150,7 @@ def _further(
     for one in further_inputs(cpu.inputs, knowledge, seed):
         if all(move >= 1.0 for move in moves) or time.monotonic() - begun > _FURTHER_S:
             break
-        trial = _trial(cpu, one)
+        trial = _trial(cpu, one, knowledge)
         if trial.expected.values is None:
             continue
         if not any(t.expected.values is not None for t in (*trials, *kept)):
@@ -170,7 +184,7 @@ def _searched(
             if not best or move >= 1.0 or time.monotonic() - begun > _SEARCH_S:
                 break
             feeds = varied(best[0].feeds, knowledge, rng)
-            trial = Trial("made up: searched", "made up", True, feeds, cpu.answer(feeds))
+            trial = _trial(cpu, NamedFeeds("searched", feeds), knowledge)
             if trial.expected.died:
                 return found
             new = _movement([*answered, *found, trial], place, number_format)
@@ -232,7 +246,8 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
     # An extreme that the CPU answers with NaN proves nothing about numbers; a number in its place is worth a word.
     differs = "differs" in states or (trial.kind == "extreme" and bool(seen))
     status = "differs" if differs else "agrees" if "agrees" in states else "not shown"
-    return dataclasses.replace(_row(trial, status), outputs=judged, traps=seen)
+    counts = trial.counts and not (differs and trial.guess)
+    return dataclasses.replace(_row(trial, status), outputs=judged, traps=seen, counts=counts)
 
 
 def judged_outputs(
@@ -262,6 +277,7 @@ def verdicts_of(
         trial
         for trial in prepared.trials
         if trial.name in found and trial.counts and (trial.kind == "given" or not given_alone)
+        if not trial.guess or judged_row(trial, prepared, found[trial.name]).counts
     ]
     verdicts = []
     for place, name in enumerate(prepared.outputs):
