@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from tests.unit.wire_streams import wire
 END_TIMEOUT_S = 20.0
 EXIT_OK, EXIT_PROTOCOL = 0, 3
 MAX_FRAMES = 6
+# At a time: most of the time a host is only waited for.
+HOSTS = 4
 HELLO_TIMEOUT_S = 3.0
 # A host that has said nothing for so long has nothing more to say, as a rule.
 SILENCE_S = 0.3
@@ -38,13 +40,16 @@ REAL_HOST = ("-m", "qnnbridge_host")
 def attack(count: int, seed: int, *, real: bool = False) -> Report:
     """So many streams, each for a host of its own. real: hosts with ONNX Runtime instead of the scripted engine."""
     report = Report("streams")
-    with tempfile.TemporaryDirectory(prefix="attack-") as folder:
-        for number in range(count):
+    with tempfile.TemporaryDirectory(prefix="attack-") as folder, ThreadPoolExecutor(HOSTS) as pool:
+
+        def one(number: int) -> None:
             rng = random.Random(f"{seed} {number}")
             report.count("streams")
-            complaint = serve(conversation(rng, folder), report.counts, real=real, folder=folder)
+            complaint = serve(conversation(rng, folder), report, real=real, folder=folder)
             if complaint:
                 report.finding(f"stream {seed} {number}: {complaint}")
+
+        list(pool.map(one, range(count)))
     return report
 
 
@@ -157,7 +162,7 @@ def _small(rng: random.Random, folder: str) -> tuple[dict[str, Any], tuple[Any, 
 _MAKERS = (_create, _create, _run, _run, _compile, _small, _small)
 
 
-def serve(frames: list[bytes], counts: Counter[str], *, real: bool, folder: str) -> str:
+def serve(frames: list[bytes], report: Report, *, real: bool, folder: str) -> str:
     """Give one host the stream. Returns what was wrong with its end, empty if nothing."""
     program = REAL_HOST if real else (FAKE_HOST,)
     command = [
@@ -182,7 +187,7 @@ def serve(frames: list[bytes], counts: Counter[str], *, real: bool, folder: str)
     )
     out, said = _talk(process, frames)
     code, words = process.returncode, said.decode(errors="replace")
-    counts[f"exit code {code}"] += 1
+    report.count(f"exit code {code}")
     if "Traceback" in words or "Fatal" in words:
         return f"exit code {code}\n{words}"
     if code not in (EXIT_OK, EXIT_PROTOCOL):
