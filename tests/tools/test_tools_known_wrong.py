@@ -21,6 +21,7 @@ from tests.sweep.report import explained, page_rows
 
 from qnnbridge_host.model.known_wrong import WrongOperator, table
 from qnnbridge_tools.models.analyze import analyze_model
+from qnnbridge_tools.models.analyze.result import verdict_text
 from qnnbridge_tools.models.fix import fix_model
 
 np = pytest.importorskip("numpy")
@@ -97,7 +98,9 @@ def test_a_gelu_in_floats_is_left_to_onnxruntime(tmp_path: Path) -> None:
 def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(float_model(Case.from_words(row.example)), str(path))
-    found = [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"]
+    analysis = analyze_model(path, offline=True)
+    found = [one for one in analysis.advice if one.code == "known-wrong"]
+    assert ("wrong numbers" in verdict_text(analysis, analysis.best)) is bool(found)
     if row.name in ("top-k-int64", "mod-uint8"):
         return  # the rules say that QNN does not take these types
     assert [row.says in one.why for one in found] == [True]

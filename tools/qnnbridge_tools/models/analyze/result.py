@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+from qnnbridge_host.model.known_wrong import CODE as KNOWN_WRONG
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphTensor, GraphView
 from qnnbridge_tools.output import percent
@@ -292,6 +293,9 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
     if not shares.nodes:
         return "no node is left to place: all of it is computed beforehand"
     pieces = "" if shares.parts <= 1 else f", cut into {shares.parts} pieces"
+    wrong = len({index for one in analysis.advice if one.code == KNOWN_WRONG for index in one.nodes})
+    if wrong:
+        pieces += f", where {'a node computes' if wrong == 1 else f'{wrong} nodes compute'} wrong numbers"
     if shares.on_qnn == shares.nodes:
         return "all of it runs on the NPU" + pieces
     if analysis.enough_with_sizes:
