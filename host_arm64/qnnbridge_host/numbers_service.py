@@ -240,7 +240,7 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
         return told("unknown", reason="the run on the CPU took too long")
     except BridgeError as error:
         return told("unknown", reason=f"the CPU does not run it: {error.message}")
-    outputs = sorted((OutputNumbers(name, **one.to_wire()) for name, one in judged), key=_badness)
+    outputs = sorted((OutputNumbers(**one.to_wire(), output=name) for name, one in judged), key=_badness)
     states = [one.state for one in outputs]
     if "differs" in states:
         return told("differs", outputs, str(outputs[0]))

@@ -118,15 +118,17 @@ class Notice(Record):
 
 
 @record(frozen=True, repr=False, eq=False)
-class OutputNumbers(Record):
-    """One output of a session beside the CPU's.
+class JudgedNumbers(Record):
+    """An output beside the CPU's, judged.
 
-    snr_db: of all values, at most 200; ``None`` if nothing was compared. max_relative: of the largest value on the
-    CPU. off: share of values that differ by more than 5 % of the range. decisions: share of rows whose largest
-    value is at the same place. lost: values that are NaN or infinite here alone. reason: in words.
+    state: "agrees", "differs", or "unknown". values: the number of values that were compared. snr_db: of all
+    values, at most 200; ``None`` if nothing was compared. max_abs: largest difference. max_relative: the same,
+    relative to the largest magnitude on the CPU. off: the share of values that differ by more than 5 % of the
+    range; of integers, that differ. decisions: the share of decisions that are the same (the class with the
+    largest value, the side of 0.5 of probabilities); ``None`` for none. lost: values that are NaN or infinite, and
+    finite on the CPU. reason: in words, for what does not agree.
     """
 
-    output: str
     state: NumbersState
     values: int = 0
     snr_db: float | None = None
@@ -136,6 +138,13 @@ class OutputNumbers(Record):
     decisions: float | None = None
     lost: int = 0
     reason: str = ""
+
+
+@record(frozen=True, repr=False, eq=False)
+class OutputNumbers(JudgedNumbers):
+    """The numbers of one output of a session. output: its name."""
+
+    output: str = ""
 
     def __str__(self) -> str:
         if self.snr_db is None:

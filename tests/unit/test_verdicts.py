@@ -13,7 +13,7 @@ from qnnbridge_host.cache import verdicts as module
 from qnnbridge_host.cache.verdicts import MAX_ATTEMPTS, Verdicts
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 
-BAD = OutputNumbers("y", "differs", 100, 3.5, 2.0, 0.5, 0.7)
+BAD = OutputNumbers("differs", 100, 3.5, 2.0, 0.5, 0.7, output="y")
 REPORT = NumbersReport("differs", (BAD,), "the inputs of a call", "y is wrong", 0.4, time.time(), cause="Pad")
 
 

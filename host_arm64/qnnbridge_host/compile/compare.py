@@ -13,13 +13,12 @@ from typing import Any, Final
 
 from qnnbridge_host.numerics.judge import (
     LIMITS,
-    JudgedNumbers,
     NumberFormat,
     as_array,
     judge_over_inputs,
     largest,
 )
-from qnnbridge_protocol.model_records import Difference, DifferenceLevel
+from qnnbridge_protocol.model_records import Difference, DifferenceLevel, JudgedNumbers
 
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
 

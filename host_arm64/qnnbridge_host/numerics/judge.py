@@ -20,6 +20,8 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_protocol.model_records import JudgedNumbers
+
 Array = npt.NDArray[Any]
 State = Literal["agrees", "differs", "unknown"]
 NumberFormat = Literal["fp16", "quantized"]
@@ -73,37 +75,6 @@ LIMITS: Final[Mapping[NumberFormat, NumberLimits]] = {
     "fp16": NumberLimits(30.0, 20.0, 0.01, 5e-3, 1e-3, 10.0),
     "quantized": NumberLimits(20.0, 10.0, 0.05, 1e-2, 1e-2, 6.0),
 }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class JudgedNumbers:
-    """One output.
-
-    Args:
-        state: the verdict.
-        values: the number of values that were compared.
-        snr_db: of all values, at most 200; None if nothing was compared.
-        max_abs: largest difference.
-        max_relative: the same, relative to the largest magnitude on the CPU.
-        off: the share of values that differ by more than 5 % of the range; of integers, that differ.
-        decisions: the share of decisions that are the same: the class with the largest value, the side of 0.5 of
-            probabilities; None for none.
-        lost: values that are NaN or infinite, and finite on the CPU.
-        reason: in words, for what does not agree.
-    """
-
-    state: State
-    values: int = 0
-    snr_db: float | None = None
-    max_abs: float = 0.0
-    max_relative: float = 0.0
-    off: float = 0.0
-    decisions: float | None = None
-    lost: int = 0
-    reason: str = ""
-
-    def to_wire(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def judge(

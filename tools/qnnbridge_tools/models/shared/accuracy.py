@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from qnnbridge_host.numerics.judge import NO_ERROR_DB, JudgedNumbers, judge
+from qnnbridge_host.numerics.judge import NO_ERROR_DB, judge
+from qnnbridge_protocol.model_records import JudgedNumbers
 
 Verdict = Literal["exact", "good", "fair", "poor", "useless", "not shown"]
 

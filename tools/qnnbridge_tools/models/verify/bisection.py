@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.numerics.judge import JudgedNumbers, NumberFormat
+from qnnbridge_host.numerics.judge import NumberFormat
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.model_records import JudgedNumbers
 from qnnbridge_tools.models.shared.sessions import CPU, DEATHS, QNN, SessionSettings, one_line, opened
 from qnnbridge_tools.models.verify import node_traps, traps
 from qnnbridge_tools.models.verify.cutting import Cutter

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from qnnbridge_host.numerics.judge import JudgedNumbers, NumberFormat, State
+from qnnbridge_host.numerics.judge import NumberFormat, State
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.model_records import JudgedNumbers
 from qnnbridge_protocol.specs import Placement
 
 InputKind = Literal["given", "made up", "extreme"]
