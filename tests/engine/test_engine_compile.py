@@ -11,7 +11,7 @@ import pytest
 from engine_models import CPU, QNN, relu, relu_then_det
 
 from qnnbridge_host.engine.compile import compile_model, context_session
-from qnnbridge_protocol.errors import InvalidArgument, OptionError, PlacementRefused
+from qnnbridge_protocol.errors import InvalidArgument, OptionError, PlacementRefused, ProtocolDesync
 from qnnbridge_protocol.specs import CompileSpec, ProviderSpec, SessionSpec
 
 pytestmark = pytest.mark.simulator
@@ -101,7 +101,7 @@ def test_the_session_is_described_in_full(engine: Any, tmp_path: Path) -> None:
     "wire", [{}, {"session": {"model_path": "m"}}, {"session": {}, "output": "x"}, {"output": 1}]
 )
 def test_a_description_that_lacks_something_is_refused(wire: Any) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(ProtocolDesync, match="CompileSpec"):
         CompileSpec.from_wire(wire)
 
 

@@ -415,7 +415,7 @@ def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_live
         real = entry.build_entry
         alive = []
 
-        def dies_once(store, key, parts, job, order, on_progress):
+        def dies_once(store, key, parts, job, order, on_progress, warn):
             for sign in store.root.rglob("*.beat"):
                 os.utime(sign, (1, 1))
             on_progress(0.0 if alive else 1000.0)
@@ -423,7 +423,7 @@ def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_live
             Path({str(alive)!r}).write_text(repr(alive))
             if len(alive) == 1:
                 raise ModelNotDescribed
-            return real(store, key, parts, job, order, on_progress)
+            return real(store, key, parts, job, order, on_progress, warn)
 
         entry.build_entry = dies_once
         """

@@ -55,7 +55,7 @@ def test_both_figures_are_those_of_the_worst_output_which_is_named(tmp_path: Pat
     model = MODELS / "silero_vad_openvino_16k.onnx"
     document = json.loads(run(model, "-o", tmp_path, "--soc-model", "60", "--json").stdout)["validation"]
     outputs = {one["output"]: one for one in document["outputs"]}
-    assert outputs["stateN"]["max_abs"] > 10 * outputs["output"]["max_abs"]
+    assert outputs["stateN"]["max_abs"] > 5 * outputs["output"]["max_abs"]
     assert document["worst_output"] == "output"
     assert (document["max_abs"], document["max_rel"]) == (
         outputs["output"]["max_abs"],

@@ -34,7 +34,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 
 # Compiled models are what these are for, too.
-TAKE_COMPILED_MODELS = {"run", "inspect", "profile", "bench", "serve"}
+TAKE_COMPILED_MODELS = {"run", "inspect", "profile", "bench", "serve", "evaluate"}
 
 # What a command says of a model that is one Relu. To the others it is a model like any other.
 NOTHING_TO_DO = {"quantize": "There is nothing in this model that can be quantised."}

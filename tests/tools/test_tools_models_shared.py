@@ -88,7 +88,7 @@ def test_two_axes_of_one_name_get_their_own_sizes_by_axis() -> None:
     made = models.one_node("Relu", [models.value("x", ["?", "?"])], [models.value("y", ["?", "?"])])
     free = shapes.free_dimensions(made.graph)
     assert shapes.options_text(free, {("x", 0): 4, ("x", 1): 8}) == '--dim "x:0=4" --dim "x:1=8"'
-    assert shapes.options_text(free, {("x", 0): 4, ("x", 1): 4}) == '--dim "?=4"'
+    assert shapes.options_text(free, {("x", 0): 4, ("x", 1): 4}) == '--dim "x:0=4" --dim "x:1=4"'
     assert shapes.fix(made, shapes.as_dimensions({"x:0": 4, "x:1": 8}))
     assert [dim.dim_value for dim in made.graph.input[0].type.tensor_type.shape.dim] == [4, 8]
 
