@@ -14,6 +14,7 @@ import typer
 from qnnbridge_tools import commands, crashes, reporting, session_report
 from qnnbridge_tools import exec_command as exec_program
 from qnnbridge_tools.cache import command as cache
+from qnnbridge_tools.generation import commands as generation
 from qnnbridge_tools.host import command as host
 from qnnbridge_tools.models import commands as models
 from qnnbridge_tools.models import precision_commands
@@ -36,6 +37,7 @@ app.command("exec", cls=exec_program.ExecCommand, context_settings=exec_program.
 )
 app.command("compile")(commands.compile_models)
 app.command("bench")(commands.bench)
+app.command("chat")(generation.chat)
 app.command("explain", context_settings=crashes.EXPLAIN_CONTEXT)(crashes.explain)
 app.command("inspect")(models.inspect)
 app.command("analyze")(models.analyze)

@@ -268,6 +268,10 @@ def bench(
     model: Annotated[
         Path | None, typer.Option("--model", metavar="MODEL", help="An ONNX file in the place of our small ones.")
     ] = None,
+    llm: Annotated[
+        Path | None,
+        typer.Option("--llm", metavar="FOLDER", help="Generate text with the model in it: first token, tokens/s."),
+    ] = None,
     provider: Annotated[Provider, typer.Option(help="Execution provider for --model.")] = Provider.QNN,
     fallback: Fallback = OnCpu.ERROR,
     shapes: Shapes = None,
@@ -290,6 +294,23 @@ def bench(
 
         if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
             raise OptionError(f"{html} cannot be written: it is a folder, or lies in none.")
+
+        def say(doing: str) -> None:
+            if sys.stderr is not None and sys.stderr.isatty():
+                print(f"... {doing}", file=sys.stderr, flush=True)
+
+        if llm is not None:
+            from qnnbridge_tools.generation import measuring
+
+            if model is not None or html is not None:
+                raise OptionError("--llm goes with neither --model nor --html.")
+            effort = measuring.QUICK if quick else measuring.THOROUGH
+            paces = measuring.perform(llm, effort, fallback.value, host_python, say)
+            if as_json:
+                output.print_json(measuring.document(paces))
+            else:
+                measuring.print_measured(paces)
+            return
         request = work.BenchRequest(
             model=model,
             providers=(f"{provider.name}ExecutionProvider",),
@@ -299,11 +320,6 @@ def bench(
             pin=pin,
             host_python=host_python,
         )
-
-        def say(doing: str) -> None:
-            if sys.stderr is not None and sys.stderr.isatty():
-                print(f"... {doing}", file=sys.stderr, flush=True)
-
         if model is None:
             measured = work.perform(request, say)
         else:

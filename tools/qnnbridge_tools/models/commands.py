@@ -162,13 +162,25 @@ def fix(
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file, compiled for QNN or not.")],
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="An ONNX file, or a folder with genai_config.json."),
+    ],
     soc_model: SocModel = None,
+    load: Annotated[
+        bool, typer.Option("--load", help="Load a folder's model in a host, to say where each stage runs.")
+    ] = False,
     host_python: HostPython = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a model is made of, and whether a compiled one can run here, without loading it."""
     with reporting.work(as_json=as_json):
+        if model.is_dir():
+            from qnnbridge_tools.generation import folder_report
+
+            facts = folder_report.gather(model, host_python=host_python, load=load)
+            _tell(facts, folder_report.document, folder_report.print_facts, as_json=as_json)
+            return
         from qnnbridge_tools.models import inspection
 
         found = inspection.gather(model, soc_model=soc_model, host_python=host_python)

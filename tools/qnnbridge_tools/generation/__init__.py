@@ -1,0 +1,1 @@
+"""Text generation on the command line: `chat`, `inspect` of a model's folder, `bench --llm`."""

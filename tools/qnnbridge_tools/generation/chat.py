@@ -1,0 +1,220 @@
+"""`qnnbridge chat`: a conversation with a model in the terminal.
+
+The main thread reads lines and prints; a thread for each answer asks the model. So Ctrl+C comes while the main
+thread waits for a piece, never inside of a call to the host, and it ends the answer only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools import output, session_report
+from qnnbridge_tools.generation.pace import Pace
+
+if TYPE_CHECKING:
+    from qnnbridge.genai import GenerationStats, Model, TextStream, Tokenizer
+
+HELP: Final = "/stats: speed and placement. /clear: forget the conversation. /quit: end. Ctrl+C stops an answer."
+# Between two looks for Ctrl+C, which Windows does not deliver to a thread that waits without a limit.
+LOOK_S: Final = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """system: text before the conversation. search: of `qnnbridge.genai.generate`."""
+
+    system: str | None
+    max_tokens: int | None
+    search: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answered:
+    """The last answer."""
+
+    pace: Pace
+    prompt_tokens: int
+    finish_reason: str | None
+    stats: GenerationStats
+
+
+class Answer:
+    """One answer, made by a thread of its own. Pieces are in a queue, ``None`` is the end."""
+
+    def __init__(self, ask: Callable[[], TextStream]) -> None:
+        self.pieces: queue.Queue[str | None] = queue.Queue()
+        self.error: BaseException | None = None
+        self.done: Answered | None = None
+        self.text = ""
+        self._ask = ask
+        self._pace = Pace()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="qnnbridge chat answer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it before its next token."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        while self._thread.is_alive():
+            self._thread.join(LOOK_S)
+
+    def _work(self) -> None:
+        try:
+            with self._ask() as stream:
+                self._pass_on(stream)
+        except BaseException as error:  # noqa: BLE001 - raised by the main thread
+            self.error = error
+        finally:
+            self.pieces.put(None)
+
+    def _pass_on(self, stream: TextStream) -> None:
+        seen = 0
+        while not self._stopping.is_set():
+            piece = next(stream, None)
+            if len(stream.tokens) > seen:
+                self._pace.token(len(stream.tokens) - seen)
+                seen = len(stream.tokens)
+            if piece is None:
+                break
+            self.text += piece
+            self.pieces.put(piece)
+        if stream.finish_reason is None:
+            stream.cancel()
+            next(stream, None)
+        self.done = Answered(self._pace, stream.prompt_tokens, stream.finish_reason, stream.stats)
+
+
+class Chat:
+    """A conversation. The main thread only.
+
+    Args:
+        write: prints a piece at once.
+    """
+
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, options: ChatOptions, write: Callable[[str], None]
+    ) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._options = options
+        self._write = write
+        self._last: Answered | None = None
+        self._messages: list[dict[str, str]] = []
+        self._clear()
+
+    def serve(self, read: Callable[[], str]) -> None:
+        """Until /quit or the end of the input. `read` gives a line, or raises `EOFError`."""
+        while True:
+            try:
+                line = read().strip()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                self._write("\n(/quit ends the program)\n")
+                continue
+            if line == "/quit":
+                return
+            if line:
+                self._take(line)
+
+    def _take(self, line: str) -> None:
+        if line == "/stats":
+            self._print_stats()
+        elif line == "/clear":
+            self._clear()
+        elif line.startswith("/"):
+            self._write(HELP + "\n")
+        else:
+            self._answer(line)
+
+    def _clear(self) -> None:
+        system = self._options.system
+        self._messages = [] if system is None else [{"role": "system", "content": system}]
+
+    def _answer(self, line: str) -> None:
+        from qnnbridge.genai import generate
+
+        asked = [*self._messages, {"role": "user", "content": line}]
+        options = self._options
+        answer = Answer(
+            lambda: generate(
+                self._model, asked, tokenizer=self._tokenizer, max_tokens=options.max_tokens, **options.search
+            )
+        )
+        stopped = self._print_pieces(answer)
+        self._write(" (stopped)\n" if stopped else "\n")
+        if isinstance(answer.error, BridgeError):
+            # The conversation is as before the line: the next one may do.
+            print(f"Error: {answer.error}", file=sys.stderr)
+            return
+        if answer.error is not None:
+            raise answer.error
+        self._last = answer.done
+        self._messages = [*asked, {"role": "assistant", "content": answer.text}]
+
+    def _print_pieces(self, answer: Answer) -> bool:
+        """Whether Ctrl+C stopped it."""
+        stopped = False
+        while True:
+            try:
+                piece = answer.pieces.get(timeout=LOOK_S)
+                if piece is None:
+                    answer.join()
+                    return stopped
+                if not stopped:
+                    self._write(shown(piece))
+            except queue.Empty:
+                continue
+            except KeyboardInterrupt:
+                stopped = True
+                answer.stop()
+
+    def _print_stats(self) -> None:
+        output.print_pairs("Model", model_pairs(self._model))
+        if self._last is None:
+            print("No answer yet.")
+        else:
+            output.print_pairs("Last answer", answer_pairs(self._last))
+        sys.stdout.flush()
+
+
+def shown(text: str) -> str:
+    """The text without characters that a terminal obeys; lines and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else output.visible(c) for c in text)
+
+
+def model_pairs(model: Model) -> list[tuple[str, str]]:
+    info = model.info
+    window = "" if info.window is None else f", windows of {info.window} tokens"
+    pairs = [
+        ("model", f"{info.label}, {info.layout} layout{window}, context of {info.context_length} tokens"),
+        ("engine", f"onnxruntime-genai {info.genai}"),
+    ]
+    for one in model.placement:
+        text = session_report.placement_text(one.placement) if one.wanted else "the CPU, as the config says"
+        pairs.append((one.stage, text))
+    return pairs
+
+
+def answer_pairs(last: Answered) -> list[tuple[str, str]]:
+    pace, stats = last.pace, last.stats
+    first, rate = pace.to_first_token_s, pace.tokens_per_second
+    pairs = [
+        ("tokens", f"{last.prompt_tokens} of the prompt, {pace.tokens} of the answer ({last.finish_reason})"),
+        ("first token", "none" if first is None else f"after {output.seconds(first)}"),
+        ("speed", "unknown" if rate is None else f"{rate:.3g} tokens/s"),
+    ]
+    if stats.restarts:
+        again = "; sampling was seeded anew" if stats.reseeded else ""
+        pairs.append(("restarts", f"{stats.restarts} of the host{again}"))
+    if stats.replays:
+        pairs.append(("replays", f"{stats.replays}, with {stats.forced} tokens one by one"))
+    return pairs

@@ -1,0 +1,62 @@
+"""Generates with onnxruntime_genai alone, for `bench --llm`: a JSON line on stdin asks, one on stdout answers.
+
+Run as a script by the host's interpreter, so it imports nothing of ours. A death of the native library is this
+process' own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    """Until stdin ends."""
+    genai: Any = None
+    model: Any = None
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            genai = genai or load_library()
+            model = model or genai.Model(asked["folder"])
+            told = answer(genai, model, asked)
+        except Exception as error:  # noqa: BLE001 - the other side shows it
+            told = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
+        print(json.dumps(told), flush=True)
+
+
+def load_library() -> Any:
+    """The module, with QNN as the host registers it."""
+    import onnxruntime_genai
+
+    try:
+        import onnxruntime_qnn
+
+        onnxruntime_genai.register_execution_provider_library(
+            "QNNExecutionProvider", onnxruntime_qnn.get_library_path()
+        )
+    except (ImportError, AttributeError):
+        pass
+    return onnxruntime_genai
+
+
+def answer(genai: Any, model: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """Tokens, and when the first and the last came."""
+    begun = time.monotonic()
+    params = genai.GeneratorParams(model)
+    params.set_search_options(do_sample=False)
+    generator = genai.Generator(model, params)
+    generator.append_tokens(asked["prompt"])
+    tokens: list[int] = []
+    came_s: list[float] = []
+    while not generator.is_done() and len(tokens) < asked["tokens"]:
+        generator.generate_next_token()
+        came_s.append(time.monotonic() - begun)
+        tokens.append(int(generator.get_next_tokens()[0]))
+    return {"tokens": tokens, "came_s": came_s}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""`qnnbridge bench --llm`: time to the first token and tokens per second, with the bridge and without.
+
+Without the bridge means: onnxruntime_genai in a process of its own, by the host's interpreter (`in_process`); it
+computes the same prompt with the same greedy search. Both take turns, so load of the machine falls on both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_tools import output
+from qnnbridge_tools.generation.pace import Pace
+
+if TYPE_CHECKING:
+    from qnnbridge.genai import Model
+    from qnnbridge_protocol.generation_records import GenerationModelInfo
+
+BRIDGE, DIRECT = "bridge", "without"
+WORDS: Final = {BRIDGE: "qnnbridge.genai, the model in the host", DIRECT: "onnxruntime_genai in one process"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BenchLength:
+    """prompt, tokens: their numbers. rounds: answers each way."""
+
+    prompt: int
+    tokens: int
+    rounds: int
+
+
+QUICK: Final = BenchLength(16, 24, 2)
+THOROUGH: Final = BenchLength(64, 128, 5)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Paces:
+    """One way. first_s, per_s: of each round, in order. same: whether its tokens are those of the bridge."""
+
+    first_s: tuple[float, ...]
+    per_s: tuple[float, ...]
+    same: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeasuredPaces:
+    """without: why there is no figure without the bridge."""
+
+    info: GenerationModelInfo
+    effort: BenchLength
+    ways: dict[str, Paces]
+    load_s: float
+    without: str | None = None
+
+
+def perform(
+    folder: Path, effort: BenchLength, fallback: str, host_python: str | None, say: Callable[[str], None]
+) -> MeasuredPaces:
+    """Raises what `qnnbridge.genai.Model` raises."""
+    import time
+
+    import qnnbridge
+    from qnnbridge import genai
+
+    with qnnbridge.Host(host_python) as host:
+        host.start()
+        say("loading the model")
+        begun = time.monotonic()
+        model = genai.Model(folder, host=host, fallback=fallback)  # type: ignore[arg-type]
+        load_s = time.monotonic() - begun
+        prompt, tokens = _fitting(model, effort)
+        direct = _Direct(host_python, folder, prompt, tokens)
+        ways: dict[str, list[Any]] = {BRIDGE: [], DIRECT: []}
+        try:
+            for number in range(effort.rounds + 1):  # the first one warms up
+                say(f"round {number} of {effort.rounds}")
+                ways[BRIDGE].append(_answer(model, prompt, tokens))
+                if direct.problem is None:
+                    ways[DIRECT].append(direct.answer())
+        finally:
+            direct.close()
+        found = {BRIDGE: _paces(ways[BRIDGE], ways[BRIDGE])}
+        if direct.problem is None:
+            found[DIRECT] = _paces(ways[DIRECT], ways[BRIDGE])
+        sized = dataclasses.replace(effort, prompt=len(prompt), tokens=tokens)
+        return MeasuredPaces(model.info, sized, found, load_s, direct.problem)
+
+
+def _fitting(model: Model, effort: BenchLength) -> tuple[list[int], int]:
+    """Prompt and number of tokens that the context has room for. Special tokens are at its ends."""
+    info = model.info
+    room = info.context_length or effort.prompt + effort.tokens
+    count = min(effort.prompt, max(1, room // 3))
+    ends = {*info.eos, info.pad}
+    plain = [n for n in range(info.vocab_size // 4, info.vocab_size // 2) if n not in ends] or [1]
+    return [plain[17 * n % len(plain)] for n in range(count)], max(2, min(effort.tokens, room - count - 1))
+
+
+def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[int]]:
+    from qnnbridge import genai
+
+    pace = Pace()
+    params = genai.GeneratorParams(model)
+    params.set_search_options(do_sample=False)
+    generator = genai.Generator(model, params)
+    made: list[int] = []
+    try:
+        generator.append_tokens(prompt)
+        while not generator.is_done() and len(made) < tokens:
+            generator.generate_next_token()
+            pace.token()
+            made.append(int(generator.get_next_tokens()[0]))
+    finally:
+        generator.close()
+    return pace, made
+
+
+class _Direct:
+    """A process of the host's interpreter with onnxruntime_genai. problem: why it gives no figures."""
+
+    def __init__(self, host_python: str | None, folder: Path, prompt: list[int], tokens: int) -> None:
+        from qnnbridge._launch.interpreter import find_host, host_environment
+
+        self.problem: str | None = None
+        self._ask = json.dumps({"folder": str(folder), "prompt": prompt, "tokens": tokens})
+        self._process = subprocess.Popen(
+            [find_host(host_python).path, "-I", "-X", "utf8", str(Path(__file__).with_name("in_process.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            env=host_environment({}),
+        )
+
+    def answer(self) -> tuple[Pace, list[int]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(self._ask + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except OSError:
+            line = ""
+        try:
+            told = json.loads(line)
+        except ValueError:
+            self.problem = f"onnxruntime_genai ended the process, exit code {self._process.wait(60)}"
+            return Pace(), []
+        if "error" in told:
+            self.problem = str(told["error"])
+            return Pace(), []
+        came_s = told["came_s"] or [None]
+        return Pace(0.0, came_s[0], came_s[-1], len(told["tokens"])), told["tokens"]
+
+    def close(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _paces(rounds: Sequence[tuple[Pace, list[int]]], truth: Sequence[tuple[Pace, list[int]]]) -> Paces:
+    counted = [pace for pace, _ in rounds[1:]]
+    return Paces(
+        tuple(pace.to_first_token_s or 0.0 for pace in counted),
+        tuple(pace.tokens_per_second or 0.0 for pace in counted),
+        all(tokens == truth[0][1] for _, tokens in rounds),
+    )
+
+
+def print_measured(measured: MeasuredPaces) -> None:
+    effort = measured.effort
+    print(f"{measured.info.label}: a prompt of {effort.prompt} tokens, {effort.tokens} tokens of answer, medians")
+    rows = [
+        (way, output.seconds(statistics.median(found.first_s)), f"{statistics.median(found.per_s):.4g}", WORDS[way])
+        for way, found in measured.ways.items()
+    ]
+    output.print_table(("", "first token", "tokens/s", ""), rows)
+    print(f"Loaded in {output.seconds(measured.load_s)} by onnxruntime-genai {measured.info.genai}.")
+    for note in notes(measured):
+        print(f"Note: {note}")
+
+
+def notes(measured: MeasuredPaces) -> list[str]:
+    said = []
+    if measured.without is not None:
+        said.append(f"there is no figure without the bridge: {measured.without}.")
+    elif not measured.ways[DIRECT].same:
+        said.append("onnxruntime_genai in one process gave other tokens; docs/genai.md says where it goes wrong.")
+    return said
+
+
+def document(measured: MeasuredPaces) -> dict[str, Any]:
+    return {
+        "model": measured.info.label,
+        "layout": measured.info.layout,
+        "genai": measured.info.genai,
+        "prompt_tokens": measured.effort.prompt,
+        "tokens": measured.effort.tokens,
+        "load_s": measured.load_s,
+        "ways": {
+            way: {
+                "first_token_s": {"median": statistics.median(found.first_s), "all": found.first_s},
+                "tokens_per_second": {"median": statistics.median(found.per_s), "all": found.per_s},
+                "same_tokens": found.same,
+            }
+            for way, found in measured.ways.items()
+        },
+        "notes": notes(measured),
+    }
