@@ -18,6 +18,7 @@ from machines import (
     add_venv,
     install,
     install_bridge,
+    install_genai,
     install_small,
     linux,
     make_host,
@@ -822,3 +823,49 @@ def npu_that_hangs() -> SimulatedMachine:
 @broken("model.missing", "absent.onnx")
 def model_that_is_not_there() -> tuple[SimulatedMachine, SurveyOptions]:
     return snapdragon()[0], SurveyOptions(model=r"C:\absent.onnx")
+
+
+# --- text generation ---
+
+
+@broken("genai.wheel", "win_amd64", "win-arm64", "--only-binary :all: onnxruntime-genai==0.18.0")
+def text_generation_of_another_machine_type_in_the_host() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    install_genai(host, platform="win_amd64")
+    return machine
+
+
+@broken("genai.wheel", "cp311-cp311-win_arm64", "Python 3.13.1")
+def text_generation_of_another_python_in_the_host() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    install_genai(host, tag="cp311")
+    return machine
+
+
+@broken("genai.too-old", "0.9.1", "-m pip install -U", "onnxruntime-genai>=0.13.0")
+def text_generation_of_last_year() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    install_genai(host, "0.9.1", ">=1.20.0")
+    return machine
+
+
+@broken("genai.onnxruntime-too-old", "onnxruntime>=1.32.0", "onnxruntime 1.31.1", "-m pip install")
+def text_generation_newer_than_onnxruntime() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    install_genai(host, "0.19.0", ">=1.32.0")
+    return machine
+
+
+@broken("genai.emulated", "qnnbridge.genai", "0.18.0", "-m pip install onnxruntime-genai")
+def text_generation_in_the_emulated_application() -> SimulatedMachine:
+    machine, application, _ = snapdragon()
+    install_genai(application)
+    return machine
+
+
+@broken("genai.emulated", "qnnbridge exec")
+def text_generation_in_the_emulated_application_and_in_the_host() -> SimulatedMachine:
+    machine, application, host = snapdragon()
+    install_genai(application)
+    install_genai(host)
+    return machine

@@ -10,6 +10,7 @@ from machines import (
     add_venv,
     install,
     install_bridge,
+    install_genai,
     linux,
     make_host,
     snapdragon,
@@ -197,4 +198,19 @@ def daemon_that_runs() -> SimulatedMachine:
 def window_that_would_end_a_daemon_that_nobody_wants() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.found_daemon = DaemonFacts(dies_with_us=True)
+    return machine
+
+
+@healthy
+def native_host_that_generates_text() -> SimulatedMachine:
+    machine, _, host = snapdragon()
+    install_genai(host)
+    return machine
+
+
+@healthy
+def linux_that_generates_text_with_a_release_for_every_layout() -> SimulatedMachine:
+    machine = linux()
+    host = make_host(add_python(machine, "/opt/python", "3.12.4", "x86_64", running=True))
+    install_genai(host, "0.15.2", ">=1.20.0")
     return machine

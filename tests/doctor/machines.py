@@ -511,3 +511,15 @@ def _state(machine: SimulatedMachine) -> str:
     if machine.system == "Windows":
         return str(ntpath.join(machine.environ["LOCALAPPDATA"], "qnnbridge"))
     return posixpath.join(machine.home, ".local/state/qnnbridge")
+
+
+def install_genai(python: Python, version: str = "0.18.0", needs: str = ">=1.31.0", **changes: Any) -> None:
+    """onnxruntime-genai as far as the doctor looks at it. tag, platform: of the wheel."""
+    info = f"onnxruntime_genai-{version}.dist-info"
+    platform = changes.get("platform") or python.platform.replace("-", "_").replace("linux", "manylinux_2_28")
+    tag = changes.get("tag", python.tag)
+    python.machine.put(python.path("onnxruntime_genai/__init__.py"), text="")
+    python.machine.put(python.path(f"{info}/RECORD"), text="onnxruntime_genai/__init__.py,sha256=,0\n")
+    python.machine.put(python.path(f"{info}/WHEEL"), text=f"Wheel-Version: 1.0\nTag: {tag}-{tag}-{platform}\n")
+    metadata = f"Name: onnxruntime-genai\nRequires-Dist: numpy>=1.21.6\nRequires-Dist: onnxruntime{needs}\n"
+    python.machine.put(python.path(f"{info}/METADATA"), text=metadata)

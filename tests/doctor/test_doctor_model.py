@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import SimulatedMachine, add_python, add_quarantine, linux, make_host, snapdragon
+from machines import SimulatedMachine, add_python, add_quarantine, install_genai, linux, make_host, snapdragon
+from tests.genai.tiny_decoders import write_model
 
 from qnnbridge_tools.arguments import read_dimensions
 from qnnbridge_tools.doctor.diagnose import diagnose
@@ -186,3 +187,51 @@ def test_a_folder_is_no_model(tmp_path: Path) -> None:
     report = diagnose(survey(machine, SurveyOptions(model=str(tmp_path))))
     assert codes(report) == ["model.missing"]
     assert report.findings[0].title == f"{tmp_path.name} is a folder"
+
+
+# --- folders for text generation ---
+
+
+def folder_examined(folder: Path, version: str | None) -> Report:
+    """version: of the host's onnxruntime-genai."""
+    machine = linux()
+    host = make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
+    if version is not None:
+        install_genai(host, version, ">=1.20.0")
+    machine.put(str(folder / "genai_config.json"))
+    return diagnose(survey(machine, SurveyOptions(model=str(folder), quick=True)))
+
+
+@pytest.fixture(scope="module")
+def sliding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("onnx")
+    return write_model(tmp_path_factory.mktemp("doctor") / "sliding", "sliding")
+
+
+def test_a_folder_that_the_host_can_generate_with(sliding: Path) -> None:
+    report = folder_examined(sliding, "0.15.2")
+    assert codes(report) == []
+    lines = [one.text for one in report.healthy]
+    assert any("for text generation, sliding layout" in line for line in lines)
+    assert "onnxruntime-genai 0.15.2" in lines
+
+
+def test_a_host_without_genai_cannot_use_a_folder(sliding: Path) -> None:
+    report = folder_examined(sliding, None)
+    assert codes(report) == ["model.genai-missing"]
+    assert report.findings[0].remedy.commands == ("/opt/python/bin/python3 -m pip install onnxruntime-genai",)
+    assert report.verdict.startswith("This model cannot be used")
+
+
+def test_a_release_that_does_not_run_the_layout(sliding: Path) -> None:
+    report = folder_examined(sliding, "0.18.0")
+    assert codes(report) == ["model.genai-layout"]
+    assert report.findings[0].fix.endswith("-m pip install onnxruntime-genai==0.15.2")
+
+
+def test_a_folder_that_lacks_a_file(sliding: Path, tmp_path: Path) -> None:
+    shutil.copytree(sliding, tmp_path / "cut")
+    (tmp_path / "cut" / "iterator.onnx").unlink()
+    report = folder_examined(tmp_path / "cut", "0.15.2")
+    assert codes(report) == ["model.genai-damaged"]
+    assert "iterator.onnx" in report.findings[0].seen[0]

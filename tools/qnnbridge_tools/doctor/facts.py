@@ -92,7 +92,13 @@ class DamagedFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Distribution:
-    """An installed distribution that matters here. tags: of its wheel. wrong: files unlike its RECORD."""
+    """An installed distribution that matters here.
+
+    Args:
+        tags: Of its wheel.
+        wrong: Files unlike its RECORD.
+        needs: Of onnxruntime-genai, the versions of onnxruntime that it works with: ">=1.31.0".
+    """
 
     name: str
     version: str
@@ -100,6 +106,7 @@ class Distribution:
     tags: tuple[str, ...] = ()
     has_record: bool = True
     wrong: tuple[DamagedFile, ...] = ()
+    needs: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -398,11 +405,13 @@ class ExaminedModel:
         free: These dimensions, as ``--dim`` takes them.
         zero: Tensors of no elements.
         is_folder: Whether the path is a folder.
+        layout: Of a folder with genai_config.json, as `qnnbridge_host.model.genai_folder` names it.
     """
 
     path: str
     exists: bool = True
     is_folder: bool = False
+    layout: str = ""
     problem: str = ""
     size_bytes: int = 0
     is_compiled: bool = False

@@ -158,7 +158,7 @@ def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedMode
         return None
     model = survey_model(machine, order.model, facts)
     skipped = _why_no_probe(facts, order)
-    if skipped or model.problem or not model.exists or model.verdict == "cannot run here":
+    if skipped or model.problem or not model.exists or model.layout or model.verdict == "cannot run here":
         return model
     result = machine.probe(ProbeRequest(facts.host.path, order.model, order.probe_timeout_s, order.dimensions))
     return dataclasses.replace(model, probe=result)

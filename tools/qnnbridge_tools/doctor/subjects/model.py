@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import ntpath
+import os
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.advice import word
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import ExaminedModel, Facts
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, paths_of
+from qnnbridge_tools.doctor.subjects.packages import GENAI
 from qnnbridge_tools.doctor.subjects.probe import died_text
 
 
 def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
+    if machine.kind(path) == "folder" and machine.kind(paths_of(machine.system).join(path, CONFIG)) == "file":
+        return _survey_folder(path)
     if machine.kind(path) != "file":
         return ExaminedModel(path, exists=False, is_folder=machine.kind(path) == "folder")
     from qnnbridge_host.model.scan import scan_model
@@ -37,6 +42,18 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         quarantined=name in facts.state.quarantined,
     )
     return _judge(known, scan, facts) if scan.is_compiled else known
+
+
+def _survey_folder(path: str) -> ExaminedModel:
+    """A model for text generation."""
+    from qnnbridge_host.model.genai_folder import read_folder
+
+    try:
+        folder = read_folder(path)
+    except BridgeError as error:
+        return ExaminedModel(path, is_folder=True, layout="unknown", problem=error.cause or error.message)
+    size = sum(os.path.getsize(stage.path) for stage in folder.stages)
+    return ExaminedModel(path, is_folder=True, layout=folder.layout, size_bytes=size)
 
 
 def _judge(model: ExaminedModel, scan: object, facts: Facts) -> ExaminedModel:
@@ -81,6 +98,7 @@ def _names(name: str, shape: object) -> list[str]:
     ]
 
 
+CONFIG: Final = "genai_config.json"
 _IS_AXIS: Final = re.compile(r":\d+$")
 _COMPILE: Final = ("qnnbridge compile ORIGINAL.onnx",)
 
@@ -90,7 +108,9 @@ def find(facts: Facts) -> Iterator[Finding]:
     if model is None:
         return
     name = ntpath.basename(model.path.rstrip("\\/")) or model.path
-    if model.is_folder:
+    if model.layout:
+        yield from _generation(facts, model, name)
+    elif model.is_folder:
         yield finding("model.missing", f"{name} is a folder", model.path, fix="Give the path of the model's file.")
     elif not model.exists:
         yield finding("model.missing", f"there is no file {name}", model.path, fix="Correct the path.")
@@ -101,6 +121,41 @@ def find(facts: Facts) -> Iterator[Finding]:
     else:
         yield from _contents(facts, model, name)
         yield from _live(model, name)
+
+
+def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding]:
+    from qnnbridge_host.model.genai_folder import Layout
+    from qnnbridge_host.model.genai_releases import EVERY_LAYOUT, refusal, releases_of
+
+    if model.problem:
+        yield finding(
+            "model.genai-damaged",
+            f"the folder {name} is no whole model for text generation",
+            model.problem,
+            fix="Copy or download the folder again, all of its files.",
+        )
+        return
+    if facts.host_packages is None:
+        return
+    version = facts.host_packages.version(GENAI)
+    if version is None:
+        yield finding(
+            "model.genai-missing",
+            f"the host has no {GENAI}, which {name} needs",
+            facts.host.path,
+            fix=advice.by_pip(facts, f"install {GENAI}"),
+        )
+        return
+    layout = cast("Layout", model.layout)
+    reason = refusal(layout, version)
+    if reason is not None:
+        yield finding(
+            "model.genai-layout",
+            f"{GENAI} {version} does not run the layout of {name}",
+            f"layout {layout}: {reason}",
+            f"runs on: {releases_of(layout)}",
+            fix=advice.by_pip(facts, f"install {GENAI}=={EVERY_LAYOUT}"),
+        )
 
 
 def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding]:
@@ -198,6 +253,8 @@ def healthy(facts: Facts) -> str | None:
     if model is None:
         return None
     text = f"{ntpath.basename(model.path)}, {model.size_bytes} bytes"
+    if model.layout:
+        return f"{text}, for text generation, {model.layout} layout"
     if model.is_compiled:
         text += f", compiled: {model.verdict}"
     if model.probe and not model.probe.failed and not model.probe.skipped:

@@ -18,10 +18,11 @@ from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.files import survey_set
 
 QNN: Final = "onnxruntime-qnn"
+GENAI: Final = "onnxruntime-genai"
 # Distributions that bring the module onnxruntime (or are onnxruntime-qnn).
 RUNTIMES: Final = re.compile(r"^(?:onnxruntime(?:-(?!genai|extensions)[a-z]+)?|ort-nightly(?:-[a-z]+)?)$")
 
-_OTHERS: Final = ("numpy", "msgpack", "qnnbridge", "onnx")
+_OTHERS: Final = ("numpy", "msgpack", "qnnbridge", "onnx", GENAI)
 _CHECKED: Final = ("numpy", "msgpack", "qnnbridge")
 _MODULES: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy", "onnxruntime", "onnxruntime_qnn")
 _DIST_INFO: Final = re.compile(r"^(?P<name>[A-Za-z0-9]+(?:[._-][A-Za-z]+)*)-(?P<version>\d[^-]*)\.dist-info$")
@@ -124,9 +125,17 @@ def _distribution(
         version,
         folder,
         tags=tuple(re.findall(r"^Tag:\s*(\S+)", wheel, re.MULTILINE)),
+        needs=_needed_runtime(machine, paths.join(folder, entry, "METADATA")) if name == GENAI else "",
         has_record=record is not None,
         wrong=tuple(wrong)[:_MAX_WRONG],
     )
+
+
+def _needed_runtime(machine: Machine, metadata: str) -> str:
+    found = re.search(
+        r"^Requires-Dist:\s*onnxruntime\b[ (]*([^;)\s]*)", text_of(machine, metadata, 1 << 16) or "", re.M
+    )
+    return found[1] if found else ""
 
 
 def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool) -> Iterator[DamagedFile]:
@@ -199,14 +208,14 @@ def _wheels(facts: Facts, packages: Packages) -> Iterator[Finding]:
         if not one.tags or not _is_runtime(one):
             continue
         platforms = {tag.split("-")[-1] for tag in one.tags}
-        if not any(_fits_platform(tag, platform) for tag in platforms):
+        if not any(fits_platform(tag, platform) for tag in platforms):
             yield finding(
                 "packages.wheel-machine",
                 f"{one.name} {one.version} is installed for another machine type",
                 f"wheel {', '.join(one.tags)} in a {answer.platform} interpreter ({one.folder})",
                 fix=advice.install_again(facts, one.name, one.version, "--only-binary :all:"),
             )
-        elif not any(_fits_python(tag.split("-")[0], answer.tag) for tag in one.tags):
+        elif not any(fits_python(tag.split("-")[0], answer.tag) for tag in one.tags):
             yield finding(
                 "packages.wheel-python",
                 f"{one.name} {one.version} is installed for another version of Python",
@@ -231,19 +240,19 @@ def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
         )
 
 
-def _fits_platform(tag: str, platform: str) -> bool:
+def fits_platform(tag: str, platform: str) -> bool:
     if tag == "any" or platform.startswith(("win", "macosx")):
         return tag in ("any", platform)
     return tag.endswith("_" + platform.split("_", 1)[-1])
 
 
-def _fits_python(tag: str, wanted: str) -> bool:
+def fits_python(tag: str, wanted: str) -> bool:
     return any(part in (wanted, "py3", "abi3") or not part.startswith("cp3") for part in tag.split("."))
 
 
 def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
     for one in packages.distributions:
-        if one.name == "onnx":
+        if one.name in ("onnx", GENAI):
             continue
         missing = [wrong.path for wrong in one.wrong if wrong.what == "missing"]
         gone = one.name == QNN and not (packages.plugin or packages.runtime)
@@ -407,7 +416,7 @@ def lacking(packages: Packages) -> list[str]:
 
 
 def _is_runtime(one: Distribution) -> bool:
-    return one.name.startswith(("onnxruntime", "ort-nightly"))
+    return one.name != GENAI and one.name.startswith(("onnxruntime", "ort-nightly"))
 
 
 def _is_old(version: str) -> bool:
