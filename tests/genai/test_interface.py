@@ -12,6 +12,7 @@ import qnnbridge
 from qnnbridge import genai
 from tests.dropin.genai_table import PAGE, page
 from tests.genai.conftest import Folders, prompt
+from tests.genai.plain_loop import PlainLoop
 from tests.genai.tiny_decoders import VOCABULARY
 
 pytestmark = [pytest.mark.process, pytest.mark.simulator]
@@ -179,3 +180,62 @@ def test_adapters(folders: Folders, host: qnnbridge.Host, tmp_path: Path) -> Non
 
 def test_the_table_of_names_is_complete() -> None:
     assert PAGE.read_text("utf-8") == page(og)
+
+
+# --- the end token ---
+
+
+START = [10, 20, 30]
+
+
+def ending(module: Any, folder: Path, end: int, **options: Any) -> Any:
+    """The model with another end token."""
+    config = module.Config(str(folder))
+    config.overlay(f'{{"model": {{"eos_token_id": [{end}]}}}}')
+    return module.Model(config, **options)
+
+
+def until_done(module: Any, model: Any) -> tuple[list[int], list[int]]:
+    generator, made = module.Generator(model, module.GeneratorParams(model)), []
+    generator.append_tokens(START)
+    while not generator.is_done():
+        generator.generate_next_token()
+        made.append(int(generator.get_next_tokens()[0]))
+    return made, [int(one) for one in generator.get_sequence(0)]
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "window"])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_an_answer_ends_with_its_end_token(kind: str, count: int, folders: Folders, host: qnnbridge.Host) -> None:
+    """The end token comes first, or in the middle of a step, or at the end of one."""
+    truth = PlainLoop(folders(kind))
+    answer = truth.generate(START, 20)
+    assert answer[count] not in answer[:count]
+    model = ending(genai, folders(kind), answer[count], host=host)
+    expected = (answer[: count + 1], [*START, *answer[:count]])
+    assert until_done(genai, model) == expected
+    if kind == "dynamic":
+        assert until_done(og, ending(og, folders(kind), answer[count])) == expected
+    with genai.generate(model, START) as stream:
+        assert "".join(stream)
+    assert stream.finish_reason == "stop"
+    assert stream.tokens == answer[: count + 1]
+
+
+def test_a_turn_after_an_end_token_and_a_rewind_to_before_it(folders: Folders, host: qnnbridge.Host) -> None:
+    for kind in ("dynamic", "window"):
+        truth = PlainLoop(folders(kind))
+        answer = truth.generate(START, 5)
+        model = ending(genai, folders(kind), answer[4], host=host)
+        one = genai.Generator(model, genai.GeneratorParams(model))
+        one.append_tokens(START)
+        while not one.is_done():
+            one.generate_next_token()
+        assert list(one.get_sequence(0)) == [*START, *answer[:4]]
+        one.append_tokens(prompt(4, 3))
+        one.generate_next_token()
+        assert list(one.get_next_tokens()) == truth.generate([*START, *answer[:4], *prompt(4, 3)], 1)
+        one.rewind_to(len(START) + 2)
+        while not one.is_done():
+            one.generate_next_token()
+        assert list(one.get_sequence(0)) == [*START, *answer[:4]]

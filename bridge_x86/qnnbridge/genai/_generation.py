@@ -131,8 +131,10 @@ class RemoteGeneration:
             self.done = True
             raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
         token = self.ahead.popleft()
-        self.tokens.append(token)
         self.done = self._done_after_ahead and not self.ahead
+        # The end token is no part of the sequence, as in genai.
+        if not (self.done and self.model.info is not None and token in self.model.info.eos):
+            self.tokens.append(token)
         if self.stats.first_token_s is None:
             self.stats.first_token_s = time.monotonic() - began
         return token

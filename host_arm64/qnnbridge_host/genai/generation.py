@@ -193,10 +193,22 @@ class Generation:
             at_end = not new or new[-1] in self._model.folder.eos or len(self.tokens) >= self.max_length
             if self._window is None or at_end:
                 self.done = True
+                new = self._with_end_token(new)
             else:
                 self._native = None  # full, and only because of its pads
         self.done = self.done or len(self.tokens) >= self.max_length
         return new
+
+    def _with_end_token(self, new: list[int]) -> list[int]:
+        """The end token is told, and is no part of the history: genai keeps it out of the sequence, too."""
+        eos = self._model.folder.eos
+        if new and new[-1] in eos:
+            del self.tokens[-1]
+            self._is_ahead = True
+            return new
+        assert self._native is not None
+        last: list[int] = self._model.library.ints("OgaGenerator_GetNextTokens", self._native.handle)
+        return [*new, last[0]] if last and last[0] in eos else new
 
     def _ready(self, stop: StopSignal) -> None:
         if not self.tokens:
