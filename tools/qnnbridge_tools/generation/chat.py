@@ -44,7 +44,7 @@ class Answered:
     stats: GenerationStats
 
 
-class Answer:
+class SpokenAnswer:
     """One answer, made by a thread of its own. Pieces are in a queue, ``None`` is the end."""
 
     def __init__(self, ask: Callable[[], TextStream]) -> None:
@@ -144,7 +144,7 @@ class Chat:
 
         asked = [*self._messages, {"role": "user", "content": line}]
         options = self._options
-        answer = Answer(
+        answer = SpokenAnswer(
             lambda: generate(
                 self._model, asked, tokenizer=self._tokenizer, max_tokens=options.max_tokens, **options.search
             )
@@ -160,7 +160,7 @@ class Chat:
         self._last = answer.done
         self._messages = [*asked, {"role": "assistant", "content": answer.text}]
 
-    def _print_pieces(self, answer: Answer) -> bool:
+    def _print_pieces(self, answer: SpokenAnswer) -> bool:
         """Whether Ctrl+C stopped it."""
         stopped = False
         while True:

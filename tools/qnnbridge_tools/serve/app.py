@@ -18,10 +18,11 @@ from starlette.types import ASGIApp
 
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
-from qnnbridge_tools.host.metrics import CONTENT_TYPE, metrics_text
+from qnnbridge_tools.host.metrics import CONTENT_TYPE, metrics_text, text_of
 from qnnbridge_tools.serve import transport
 from qnnbridge_tools.serve.errors import Refused, bad_request, in_words, load_refused
 from qnnbridge_tools.serve.infer import InferReply, InferRequest, header_length, infer, read_json, read_request
+from qnnbridge_tools.serve.openai_endpoints import LanguageService
 from qnnbridge_tools.serve.repository import Repository
 from qnnbridge_tools.serve.responses import Guard, PartedResponse, answered, error_answer, json_answer
 from qnnbridge_tools.serve.transport import Admission, Ticket, Workers, receive_body
@@ -84,12 +85,14 @@ class ServiceLimits:
         most_bytes: Largest size of one request.
         threads: Requests in the host at once.
         queue: Requests that wait for a thread.
+        answer_timeout_s: Seconds for one answer of a language model; ``None`` for no limit.
     """
 
     timeout_s: float | None
     most_bytes: int
     threads: int
     queue: int
+    answer_timeout_s: float | None = None
 
 
 class InferenceService:
@@ -97,6 +100,7 @@ class InferenceService:
 
     Args:
         control: Whether clients may load and unload models.
+        language: Models for text generation.
         figures: Asks the daemon for its status document; ``None`` for a private host.
     """
 
@@ -107,12 +111,14 @@ class InferenceService:
         limits: ServiceLimits,
         *,
         control: bool,
+        language: LanguageService,
         figures: Callable[[], Mapping[str, Any]] | None,
     ) -> None:
         self._repository = repository
         self._probe = probe
         self._limits = limits
         self._control = control
+        self.language = language
         self._figures = figures
         self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
         self._readers = Workers("reader", READERS)
@@ -126,7 +132,11 @@ class InferenceService:
         return Response(status_code=200)
 
     async def ready(self, request: Request) -> Response:
-        reason = self._repository.why_not_ready() or await self._probe.why_not_ready()
+        models, repository = self.language.models, self._repository
+        reason = models.why_not_ready() or (
+            repository.why_not_ready() if repository.names or not models.figures else None
+        )
+        reason = reason or await self._probe.why_not_ready()
         # The protocol wants a status of 4xx for "no".
         return Response(status_code=200) if reason is None else error_answer(bad_request(f"Not ready: {reason}"))
 
@@ -144,10 +154,13 @@ class InferenceService:
         return json_answer(self._repository.describe(*_model_of(request)))
 
     async def metrics(self, request: Request) -> Response:
-        if self._figures is None:
+        models = self.language.models
+        if self._figures is None and not models.figures:
             raise Refused(404, "A private host has no metrics; with --host daemon they are the daemon's.")
-        figures = await self._meters.do(self._figures)
-        return Response(metrics_text(figures), 200, {"content-type": CONTENT_TYPE})
+        text = text_of(models.families())
+        if self._figures is not None:
+            text = metrics_text(await self._meters.do(self._figures)).removesuffix("# EOF\n") + text
+        return Response(text, 200, {"content-type": CONTENT_TYPE})
 
     # --- inference ---
 
@@ -231,6 +244,10 @@ def make_app(service: InferenceService, token: bytes | None) -> ASGIApp:
         ("/v2/health/ready", service.ready, get),
         ("/v2", service.server_metadata, get),
         ("/metrics", service.metrics, get),
+        ("/v1/models", service.language.list_models, get),
+        ("/v1/models/{name:path}", service.language.show_model, get),
+        ("/v1/chat/completions", service.language.chat, post),
+        ("/v1/completions", service.language.text, post),
         ("/v2/repository/index", service.index, post),
         ("/v2/repository/models/{name}/load", service.load, post),
         ("/v2/repository/models/{name}/unload", service.unload, post),
@@ -251,7 +268,7 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     text = "There is nothing at" if status == 404 else "This method is not possible at"
-    return error_answer(Refused(status, f"{text} {request.url.path[:200]}.", headers))
+    return error_answer(Refused(status, f"{text} {request.url.path[:200]}.", headers), request.url.path)
 
 
 def _model_of(request: Request) -> tuple[str, str | None]:

@@ -28,6 +28,10 @@ def serve(
         list[Path] | None,
         typer.Option("--models", metavar="FOLDER", help="All of NAME.onnx and NAME/VERSION/model.onnx in it."),
     ] = None,
+    language_models: Annotated[
+        list[str] | None,
+        typer.Option("--llm", metavar="NAME=FOLDER", help="A language model and its name. Repeatable."),
+    ] = None,
     where: Annotated[
         Where, typer.Option("--host", help="The daemon that applications share, or a host of its own.")
     ] = Where.DAEMON,
@@ -42,6 +46,9 @@ def serve(
     timeout: Annotated[
         float, typer.Option(min=0, metavar="S", help="Seconds for each request; 0 for no limit.")
     ] = 60,
+    answer_timeout: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds for an answer of --llm; 0 for no limit.")
+    ] = 600,
     max_request: Annotated[str, typer.Option(metavar="SIZE", help="Largest request: 500M, 2G.")] = "256M",
     threads: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Requests in the host at once.")] = 8,
     queue: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that wait; more are refused.")] = 256,
@@ -56,13 +63,15 @@ def serve(
     ] = True,
     access_log: Annotated[bool, typer.Option("--access-log", help="One line on stderr for each request.")] = False,
 ) -> None:
-    """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton clients)."""
+    """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton); OpenAI's interface with --llm."""
     with reporting.work():
         from qnnbridge_tools import arguments
+        from qnnbridge_tools.serve import language_models as languages
         from qnnbridge_tools.serve import options, repository, server
 
         arguments.check_seconds("--timeout", timeout)
         arguments.check_seconds("--drain", drain)
+        arguments.check_seconds("--answer-timeout", answer_timeout)
         server.require_packages()
         place = options.read_address(http)
         server.check_exposure(place, token_file)
@@ -71,7 +80,8 @@ def serve(
         given = server.ServeOptions(
             address=place,
             token=options.read_token(token_file) if token_file is not None else None,
-            files=options.find_models(models or (), folders or ()),
+            files=options.find_models(models or (), folders or (), optional=bool(language_models)),
+            language_models=languages.read_names(language_models or ()),
             sessions=repository.ServeSessionOptions(
                 providers=(f"{provider.name}ExecutionProvider",),
                 provider_options=arguments.read_provider_options(provider_options or ()),
@@ -81,7 +91,11 @@ def serve(
             where=where.value,
             host_python=host_python,
             limits=ServiceLimits(
-                timeout_s=timeout or None, most_bytes=server.read_size(max_request), threads=threads, queue=queue
+                timeout_s=timeout or None,
+                most_bytes=server.read_size(max_request),
+                threads=threads,
+                queue=queue,
+                answer_timeout_s=answer_timeout or None,
             ),
             drain_s=drain,
             keep_going=keep_going,

@@ -18,10 +18,23 @@ CODE_HEADER = "qnnbridge-error"
 
 
 class Refused(Exception):
-    """A request that is answered with a status and a sentence."""
+    """A request that is answered with a status and a sentence.
 
-    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+    field: of the request's JSON, for OpenAI's interface. reason: a word for programs, likewise.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        field: str | None = None,
+        reason: str | None = None,
+    ) -> None:
         super().__init__(text)
+        self.field = field
+        self.reason = reason
         self.status = status
         self.text = text
         self.headers = dict(headers or {})
@@ -39,6 +52,8 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.Cancelled, 503),
     (errors.HostError, 503),
     (errors.ProtocolDesync, 503),
+    (errors.PromptRefused, 400),
+    (errors.GenerationUnsupported, 400),
     (errors.ModelError, 503),
     (errors.DeviceReset, 503),
     (errors.InvalidArgument, 400),

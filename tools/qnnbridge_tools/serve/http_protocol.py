@@ -13,6 +13,8 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from qnnbridge_tools.serve.responses import ABORT
+
 _log = logging.getLogger("qnnbridge.serve")
 
 # From the begin of a connection, or the end of an answer, to the end of the next request's head. uvicorn waits for
@@ -40,12 +42,20 @@ class HttpProtocol(H11Protocol):
             self._give_up(f"{type(error).__name__}: {error}")
         if self.cycle is not None:
             self._waiting.cancel()
+            self._let_abort()
 
     def on_response_complete(self) -> None:
         try:
             super().on_response_complete()
         except (h11.LocalProtocolError, RuntimeError) as error:  # the next request on the connection
             self._give_up(f"{type(error).__name__}: {error}")
+        self._let_abort()
+
+    def _let_abort(self) -> None:
+        """The application gets a way to end a connection whose client does not read."""
+        if self.cycle is not None:
+            extensions: dict[str, Any] = self.cycle.scope.setdefault("extensions", {})
+            extensions[ABORT] = self.transport.abort
 
     def send_400_response(self, msg: str) -> None:
         """Answer with the form of all errors. h11 allows that only while no answer has begun."""

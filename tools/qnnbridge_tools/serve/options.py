@@ -143,13 +143,15 @@ class ModelFile:
     version: str = DEFAULT_VERSION
 
 
-def find_models(texts: Iterable[str], folders: Iterable[Path]) -> list[ModelFile]:
-    """All of them, in order. Raises `OptionError` and `NoSuchFile`."""
+def find_models(texts: Iterable[str], folders: Iterable[Path], *, optional: bool = False) -> list[ModelFile]:
+    """All of them, in order. optional: none will do. Raises `OptionError` and `NoSuchFile`."""
     found = [_named(text) for text in texts]
     for folder in folders:
         found += _in_folder(folder)
-    if not found:
-        raise OptionError("There is no model to serve.", fix="Give --model NAME=FILE.onnx or --models FOLDER.")
+    if not found and not optional:
+        raise OptionError(
+            "There is no model to serve.", fix="Give --model NAME=FILE.onnx, --models FOLDER or --llm NAME=FOLDER."
+        )
     seen: dict[str, ModelFile] = {}
     for model in found:
         if not _NAME.fullmatch(model.name):

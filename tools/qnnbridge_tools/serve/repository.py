@@ -153,6 +153,11 @@ class Repository:
         # Whether the models of the command line are still being loaded.
         self.starting = True
 
+    @property
+    def names(self) -> Sequence[str]:
+        """Of all models, loaded or not."""
+        return list(self._entries)
+
     # --- requests ---
 
     @contextlib.contextmanager

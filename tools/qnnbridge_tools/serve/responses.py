@@ -28,6 +28,9 @@ _CLIENT_GONE: Final = 499  # the code of web servers' logs; it is not received
 
 _PART_BYTES: Final = 1024 * 1024
 
+# In the extensions of a request's scope: a function that ends its connection at once (`http_protocol`).
+ABORT: Final = "qnnbridge.abort"
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -51,8 +54,16 @@ def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None
     return Response(json.dumps(document), status, headers, "application/json")
 
 
-def error_answer(refused: Refused) -> Response:
-    """KServe's form of an error: one object with one text."""
+# Paths of OpenAI's interface, which has its own form of errors.
+OPENAI_PATHS: Final = "/v1/"
+
+
+def error_answer(refused: Refused, path: str = "") -> Response:
+    """KServe's form of an error: one object with one text; or OpenAI's, for its paths."""
+    if path.startswith(OPENAI_PATHS):
+        from qnnbridge_tools.serve.openai_forms import error_document
+
+        return json_answer(error_document(refused), refused.status, refused.headers)
     return json_answer({"error": refused.text}, refused.status, refused.headers)
 
 
@@ -60,16 +71,17 @@ def answered(endpoint: Endpoint) -> Endpoint:
     """The endpoint, with an answer for every error. An unexpected one is logged with its traceback."""
 
     async def answer(request: Request) -> Response:
+        path = request.url.path
         try:
             return await endpoint(request)
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
         except asyncio.CancelledError:  # by the server, which has waited for it long enough
-            return error_answer(Refused(503, "The server is ending; this request was not finished."))
+            return error_answer(Refused(503, "The server is ending; this request was not finished."), path)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             if not isinstance(error, (Refused, BridgeError)):
-                _log.exception("%s %s", request.method, request.url.path)
-            return error_answer(refusal_of(error))
+                _log.exception("%s %s", request.method, path)
+            return error_answer(refusal_of(error), path)
 
     return answer
 
@@ -87,7 +99,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._judge(scope) if scope["type"] == "http" else None
-        app = self._app if refused is None else error_answer(refused)
+        app = self._app if refused is None else error_answer(refused, scope["path"])
         await app(scope, receive, send)
 
     def _judge(self, scope: Scope) -> Refused | None:

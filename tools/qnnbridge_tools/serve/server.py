@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from qnnbridge import Host
     from qnnbridge_tools.serve.app import ServiceLimits
+    from qnnbridge_tools.serve.language_models import LanguageModels
 
 LOADER_END_TIMEOUT_S: Final = 5.0
 # Longer than load balancers keep idle connections: else they send requests into one that is being closed.
@@ -52,6 +53,7 @@ class ServeOptions:
     address: Address
     token: bytes | None
     files: Sequence[ModelFile]
+    language_models: dict[str, Path]
     sessions: ServeSessionOptions
     where: Where
     host_python: str | None
@@ -113,16 +115,28 @@ def serve(options: ServeOptions) -> None:
         try:
             repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
             from qnnbridge_tools.serve.app import HostProbe, InferenceService, make_app
+            from qnnbridge_tools.serve.language_models import LanguageModels
+            from qnnbridge_tools.serve.openai_endpoints import LanguageService
+
+            models = LanguageModels(options.language_models, host, options.sessions.fallback)
+            limits = options.limits
 
             service = InferenceService(
                 repository,
                 HostProbe(host),
                 options.limits,
                 control=options.control,
+                language=LanguageService(
+                    models,
+                    timeout_s=limits.answer_timeout_s,
+                    slots=limits.threads,
+                    waiting=limits.queue,
+                    most_bytes=limits.most_bytes,
+                ),
                 figures=daemon_figures(host) if host.is_daemon else None,
             )
             server = _server(make_app(service, options.token), options)
-            _run(server, listener, repository, host, options)
+            _run(server, listener, repository, models, host, options)
         finally:
             host.close()
     finally:
@@ -153,12 +167,19 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
 
 
 def _run(
-    server: uvicorn.Server, listener: socket.socket, repository: Repository, host: Host, options: ServeOptions
+    server: uvicorn.Server,
+    listener: socket.socket,
+    repository: Repository,
+    models: LanguageModels,
+    host: Host,
+    options: ServeOptions,
 ) -> None:
     failed: dict[str, BridgeError] = {}
 
     def load() -> None:
         failed.update(repository.load_all(_say))
+        if not failed or options.keep_going:
+            failed.update(models.load_all(_say))
         if failed and not options.keep_going:
             server.should_exit = True
             return
@@ -167,19 +188,25 @@ def _run(
         _say("Ready.")
 
     told_to_end = _end_on_signals(server)
-    _say(f"Listening on {url_of(listener)}, Open Inference Protocol v2. Ctrl+C ends it.")
+    _say(f"Listening on {url_of(listener)}, {_interfaces(options)}. Ctrl+C ends it.")
     loader = threading.Thread(target=load, name="qnnbridge serve start", daemon=True)
     loader.start()
     try:
         server.run([listener])
     finally:
         repository.close()
+        models.close()
         host.close()  # a model that is being loaded is not waited for
         loader.join(LOADER_END_TIMEOUT_S)
     if not options.keep_going and not told_to_end.is_set():
         for name, error in failed.items():
             error.message = f"Model {name}: {error.message}"
             raise error
+
+
+def _interfaces(options: ServeOptions) -> str:
+    names = ["Open Inference Protocol v2"] if options.files else []
+    return " and ".join([*names, *(["OpenAI's interface at /v1"] if options.language_models else [])])
 
 
 def _end_on_signals(server: uvicorn.Server) -> threading.Event:

@@ -1,0 +1,374 @@
+"""`qnnbridge serve --llm` with the real `openai` package: answers, streams, cancel, schema, many clients, a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Server, refused, serving
+from tests import needs
+from tests.genai.tiny_decoders import Sizes, write_model
+
+from qnnbridge_tools.serve import answering
+from qnnbridge_tools.serve.openai_forms import read_generation
+from qnnbridge_tools.serve.responses import ABORT
+
+pytest.importorskip("onnxruntime_genai")
+openai = pytest.importorskip("openai")
+
+pytestmark = pytest.mark.process
+
+PRIVATE = ("--host", "private", "--http", "127.0.0.1:0")
+HELLO = [{"role": "user", "content": "hello"}]
+WAIT_TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("language")
+    return {
+        "tiny": write_model(root / "tiny", "dynamic"),
+        "long": write_model(root / "long", "dynamic", sizes=Sizes(context=6000)),
+    }
+
+
+@pytest.fixture(scope="module")
+def server(private_temporary_folder: Path, folders: dict[str, Path]) -> Iterator[Server]:
+    named = [option for name, folder in folders.items() for option in ("--llm", f"{name}={folder}")]
+    with serving(*PRIVATE, *named, "--threads", "8") as running:
+        yield running
+        assert running.end() == 0, running.errors()
+
+
+def client_of(server: Server, key: str = "none") -> Any:
+    return openai.OpenAI(base_url=f"http://{server.address}/v1", api_key=key, max_retries=0, timeout=WAIT_TIMEOUT_S)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Any]:
+    with client_of(server) as found:
+        yield found
+
+
+def chat(client: Any, content: str = "hello", **options: Any) -> Any:
+    messages = [{"role": "user", "content": content}]
+    return client.chat.completions.create(**{"model": "tiny", "messages": messages, "max_tokens": 12, **options})
+
+
+def streamed(client: Any, content: str = "hello", **options: Any) -> str:
+    return "".join(part.choices[0].delta.content or "" for part in chat(client, content, stream=True, **options))
+
+
+def until(happened: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + WAIT_TIMEOUT_S
+    while not happened():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def metric(server: Server, name: str, **labels: str) -> float:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    text = server.ask("GET", "/metrics").body.decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return float(sample.value)
+    return 0.0
+
+
+# --- answers ---
+
+
+def test_models_are_listed(client: Any) -> None:
+    assert [one.id for one in client.models.list()] == ["tiny", "long"]
+    assert client.models.retrieve("tiny").owned_by == "qnnbridge"
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.models.retrieve("gone")
+    assert caught.value.code == "model_not_found"
+
+
+def test_an_answer_is_that_of_the_library_and_streamed_it_is_the_same(
+    client: Any, folders: dict[str, Path]
+) -> None:
+    import qnnbridge
+    from qnnbridge import genai
+
+    with (
+        qnnbridge.Host() as host,
+        genai.generate(genai.Model(folders["tiny"], host=host), HELLO, max_tokens=12) as it,
+    ):
+        truth = "".join(it)
+        counts = (it.prompt_tokens, len(it.tokens))
+    whole = chat(client)
+    assert whole.choices[0].message.content == truth
+    assert whole.choices[0].finish_reason == "length"
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == counts
+    parts = list(chat(client, stream=True, stream_options={"include_usage": True}))
+    assert "".join(part.choices[0].delta.content or "" for part in parts[:-1]) == truth
+    assert parts[0].choices[0].delta.role == "assistant"
+    assert [part.choices[0].finish_reason for part in parts[-3:-1]] == [None, "length"]
+    assert not parts[-1].choices
+    assert parts[-1].usage.total_tokens == sum(counts)
+    assert len({part.id for part in parts}) == 1
+    assert len(parts) > 5
+
+
+def test_completions_of_texts_and_of_tokens(client: Any) -> None:
+    whole = client.completions.create(model="tiny", prompt="hello", max_tokens=8)
+    parts = client.completions.create(model="tiny", prompt=["hello"], max_tokens=8, stream=True)
+    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
+    tokens = client.completions.create(model="tiny", prompt=[10, 20, 30], max_tokens=3)
+    assert (tokens.usage.prompt_tokens, tokens.usage.completion_tokens) == (3, 3)
+    assert client.completions.create(model="tiny", prompt="hello").usage.completion_tokens <= 16
+
+
+def test_stop_length_seed_and_parts(client: Any) -> None:
+    truth = chat(client).choices[0].message.content
+    cut = chat(client, stop=[truth[3:5], "never"])
+    assert cut.choices[0].message.content == truth[: truth.index(truth[3:5])]
+    assert cut.choices[0].finish_reason == "stop"
+    assert chat(client, max_completion_tokens=2, max_tokens=openai.NOT_GIVEN).usage.completion_tokens == 2
+    drawn = [chat(client, temperature=1.5, top_p=0.9, seed=seed).choices[0].message.content for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert chat(client, temperature=0).choices[0].message.content == truth
+    in_parts = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    assert chat(client, messages=in_parts).choices[0].message.content == truth
+
+
+def test_a_schema_is_kept_to(client: Any) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": [1, 2]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    choice = chat(client, response_format=wanted, max_tokens=60).choices[0]
+    assert json.loads(choice.message.content)["a"] in (1, 2)
+    assert choice.finish_reason == "stop"
+    assert json.loads(streamed(client, response_format=wanted, max_tokens=60))["a"] in (1, 2)
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, response_format={**wanted, "json_schema": {"name": "s", "schema": {"type": "nonsense"}}})
+    assert caught.value.param == "response_format"
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"temperature": 3}, "temperature"),
+        ({"top_p": -1}, "top_p"),
+        ({"seed": "x"}, "seed"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"messages": [{"role": "user", "content": "x" * 400}]}, "messages"),
+    ],
+)
+def test_what_cannot_be_done_is_named(client: Any, options: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, **options)
+    assert caught.value.param == param
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_a_prompt_that_is_too_long_has_its_code_also_in_a_stream(client: Any) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as caught:
+            chat(client, "x" * 400, stream=stream)
+        assert caught.value.code == "context_length_exceeded"
+
+
+def test_errors_have_the_form_of_openai_on_its_paths_only(server: Server) -> None:
+    for answer, status in (
+        (server.ask("POST", "/v1/chat/completions", b"{"), 400),
+        (server.ask("GET", "/v1/chat/completions"), 405),
+        (server.ask("GET", "/v1/nothing"), 404),
+        (server.ask("GET", "/v1/models", headers={"Host": "elsewhere.example"}), 403),
+        (server.ask("POST", "/v1/completions", b"x" * (17 * 1024**2)), 413),
+    ):
+        assert answer.status == status
+        assert set(answer.document["error"]) == {"message", "type", "param", "code"}
+    assert isinstance(server.ask("GET", "/v2/nothing").document["error"], str)
+
+
+def test_a_token_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-that-is-long-enough-0123456789")
+    token.chmod(0o600)
+    with serving(*PRIVATE, "--llm", f"tiny={folders['tiny']}", "--token-file", token) as server:
+        with client_of(server, "wrong") as client, pytest.raises(openai.AuthenticationError):
+            chat(client)
+        with client_of(server, token.read_text()) as client:
+            assert chat(client, max_tokens=2).usage.completion_tokens == 2
+        assert server.ask("GET", "/v2/health/ready").status == 200
+
+
+def test_a_folder_that_cannot_be_loaded_ends_the_command(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = refused(*PRIVATE, "--llm", f"one={tmp_path / 'empty'}")
+    assert done.returncode == 1
+    assert "genai_config.json" in done.stderr
+    for wrong in ("one", f"one={tmp_path / 'none'}"):
+        assert refused(*PRIVATE, "--llm", wrong).returncode == 2
+
+
+# --- life ---
+
+
+def test_a_client_that_goes_ends_its_answer(server: Server, client: Any) -> None:
+    before = metric(server, "qnnbridge_llm_requests_total", model="long", outcome="cancelled")
+    stream = chat(client, model="long", max_tokens=5000, temperature=1.0, stream=True)
+    for _ in range(3):
+        next(stream)
+    stream.close()
+    until(lambda: metric(server, "qnnbridge_llm_requests_total", model="long", outcome="cancelled") == before + 1)
+    assert metric(server, "qnnbridge_llm_requests_running", model="long") == 0
+
+
+def test_eight_clients_get_what_one_gets(server: Server, client: Any) -> None:
+    words = [f"question {n}" for n in range(8)]
+    alone = [chat(client, one).choices[0].message.content for one in words]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda one: streamed(client, one), words)) == alone
+
+
+def test_fifty_clients_at_once(server: Server) -> None:
+    def ask(number: int) -> str:
+        with client_of(server) as one:
+            said = streamed(one, f"n {number % 5}") if number % 2 else chat(one, f"n {number % 5}")
+            return said if isinstance(said, str) else said.choices[0].message.content
+
+    with ThreadPoolExecutor(50) as pool:
+        told = list(pool.map(ask, range(50)))
+    assert all(told[number] == told[number % 10] for number in range(50))
+    assert metric(server, "qnnbridge_llm_requests_running", model="tiny") == 0
+
+
+@needs.posix
+def test_a_kill_of_the_host_is_a_pause_in_the_stream(server: Server, client: Any) -> None:
+    truth = chat(client, model="long", max_tokens=400).choices[0].message.content
+    restarts = metric(server, "qnnbridge_llm_host_restarts_total", model="long")
+    told = ""
+    with chat(client, model="long", max_tokens=400, stream=True) as stream:
+        for number, part in enumerate(stream):
+            told += part.choices[0].delta.content or ""
+            if number == 2:
+                os.kill(server.host().pid, signal.SIGKILL)
+    assert told == truth
+    whole = []
+    asking = threading.Thread(target=lambda: whole.append(chat(client, model="long", max_tokens=2000)))
+    asking.start()
+    until(lambda: metric(server, "qnnbridge_llm_requests_running", model="long") == 1 or bool(whole))
+    os.kill(server.host().pid, signal.SIGKILL)
+    asking.join()
+    assert whole[0].choices[0].message.content.startswith(truth)
+    assert metric(server, "qnnbridge_llm_host_restarts_total", model="long") >= restarts
+
+
+def test_a_client_that_does_not_read_keeps_nothing_from_others(server: Server, client: Any) -> None:
+    host, port = server.address.split(":")
+    body = json.dumps({"model": "long", "messages": HELLO, "max_tokens": 5500, "temperature": 1.0, "stream": True})
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
+    lazy = []
+    try:
+        for _ in range(9):  # one more than are generated at a time
+            one = socket.socket()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.connect((host, int(port)))
+            one.sendall((head + body).encode())
+            lazy.append(one)
+        assert chat(client, max_tokens=3).usage.completion_tokens == 3
+        until(lambda: metric(server, "qnnbridge_llm_requests_running", model="long") == 0)
+    finally:
+        for one in lazy:
+            one.close()
+
+
+def test_a_connection_that_is_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "STALL_TIMEOUT_S", 0.05)
+    told: list[str] = []
+
+    class Stuck:
+        class form:  # noqa: N801 - stands for an object
+            opening = staticmethod(list)
+            piece = staticmethod(lambda text: {"text": text})
+
+        def cancel(self) -> None:
+            told.append("cancelled")
+
+        async def end(self) -> None:
+            told.append("ended")
+
+    async def never(*_: Any) -> Any:
+        await asyncio.sleep(1000)
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await never()
+
+    async def run() -> None:
+        stream = answering.EventStream(Stuck(), "piece", lambda: told.append("closed"))  # type: ignore[arg-type]
+        await stream({"type": "http", "extensions": {ABORT: lambda: told.append("cut")}}, never, send)
+
+    asyncio.run(run())
+    assert told == ["cut", "cancelled", "ended", "closed"]
+
+
+def test_metrics_tell_speed(server: Server, client: Any) -> None:
+    chat(client)
+    assert metric(server, "qnnbridge_llm_time_to_first_token_seconds", model="tiny", quantile="0.5") > 0
+    assert metric(server, "qnnbridge_llm_tokens_per_second", model="tiny", quantile="0.9") > 1
+    assert metric(server, "qnnbridge_llm_generated_tokens_total", model="tiny") > 1
+
+
+def test_clients_take_turns() -> None:
+    """One slot; a crowd of one client, and one request of another: that one is next but one."""
+    from qnnbridge_daemon.fair_share import Cancellation
+
+    queues, order, begun = answering.ClientQueues(1, 50), [], threading.Event()
+
+    def ask(client: str, number: int) -> None:
+        with queues.turn(client, Cancellation()):
+            begun.wait(WAIT_TIMEOUT_S)
+            order.append((client, number))
+
+    threads = [threading.Thread(target=ask, args=("crowd", number)) for number in range(10)]
+    threads += [threading.Thread(target=ask, args=("one", 0))]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.02)
+    begun.set()
+    for thread in threads:
+        thread.join()
+    assert order.index(("one", 0)) <= 2
+    assert not queues._clients
+
+
+def test_reading_what_no_client_library_sends() -> None:
+    body = {"model": "m", "messages": HELLO, "unknown": 1, "logit_bias": {}, "n": 1, "user": 3}
+    assert read_generation(body, "chat").user == ""
+    assert read_generation({"model": "m", "prompt": "x", "seed": -1}, "text").search["seed"] == 2**31 - 1

@@ -1,0 +1,318 @@
+"""One answer of a language model: made by a worker thread, sent by the event loop.
+
+The worker never waits for the client: what the client has not read stays in a queue, which the context of the model
+bounds. So a client that does not read keeps neither a thread nor the NPU; it is cut off after `STALL_TIMEOUT_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
+from qnnbridge_protocol.errors import Cancelled, GenerationError, PromptRefused
+from qnnbridge_tools.generation.pace import Pace
+from qnnbridge_tools.serve import openai_forms as forms
+from qnnbridge_tools.serve.errors import Refused, in_words, refusal_of
+from qnnbridge_tools.serve.infer import not_started
+from qnnbridge_tools.serve.openai_forms import AnswerForm, Counts, GenerationRequest
+from qnnbridge_tools.serve.responses import ABORT
+from qnnbridge_tools.serve.transport import ClientGone, Workers
+
+if TYPE_CHECKING:
+    from qnnbridge.genai import TextStream
+    from qnnbridge_tools.serve.language_models import GenerationFigures, LanguageModel
+
+# How long a client may leave what was sent to it unread.
+STALL_TIMEOUT_S: Final = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """The last item of an answer."""
+
+    finish: str
+    counts: Counts
+
+
+Item = str | Ended | BaseException
+
+
+class ClientQueues:
+    """Generations take turns by client: of several that wait, the client that has waited longest is next.
+
+    Args:
+        slots: Generations at once; these take turns token by token in the host.
+    """
+
+    def __init__(self, slots: int, most_waiting: int) -> None:
+        self._shares = FairShare(slots, max(1, most_waiting))
+        self._lock = threading.Lock()
+        self._clients: dict[str, tuple[Queue, int]] = {}
+
+    @contextlib.contextmanager
+    def turn(self, client: str, cancellation: Cancellation) -> Iterator[None]:
+        """Raises `Busy`, `Cancelled`."""
+        with self._queue_of(client) as queue, self._shares.turn(queue, cancellation):
+            yield
+
+    @contextlib.contextmanager
+    def _queue_of(self, client: str) -> Iterator[Queue]:
+        with self._lock:
+            queue, users = self._clients.get(client) or (self._shares.join(), 0)
+            self._clients[client] = (queue, users + 1)
+        try:
+            yield queue
+        finally:
+            with self._lock:
+                _, users = self._clients[client]
+                if users == 1:
+                    del self._clients[client]
+                    self._shares.leave(queue)
+                else:
+                    self._clients[client] = (queue, users - 1)
+
+
+class GeneratedAnswer:
+    """See the module. Made and read in the event loop's thread."""
+
+    def __init__(
+        self,
+        asked: GenerationRequest,
+        model: LanguageModel,
+        figures: GenerationFigures,
+        deadline: float | None,
+    ) -> None:
+        self.asked = asked
+        self.form = AnswerForm(asked, int(time.time()), model.model.info.fingerprint)
+        self._model = model
+        self._figures = figures
+        self._deadline = deadline
+        self._cancellation = Cancellation()
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self._late = False
+        self._begun = False
+        self._task: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
+        """Let a worker make it."""
+        self._figures.begin()
+        self._task = asyncio.ensure_future(workers.do(functools.partial(self._work, queues, client)))
+        if self._deadline is not None:
+            self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._too_late)
+
+    async def next(self) -> Item:
+        return await self._items.get()
+
+    def cancel(self) -> None:
+        """End it before its next token."""
+        self._cancellation.stop()
+
+    async def end(self) -> None:
+        """Wait for the worker."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    def _too_late(self) -> None:
+        if not self._begun:  # afterwards the stream keeps the deadline itself
+            self._late = True
+            self._cancellation.stop()
+
+    # --- the worker's thread ---
+
+    def _work(self, queues: ClientQueues, client: str) -> None:
+        pace, prompt, restarts, outcome = Pace(), 0, 0, "error"
+        try:
+            with queues.turn(client, self._cancellation):
+                self._begun = True
+                with self._open() as stream:
+                    prompt = stream.prompt_tokens
+                    remove = self._cancellation.on_stop(stream.cancel)
+                    try:
+                        self._pass_on(stream, pace)
+                    finally:
+                        remove()
+                        restarts = stream.stats.restarts
+                outcome = stream.finish_reason or "cancelled"
+            self._tell(Ended(outcome, Counts(prompt, pace.tokens)))
+        except Cancelled as error:
+            outcome = "cancelled"
+            self._tell(not_started() if self._late else error)
+        except BaseException as error:  # noqa: BLE001 - passed on to the event loop
+            self._tell(error)
+        finally:
+            self._figures.end(outcome, prompt, pace, restarts)
+
+    def _pass_on(self, stream: TextStream, pace: Pace) -> None:
+        seen = 0
+        while True:
+            piece = next(stream, None)
+            if len(stream.tokens) > seen:
+                pace.token(len(stream.tokens) - seen)
+                seen = len(stream.tokens)
+            if piece is None:
+                return
+            self._tell(piece)
+
+    def _open(self) -> TextStream:
+        from qnnbridge.genai import generate
+
+        asked, model = self.asked, self._model
+        timeout = None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
+        guidance = None if asked.schema is None else ("json_schema", asked.schema)
+        try:
+            return generate(
+                model.model,
+                self._prompt(),
+                tokenizer=model.tokenizer,
+                max_tokens=asked.max_tokens,
+                stop=asked.stop,
+                timeout=timeout,
+                guidance=guidance,
+                **asked.search,
+            )
+        except PromptRefused as error:
+            too_long = "empty" not in error.message
+            field = "messages" if asked.kind == "chat" else "prompt"
+            code = "context_length_exceeded" if too_long else None
+            raise Refused(400, in_words(error), field=field, reason=code) from error
+        except GenerationError as error:
+            if guidance is None:
+                raise
+            raise Refused(
+                400,
+                f"The schema cannot be kept to: {in_words(error)}\n"
+                "Fix: Correct the schema; or use a release of onnxruntime-genai that was built with guidance.",
+                field="response_format",
+            ) from error
+
+    def _prompt(self) -> Any:
+        if self.asked.kind == "text":
+            prompt = self.asked.prompt
+            return prompt if isinstance(prompt, str) else list(prompt)
+        try:
+            return self._model.tokenizer.apply_chat_template(self.asked.messages)
+        except GenerationError as error:
+            raise Refused(
+                400, f"The model's chat template refuses the messages: {in_words(error)}", field="messages"
+            ) from error
+
+    def _tell(self, item: Item) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+
+async def whole_answer(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+    """The document of an answer without a stream. Raises `ClientGone`, and what the generation raised."""
+    text: list[str] = []
+    watch = asyncio.ensure_future(gone())
+    watch.add_done_callback(lambda done: done.cancelled() or answer.cancel())
+    try:
+        while isinstance(item := await answer.next(), str):
+            text.append(item)
+        if watch.done():
+            raise ClientGone
+        if isinstance(item, BaseException):
+            raise item
+        return answer.form.whole("".join(text), _finish(item), item.counts)
+    finally:
+        watch.cancel()
+        answer.cancel()
+        await answer.end()
+
+
+async def first_item(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any]]) -> str | Ended:
+    """What a stream begins with. Raises `ClientGone`, and what the generation raised before its first piece."""
+    watch, coming = asyncio.ensure_future(gone()), asyncio.ensure_future(answer.next())
+    try:
+        await asyncio.wait({watch, coming}, return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done():
+            raise ClientGone
+        item = coming.result()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+    except BaseException:
+        answer.cancel()
+        await answer.end()
+        raise
+    finally:
+        watch.cancel()
+        coming.cancel()
+
+
+class EventStream(Response):
+    """An answer as server-sent events. `close` is called at its end, however it ends.
+
+    Args:
+        first: The first item, which has come already: an error before it has a status of its own.
+    """
+
+    def __init__(self, answer: GeneratedAnswer, first: str | Ended, close: Callable[[], None]) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        # Without a length: the server sends it in chunks.
+        self.raw_headers = [
+            pair for pair in self.raw_headers if pair[0] not in (b"content-length", b"content-type")
+        ]
+        self.raw_headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
+        self._answer = answer
+        self._first = first
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._answer
+        watch = asyncio.ensure_future(_gone(receive))
+        watch.add_done_callback(lambda done: done.cancelled() or answer.cancel())
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._send_all(send, watch)
+        except (asyncio.TimeoutError, TimeoutError):
+            (scope.get("extensions") or {}).get(ABORT, lambda: None)()
+        finally:
+            watch.cancel()
+            answer.cancel()
+            try:
+                await answer.end()
+            finally:
+                self._close()
+
+    async def _send_all(self, send: Send, watch: asyncio.Future[None]) -> None:
+        form = self._answer.form
+        await self._send(send, b"".join(map(forms.event, form.opening())))
+        item: Item = self._first
+        while isinstance(item, str):
+            await self._send(send, forms.event(form.piece(item)))
+            item = await self._answer.next()
+        if watch.done():
+            return
+        if isinstance(item, Ended):
+            ends = form.closing(_finish(item), item.counts)
+            await self._send(send, b"".join(map(forms.event, ends)) + forms.DONE, last=True)
+        else:
+            await self._send(send, forms.event(forms.error_document(refusal_of(item))), last=True)
+
+    async def _send(self, send: Send, data: bytes, *, last: bool = False) -> None:
+        message = {"type": "http.response.body", "body": data, "more_body": not last}
+        await asyncio.wait_for(send(message), STALL_TIMEOUT_S)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _finish(ended: Ended) -> str:
+    return "length" if ended.finish == "length" else "stop"

@@ -1,0 +1,87 @@
+"""The endpoints of OpenAI's interface: /v1/models, /v1/chat/completions, /v1/completions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from qnnbridge_tools.serve import openai_forms as forms
+from qnnbridge_tools.serve import transport
+from qnnbridge_tools.serve.answering import ClientQueues, EventStream, GeneratedAnswer, first_item, whole_answer
+from qnnbridge_tools.serve.infer import read_json
+from qnnbridge_tools.serve.language_models import LanguageModels
+from qnnbridge_tools.serve.openai_forms import GenerationRequest, Kind
+from qnnbridge_tools.serve.responses import json_answer
+from qnnbridge_tools.serve.transport import Admission, Ticket, Workers, receive_body
+
+# A prompt of a million tokens has less.
+MOST_BYTES: Final = 16 * 1024**2
+
+
+class LanguageService:
+    """The endpoints as methods.
+
+    Args:
+        timeout_s: For one answer, from the last byte of its request on; ``None`` for no limit.
+        slots: Generations at once.
+        waiting: Requests that wait for their turn.
+    """
+
+    def __init__(
+        self, models: LanguageModels, *, timeout_s: float | None, slots: int, waiting: int, most_bytes: int
+    ) -> None:
+        self.models = models
+        self._timeout_s = timeout_s
+        self._most_bytes = min(most_bytes, MOST_BYTES)
+        self._admission = Admission(slots + waiting, max(4 * self._most_bytes, 256 * 1024**2))
+        self._queues = ClientQueues(slots, waiting)
+        # Each waits in a thread of its own for its turn; an idle one has none.
+        self._workers = Workers("language", slots + waiting)
+        self._readers = Workers("language reader", 1)
+
+    async def list_models(self, request: Request) -> Response:
+        return json_answer(forms.models_document([(name, self.models.created) for name in self.models.names]))
+
+    async def show_model(self, request: Request) -> Response:
+        found = self.models.get(request.path_params["name"])
+        return json_answer(forms.model_document(found.name, self.models.created))
+
+    async def chat(self, request: Request) -> Response:
+        return await self._complete(request, "chat")
+
+    async def text(self, request: Request) -> Response:
+        return await self._complete(request, "text")
+
+    async def _complete(self, request: Request, kind: Kind) -> Response:
+        encoding = transport.check_encoding(request.headers.get("content-encoding"))
+        with contextlib.ExitStack() as place:
+            ticket = place.enter_context(self._admission.enter())
+            parts = await receive_body(request, ticket, self._most_bytes)
+            ticket.take_place()
+            arrived = time.monotonic()
+            asked = await self._readers.do(functools.partial(self._read, parts, encoding, ticket, kind))
+            model = self.models.get(asked.model)
+            deadline = None if self._timeout_s is None else arrived + self._timeout_s
+            answer = GeneratedAnswer(asked, model, self.models.figures[model.name], deadline)
+            answer.start(self._workers, self._queues, _client(request, asked))
+            if not asked.stream:
+                return json_answer(await whole_answer(answer, request.receive))
+            first = await first_item(answer, request.receive)
+            return EventStream(answer, first, place.pop_all().close)
+
+    def _read(self, parts: list[bytes], encoding: str | None, ticket: Ticket, kind: Kind) -> GenerationRequest:
+        body = b"".join(parts)
+        if encoding is not None:
+            body = transport.unpack(memoryview(body), self._most_bytes, ticket.take)
+        return forms.read_generation(read_json(memoryview(body)), kind)
+
+
+def _client(request: Request, asked: GenerationRequest) -> str:
+    """Who takes turns: the machine, and whom it asks for."""
+    machine = request.client.host if request.client is not None else ""
+    return f"{machine} {asked.user}"
