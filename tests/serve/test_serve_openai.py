@@ -320,6 +320,9 @@ def test_a_connection_that_is_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
         def cancel(self) -> None:
             told.append("cancelled")
 
+        def client_gone(self, watch: asyncio.Future[Any]) -> None:
+            assert watch.cancelled()
+
         async def end(self) -> None:
             told.append("ended")
 

@@ -119,6 +119,11 @@ class GeneratedAnswer:
         """End it before its next token."""
         self._cancellation.stop()
 
+    def client_gone(self, watch: asyncio.Future[Any]) -> None:
+        """`cancel`, unless it is the watch that was cancelled."""
+        if not watch.cancelled():
+            self.cancel()
+
     async def end(self) -> None:
         """Wait for the worker."""
         if self._timer is not None:
@@ -219,7 +224,7 @@ async def whole_answer(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any
     """The document of an answer without a stream. Raises `ClientGone`, and what the generation raised."""
     text: list[str] = []
     watch = asyncio.ensure_future(gone())
-    watch.add_done_callback(lambda done: done.cancelled() or answer.cancel())
+    watch.add_done_callback(answer.client_gone)
     try:
         while isinstance(item := await answer.next(), str):
             text.append(item)
@@ -275,7 +280,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._answer
         watch = asyncio.ensure_future(_gone(receive))
-        watch.add_done_callback(lambda done: done.cancelled() or answer.cancel())
+        watch.add_done_callback(answer.client_gone)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send_all(send, watch)
