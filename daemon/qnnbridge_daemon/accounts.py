@@ -123,6 +123,7 @@ HIGHER = {
     "sessions": "`qnnbridge host start --max-sessions N`",
     "queued": "`qnnbridge host start --max-queued N`",
     "bytes": "`qnnbridge host start --max-bytes N`",
+    "kv_bytes": "`qnnbridge host start --max-kv-bytes N`",
 }
 
 
@@ -146,6 +147,7 @@ class Account:
         self.sessions = 0
         self.in_flight_bytes = 0
         self.shared_bytes = 0
+        self.kv_bytes = 0
         self._freed: collections.deque[int] = collections.deque()
         self._unshared: collections.deque[int] = collections.deque()
 
@@ -192,6 +194,24 @@ class Account:
     def unshare(self, size: int) -> None:
         with self._lock:
             self.shared_bytes -= size
+
+    def hold_kv(self, size: int) -> None:
+        """Memory of a generator's KV cache. Raises `Busy`."""
+        with self._lock:
+            full = size > 0 and self.kv_bytes + size > self.limits.kv_bytes
+            self.kv_bytes += 0 if full else size
+        if full:
+            self.meter.refused()
+            raise busy(
+                "kv_bytes",
+                self.limits.kv_bytes,
+                f"the KV caches of its generators would need {size} bytes more than is left",
+                "Close generators that are done",
+            )
+
+    def drop_kv(self, size: int) -> None:
+        with self._lock:
+            self.kv_bytes -= size
 
     def release_with(self, memory: Any, size: int) -> None:
         """Return the taken amount when this memory is freed."""

@@ -16,6 +16,7 @@ from qnnbridge_protocol.frames import Frame, Kind
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
+    from qnnbridge_daemon.accounts import Account
     from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
     from qnnbridge_host.in_flight import Request
     from qnnbridge_host.server import Answer
@@ -32,8 +33,9 @@ class ObjectServices(Protocol):
 
 
 class ObjectOwner(Protocol):
-    """The client's place in the queue."""
+    """The client: its resources and its place in the queue."""
 
+    account: Account
     queue: Queue
 
 
@@ -45,7 +47,8 @@ class ClientObjects:
         self._client = client
         self._limit = limit
         self._lock = threading.Lock()
-        self._held: dict[int, HostObject] = {}
+        # With the memory that each takes.
+        self._held: dict[int, tuple[HostObject, int]] = {}
         self._closed = False
         self.operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
             "object.create": self._create,
@@ -61,7 +64,7 @@ class ClientObjects:
         self._check_limit()
         others = self._others(header)
         made, frame = forward_creation(self._broker.host, _forwarded(header), request.buffers, others)
-        self._keep(request.id, made, cancellation)
+        self._keep(request.id, made, 0, cancellation)
         return {**frame.header, "object": request.id}, frame.buffers
 
     def _call(self, request: Request, cancellation: Cancellation) -> Answer:
@@ -78,7 +81,7 @@ class ClientObjects:
         if type(number) is not int:
             return frame.header, frame.buffers
         made = HostObject(self._broker.host, found.generation, number, str(header.get("operation")))
-        self._keep(request.id, made, cancellation)
+        self._keep(request.id, made, _memory_of(frame.header.get("result")), cancellation)
         return {**frame.header, "object": request.id}, frame.buffers
 
     def _release(self, request: Request, _cancellation: Cancellation) -> Answer:
@@ -87,7 +90,7 @@ class ClientObjects:
             with self._lock:
                 held = self._held.pop(number, None) if type(number) is int else None
             if held is not None:
-                held.release()
+                self._drop(*held)
         return {}, ()
 
     def close(self) -> None:
@@ -97,15 +100,25 @@ class ClientObjects:
             held = sorted(self._held.items(), reverse=True)
             self._held.clear()
         for _, one in held:
-            one.release()
+            self._drop(*one)
 
-    def _keep(self, number: int, made: HostObject, cancellation: Cancellation) -> None:
+    def _drop(self, one: HostObject, memory: int) -> None:
+        one.release()
+        self._client.account.drop_kv(memory)
+
+    def _keep(self, number: int, made: HostObject, memory: int, cancellation: Cancellation) -> None:
+        """memory: which it will take. Raises `Busy`, `Cancelled`."""
+        try:
+            self._client.account.hold_kv(memory)
+        except Busy:
+            made.release()
+            raise
         with self._lock:
             gone = self._closed or cancellation.terminate
             if not gone:
-                self._held[number] = made
+                self._held[number] = (made, memory)
         if gone:
-            made.release()
+            self._drop(made, memory)
             raise Cancelled("The creation of the object was cancelled.")
 
     def _find(self, number: Any) -> HostObject:
@@ -113,7 +126,7 @@ class ClientObjects:
             held = self._held.get(number) if type(number) is int else None
         if held is None:
             raise Closed("The object was released.", fix="Make a new one.")
-        return held
+        return held[0]
 
     def _others(self, header: dict[str, Any]) -> list[HostObject]:
         numbers = header.get("objects")
@@ -127,6 +140,12 @@ class ClientObjects:
                 fix="Release objects that are not needed any more: drop the last reference to them.",
                 details={"limit": "objects", "value": self._limit},
             )
+
+
+def _memory_of(result: Any) -> int:
+    """Of the KV cache, if it is a generator."""
+    told = result.get("kv_bytes") if isinstance(result, dict) else None
+    return told if type(told) is int and told > 0 else 0
 
 
 def _forwarded(header: dict[str, Any]) -> dict[str, Any]:

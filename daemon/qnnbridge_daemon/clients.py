@@ -178,6 +178,7 @@ class Client:
             "waiting": len(self.queue.waiting),
             "bytes": meter.bytes,
             "shared_bytes": account.shared_bytes,
+            "kv_bytes": account.kv_bytes,
             "calls_per_s": meter.calls_per_s,
             "latency_ms": meter.latency_ms(),
         }

@@ -53,6 +53,9 @@ def parse_options(argv: Sequence[str] | None) -> Options:
     parser.add_argument(
         "--max-bytes", type=_count, default=limits.bytes, help="of one client's calls and shared memory"
     )
+    parser.add_argument(
+        "--max-kv-bytes", type=_count, default=limits.kv_bytes, help="of the KV caches of one client's generators"
+    )
     parser.add_argument("--recycle-bytes", type=_count, help="replace an NPU host of so many bytes")
     parser.add_argument("--recycle-sessions", type=_count, help="replace an NPU host after so many new sessions")
     parser.add_argument("--foreground", action="store_true", help="stay in the terminal; the log goes there, too")
@@ -67,7 +70,7 @@ def parse_options(argv: Sequence[str] | None) -> Options:
             defaults,
             slots=given.slots,
             idle_unload_s=given.idle_unload,
-            limits=ClientLimits(given.max_sessions, given.max_queued, given.max_bytes),
+            limits=ClientLimits(given.max_sessions, given.max_queued, given.max_bytes, given.max_kv_bytes),
         ),
         detached=given.detached,
         foreground=given.foreground,
@@ -94,12 +97,13 @@ class ClientLimits:
     """Of one client. A request for more is answered with `Busy`.
 
     sessions: open at a time. queued: calls that wait for their turn. bytes: tensors of calls under way, and memory
-    that is shared with the daemon.
+    that is shared with the daemon. kv_bytes: KV caches of its generators, each with a full context.
     """
 
     sessions: int = 64
     queued: int = 256
     bytes: int = 2 << 30
+    kv_bytes: int = 8 << 30
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge import genai
+import qnnbridge
+from qnnbridge import errors, genai
+from qnnbridge_daemon.options import BrokerSettings, ClientLimits
 from tests import needs
 from tests.daemon.brokers import Lab, until
 from tests.genai.conftest import prompt
@@ -76,3 +78,26 @@ def test_eight_applications_take_turns(lab: Lab, folder: Path) -> None:
     for thread in threads:
         thread.join(60)
     assert made == {number: truth.generate(prompt(7, number), 16) for number in range(8)}
+
+
+def test_the_memory_of_kv_caches_is_counted_and_limited(tmp_path: Path) -> None:
+    """Two generators fit, the third does not; one that is closed makes room, and so does an application's end."""
+    folder = write_model(tmp_path / "dynamic", "dynamic")
+    each = 4 * 96 * 16 * 4  # four tensors, 96 tokens, one head of 16 floats
+    lab = Lab(qnnbridge.Host(), BrokerSettings(limits=ClientLimits(kv_bytes=2 * each + 100)))
+    try:
+        client, other = lab.client(), lab.client()
+        model = genai.Model(folder, host=client)
+        held = [begin(model, prompt(5)) for _ in range(2)]
+        assert [one["kv_bytes"] for one in lab.broker.status()["clients"]] == [2 * each]
+        with pytest.raises(errors.Busy) as caught:
+            begin(model, prompt(5))
+        assert caught.value.details == {"limit": "kv_bytes", "value": 2 * each + 100}
+        assert "--max-kv-bytes" in str(caught.value)
+        step(begin(genai.Model(folder, host=other), prompt(5)), 3)
+        held[0].close()
+        assert len(step(begin(model, prompt(5)), 3)) == 3
+        client.close()
+        until(lambda: len(lab.broker.status()["clients"]) == 1)
+    finally:
+        lab.close()

@@ -61,7 +61,9 @@ def test_the_table_of_options_is_that_of_a_daemon() -> None:
     assert (set(listed), len(listed)) == (fields, len(fields))
 
 
-@pytest.mark.parametrize("name", ["slots", "max_sessions", "max_queued", "max_bytes", "idle_unload"])
+@pytest.mark.parametrize(
+    "name", ["slots", "max_sessions", "max_queued", "max_bytes", "max_kv_bytes", "idle_unload"]
+)
 def test_the_defaults_on_the_page_and_in_the_help_are_those_of_the_daemon(name: str) -> None:
     from qnnbridge_daemon.options import parse_options
 
@@ -72,6 +74,7 @@ def test_the_defaults_on_the_page_and_in_the_help_are_those_of_the_daemon(name: 
         "max_sessions": f"{limits.sessions}",
         "max_queued": f"{limits.queued}",
         "max_bytes": f"{limits.bytes >> 30}G",
+        "max_kv_bytes": f"{limits.kv_bytes >> 30}G",
         "idle_unload": f"{settings.idle_unload_s:g}",
     }[name]
     option = f"--{name.replace('_', '-')}"
@@ -84,11 +87,12 @@ def test_every_option_that_the_daemon_takes_can_be_given() -> None:
     """And the other way round: what is passed on is understood."""
     from qnnbridge_daemon.options import parse_options
 
-    given = DaemonOptions("/py", 5.0, 7.5, 2, 3, 4, "1G", "2G", 6)
+    given = DaemonOptions("/py", 5.0, 7.5, 2, 3, 4, "1G", "3G", "2G", 6)
     parsed = parse_options(given.words())
     limits = parsed.settings.limits
     assert (parsed.python, parsed.idle_exit_s, parsed.settings.idle_unload_s) == ("/py", 5.0, 7.5)
     assert (parsed.settings.slots, limits.sessions, limits.queued, limits.bytes) == (2, 3, 4, 1 << 30)
+    assert limits.kv_bytes == 3 << 30
     assert (parsed.recycle.rss_bytes, parsed.recycle.creations) == (2 << 30, 6)
 
 

@@ -86,6 +86,12 @@ class Generation:
         self._exact = not self._option("do_sample", False) or settings.guidance is not None
         self._check_settings()
 
+    @property
+    def kv_bytes(self) -> int:
+        """Memory of the KV cache with a full context, for all sequences."""
+        beams = max(int(self._option(name, 1)) for name in ("num_beams", "num_return_sequences"))
+        return self._model.kv_bytes * self.rows * beams
+
     # --- what the client asks ---
 
     def restore(self, tokens: Sequence[int], base: int) -> None:

@@ -204,6 +204,7 @@ GENERATOR = ObjectKind(
     "GenaiGenerator",
     None,
     {"step": _step, "tensor": _tensor, "set_logits": _set_logits, "sequence": _sequence},
+    describe=lambda generation: {"kv_bytes": generation.kv_bytes},
 )
 MODEL = ObjectKind(
     "GenaiModel",

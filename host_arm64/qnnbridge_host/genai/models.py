@@ -17,6 +17,7 @@ from qnnbridge_host.genai.errors import too_old, unsupported_layout
 from qnnbridge_host.genai.native import GenaiLibrary, Object, library
 from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.genai.turns import Turns
+from qnnbridge_host.model.genai_cache import kv_cache
 from qnnbridge_host.model.genai_folder import GenaiFolder, read_folder
 from qnnbridge_host.model.genai_releases import is_too_old, refusal
 from qnnbridge_protocol.errors import BridgeError, ModelChanged, ModelQuarantined
@@ -44,7 +45,7 @@ _registered = False
 
 
 class GenaiModel:
-    """A model in memory. device: genai's word for where it runs."""
+    """A model in memory. device: genai's word for where it runs. kv_bytes: of one generation's KV cache."""
 
     def __init__(
         self, native: GenaiLibrary, folder: GenaiFolder, model: Object, placement: list[StagePlacement]
@@ -53,6 +54,8 @@ class GenaiModel:
         self.folder = folder
         self.model = model
         self.placement = placement
+        cache = kv_cache(folder)
+        self.kv_bytes = 0 if cache is None else cache.size_bytes
         self.type = native.text("OgaModelGetType", model.handle)
         self.device = native.text("OgaModelGetDeviceType", model.handle)
         on_npu = any(one.wanted and one.placement.qnn_nodes for one in placement)

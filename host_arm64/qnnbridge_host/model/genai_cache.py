@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -37,7 +38,7 @@ def kv_cache(folder: GenaiFolder) -> KvCache | None:
 
 def _inputs(folder: GenaiFolder) -> Iterator[NodeInfo]:
     for stage in folder.stages:
-        if stage.runs_on != "prompt":
+        if stage.runs_on != "prompt" and os.path.isfile(stage.path):  # else it came as bytes
             for one in scan_model(stage.path, count_nodes=False).inputs:
                 if _NAME.search(one.name) and one.shape is not None and len(one.shape) > 2:
                     yield one

@@ -45,6 +45,10 @@ class DaemonOptions:
         str | None,
         typer.Option(metavar="SIZE", help="Memory of one client's calls and shared arrays (500M, 4G). Default 2G."),
     ] = None
+    max_kv_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="KV caches of one client's text generations. Default 8G."),
+    ] = None
     recycle_bytes: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Replace an NPU host that grew so large. Default: never.")
     ] = None
@@ -85,7 +89,7 @@ class DaemonOptions:
 
 
 _GIVEN: Final = "given"
-_SIZES: Final = ("max_bytes", "recycle_bytes")
+_SIZES: Final = ("max_bytes", "max_kv_bytes", "recycle_bytes")
 _SECONDS: Final = ("idle_exit", "idle_unload")
 
 
