@@ -13,6 +13,7 @@ import pytest
 import serve_models as models
 from serving import END_TIMEOUT_S, Answer, serving
 from tests import needs
+from tests.genai.tiny_decoders import Sizes, write_model
 
 import qnnbridge
 from qnnbridge_protocol.errors import HostError
@@ -90,3 +91,34 @@ def test_neither_the_death_of_the_npu_host_nor_of_the_daemon_is_seen(daemon: Non
 def wait_for(process: psutil.Process) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.wait(END_TIMEOUT_S)
+
+
+def test_text_is_generated_in_the_daemon_and_outlives_its_host(daemon: None, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    openai = pytest.importorskip("openai")
+    folder = write_model(tmp_path / "long", "dynamic", sizes=Sizes(context=3000))
+    with serving("--http", "127.0.0.1:0", "--llm", f"long={folder}") as server:
+        client = openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0, timeout=60)
+        asked = {"model": "long", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2900}
+        truth = client.chat.completions.create(**asked).choices[0].message.content
+        told = ""
+        with (
+            qnnbridge.connect(start=False) as host,
+            client.chat.completions.create(**asked, stream=True) as stream,
+        ):
+            for number, part in enumerate(stream):
+                told += part.choices[0].delta.content or ""
+                if number == 3:
+                    assert sum(one["kv_bytes"] for one in status(host)["clients"]) == 4 * 3000 * 16 * 4
+                    psutil.Process(status(host)["host"]["pid"]).kill()
+        assert told == truth
+        # Else it was over when the host died, and nothing is shown.
+        text = server.ask("GET", "/metrics").body.decode()
+        assert "qnnbridge_host_running 1\n" in text
+        assert 'qnnbridge_llm_generated_tokens_total{model="long"} 5800\n' in text
+        assert 'qnnbridge_llm_host_restarts_total{model="long"} 1\n' in text
+        assert text.count("# EOF\n") == 1
+        client.close()
+        assert server.end() == 0
+    with qnnbridge.connect(start=False) as host:
+        assert sum(one["kv_bytes"] for one in status(host)["clients"]) == 0

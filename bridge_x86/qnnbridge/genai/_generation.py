@@ -233,7 +233,8 @@ class RemoteGeneration:
         number = self.remade.number_in(process, self._deadline)
         if is_new:
             self._keep_stats()
-            self.stats.restarts += self._process not in (None, process)
+            # Through a daemon the connection outlives the host.
+            self.stats.restarts += self.remade.times_made > 1
         self._process = process
         arguments = {"length": len(self.tokens), "base": self.base, "count": count}
         if is_new and self.tokens:

@@ -142,6 +142,7 @@ class Remade:
         self._lock = threading.Lock()
         self._object: HostObject | None = None
         self._made_after = 0
+        self.times_made = 0
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
         """Its number there; makes it if need be."""
@@ -181,6 +182,7 @@ class Remade:
             raise
         self._made(frame)
         self._made_after = losses
+        self.times_made += 1
         return HostObject(self.host, process.generation, int(frame.header["object"]), self._kind)
 
     def _request(self, process: HostProcess, deadline: float | None) -> Any:
