@@ -379,3 +379,21 @@ def test_reading_what_no_client_library_sends() -> None:
     body = {"model": "m", "messages": HELLO, "unknown": 1, "logit_bias": {}, "n": 1, "user": 3}
     assert read_generation(body, "chat").user == ""
     assert read_generation({"model": "m", "prompt": "x", "seed": -1}, "text").search["seed"] == 2**31 - 1
+
+
+@needs.posix
+def test_the_end_of_the_server_ends_its_answers(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "endless", "dynamic", sizes=Sizes(context=60_000))
+    with serving(*PRIVATE, "--llm", f"endless={folder}", "--drain", "1") as server, client_of(server) as client:
+        host = server.host()
+        stream = chat(client, model="endless", max_tokens=59_000, stream=True)
+        next(stream)
+        begun = time.monotonic()
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(list, stream)
+            assert server.end() == 0, server.errors()
+            assert time.monotonic() - begun < 20
+            with pytest.raises(openai.APIError, match="The server is ending"):
+                rest.result()
+        assert not host.is_running()
+        assert "Traceback" not in server.errors()

@@ -284,6 +284,11 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send_all(send, watch)
+        except asyncio.CancelledError:  # by the server, which has waited for it long enough
+            answer.cancel()
+            ending = Refused(503, "The server is ending; this answer was not finished.")
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await self._send(send, forms.event(forms.error_document(ending)), last=True, timeout_s=1.0)
         except (asyncio.TimeoutError, TimeoutError):
             (scope.get("extensions") or {}).get(ABORT, lambda: None)()
         finally:
@@ -309,9 +314,9 @@ class EventStream(Response):
         else:
             await self._send(send, forms.event(forms.error_document(refusal_of(item))), last=True)
 
-    async def _send(self, send: Send, data: bytes, *, last: bool = False) -> None:
+    async def _send(self, send: Send, data: bytes, *, last: bool = False, timeout_s: float | None = None) -> None:
         message = {"type": "http.response.body", "body": data, "more_body": not last}
-        await asyncio.wait_for(send(message), STALL_TIMEOUT_S)
+        await asyncio.wait_for(send(message), timeout_s or STALL_TIMEOUT_S)
 
 
 async def _gone(receive: Receive) -> None:
