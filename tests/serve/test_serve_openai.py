@@ -393,7 +393,8 @@ def test_the_end_of_the_server_ends_its_answers(tmp_path: Path) -> None:
             rest = pool.submit(list, stream)
             assert server.end() == 0, server.errors()
             assert time.monotonic() - begun < 20
-            with pytest.raises(openai.APIError, match="The server is ending"):
+            # The second where this client does not keep up with what was made.
+            with pytest.raises(openai.APIError, match=r"The server is ending|Connection error"):
                 rest.result()
         assert not host.is_running()
         assert "Traceback" not in server.errors()
