@@ -79,6 +79,7 @@ def overdue(
         state = "stopped"
     error = DeadlineExceeded(
         f"{context.model}: no answer within {timeout_s:g} s (the work is {state}).",
+        fix="Allow more time: timeout=.",
         details={"state": state, "model": context.model},
     )
     if state == "still-running":
