@@ -38,10 +38,9 @@ def test_the_functions_are_those_of_the_page() -> None:
 
 
 @pytest.fixture(scope="module")
-def objects() -> HostObjects:
-    from qnnbridge_host.engine import load_engine
-
-    sessions = Sessions(load_engine)
+def objects(engine: Any) -> HostObjects:
+    # The engine of all tests: a process registers QNN once.
+    sessions = Sessions(lambda _phase: engine)
     sessions.start(lambda _phase: None)
     return HostObjects(sessions, KINDS)
 

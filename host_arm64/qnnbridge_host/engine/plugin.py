@@ -65,8 +65,10 @@ def load(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdap
         folder = os.path.dirname(library)
         _let_the_dsp_find(folder)
         on_phase("registering")
-        ort.register_execution_provider_library(PROVIDER, library)
-        devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
+        devices = _registered(ort)
+        if not devices:  # else an earlier engine of this process has registered it; twice is an error
+            ort.register_execution_provider_library(PROVIDER, library)
+            devices = _registered(ort)
     except Exception as error:  # noqa: BLE001 - the package refuses unknown machines with any exception
         told = translate(error)
         return NoQnn(
@@ -78,6 +80,10 @@ def load(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdap
             )
         )
     return PluginQnn(devices, library, parse_version(found.onnxruntime_qnn))
+
+
+def _registered(ort: Any) -> list[Any]:
+    return [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
 
 
 def _let_the_dsp_find(folder: str) -> None:
