@@ -51,6 +51,8 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             fix=advice.by_pip(facts, f"install -U {word(f'{GENAI}>=' + '.'.join(map(str, OLDEST)))}"),
         )
         return
+    if "ort-too-old" in advice.known_reasons(facts):
+        return  # `packages.onnxruntime-too-old` has the cause and the fix
     runtime, least = packages.version("onnxruntime"), _LEAST.search(installed.needs)
     if runtime is not None and least is not None and version_of(runtime) < version_of(least[1]):
         wanted = "onnxruntime" + installed.needs
