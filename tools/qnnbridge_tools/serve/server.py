@@ -7,6 +7,7 @@ are closed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import logging
@@ -17,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools import arguments
@@ -144,6 +145,8 @@ def serve(options: ServeOptions) -> None:
 
 
 def _server(app: object, options: ServeOptions) -> uvicorn.Server:
+    import asyncio
+
     import uvicorn
 
     from qnnbridge_tools.serve.http_protocol import HttpProtocol
@@ -151,8 +154,14 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     if options.access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+
+    async def ended_quietly(scope: Any, receive: Any, send: Any) -> None:
+        """uvicorn cancels answers that are not complete when the time of the end is over, and logs a traceback."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await app(scope, receive, send)  # type: ignore[operator]
+
     config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        ended_quietly,
         http=HttpProtocol,
         ws="none",
         lifespan="off",
