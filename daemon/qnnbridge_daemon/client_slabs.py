@@ -12,7 +12,6 @@ append to a queue, and a later call works through the queue.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import sys
 import weakref
 from collections.abc import Sequence
@@ -44,12 +43,15 @@ class ForeignSlab:
         self.share_handle = kept.share_handle
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class ClientSlab(AttachedSlab):
     """See the module."""
 
-    host: Host
-    foreign: ForeignSlab
+    __slots__ = ("foreign", "host")
+
+    def __init__(self, data: npt.NDArray[np.uint8], host_writes: bool, host: Host, foreign: ForeignSlab) -> None:
+        super().__init__(data, host_writes)
+        self.host = host
+        self.foreign = foreign
 
     def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
         """An array that the daemon's fast channels know as one that the NPU host can read or write in place."""

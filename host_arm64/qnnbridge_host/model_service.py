@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_host.in_flight import Request
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 MAX_ENTRIES: Final = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class _Creation:
+class _Creation(NamedTuple):
     """A `session.create` in the host's terms."""
 
     request: Request
@@ -438,8 +437,7 @@ class ModelService:
         return self._info
 
 
-@dataclasses.dataclass(frozen=True)
-class _Made:
+class _Made(NamedTuple):
     """A session that is kept. blame: the fingerprint to book a later death on."""
 
     session: int

@@ -7,10 +7,9 @@ ends with it. Calls of one object are one at a time. Any thread.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qnnbridge_host.in_flight import Request
 from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed, RemoteTypeError, UnknownOperation
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 MAX_OBJECTS: Final = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
-class ObjectCall:
+class ObjectCall(NamedTuple):
     """A creation or an operation, as its kind sees it.
 
     Attributes:
@@ -45,8 +43,7 @@ class ObjectCall:
     objects: tuple[Any, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class ObjectResult:
+class ObjectResult(NamedTuple):
     """What an operation gives.
 
     result: of msgpack types. values: tensors and other values. made: a further object, which the client gets.
@@ -57,8 +54,7 @@ class ObjectResult:
     made: tuple[ObjectKind, Any] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class ObjectKind:
+class ObjectKind(NamedTuple):
     """One kind of objects.
 
     name: on the wire. create: makes one; ``None`` for a kind that only operations of others make. describe: facts

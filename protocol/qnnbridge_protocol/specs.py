@@ -310,8 +310,8 @@ class SessionInfo(Record):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
-@dataclasses.dataclass(frozen=True)
-class HostInfo:
+@record(frozen=True, repr=False, eq=False)
+class HostInfo(Record):
     """What the host says of itself.
 
     machine: architecture of the host's process. startup_seconds: from its start to its HELLO.

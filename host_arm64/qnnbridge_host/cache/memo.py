@@ -53,7 +53,7 @@ class HashMemo:
         after = take_stamp(text)
         if after is None or not before.same(after):
             # The file is being written. Its user will notice; its hash must not be remembered.
-            return dataclasses.replace(found, stamp=dataclasses.replace(before, taken_ns=0))
+            return dataclasses.replace(found, stamp=before._replace(taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -34,13 +33,15 @@ def drop_handles(header: Mapping[str, Any]) -> None:
             drop(share_handle)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class AttachedSlab:
     """A mapped slab of the client. host_writes: this side writes it and the client reads it; otherwise the
     reverse."""
 
-    data: npt.NDArray[np.uint8]
-    host_writes: bool
+    __slots__ = ("data", "host_writes")
+
+    def __init__(self, data: npt.NDArray[np.uint8], host_writes: bool) -> None:
+        self.data = data
+        self.host_writes = host_writes
 
     def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
         """The tensor that lies there."""

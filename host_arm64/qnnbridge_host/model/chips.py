@@ -7,14 +7,12 @@ Qualcomm's. Constant tables and pure functions; any thread.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
-from typing import Final
+from typing import Final, NamedTuple
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chip:
+class Chip(NamedTuple):
     """name: Qualcomm's part name. arch: of the HTP, 73 for V73. product: its name in shops, as far as known."""
 
     number: int
@@ -55,9 +53,9 @@ _BY_NAME: Final = {chip.name: chip for chip in CHIPS}
 
 # Words in the name that Windows gives the processor. The newest first: its name has the older one's in it.
 _PROCESSORS: Final = (
-    (re.compile(r"\bX2[EP]?\b|\bX2E|\bX2P", re.IGNORECASE), 88),
-    (re.compile(r"\bX1[EP]|\bSnapdragon\b.*\bX (?:Elite|Plus)\b|\bSnapdragon(?:\(R\))? X\b", re.IGNORECASE), 60),
-    (re.compile(r"\b8cx Gen 3\b|\bSQ3\b", re.IGNORECASE), 37),
+    (r"\bX2[EP]?\b|\bX2E|\bX2P", 88),
+    (r"\bX1[EP]|\bSnapdragon\b.*\bX (?:Elite|Plus)\b|\bSnapdragon(?:\(R\))? X\b", 60),
+    (r"\b8cx Gen 3\b|\bSQ3\b", 37),
 )
 
 
@@ -91,7 +89,7 @@ def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
 def chip_of_processor(name: str) -> Chip | None:
     """The chip of a Windows PC by its processor's name, "Snapdragon(R) X Elite - X1E80100 - ..."."""
     for words, number in _PROCESSORS:
-        if words.search(name):
+        if re.search(words, name, re.IGNORECASE):
             return _BY_NUMBER[number]
     return None
 

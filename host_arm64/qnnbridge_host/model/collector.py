@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
-from typing import BinaryIO, Final, Literal
+from types import MappingProxyType
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from qnnbridge_host.model import onnx_schema as schema
 from qnnbridge_host.model.onnx_schema import close_type, type_of_value
@@ -19,8 +19,7 @@ DOMAIN = "com.microsoft"
 QNN_SOURCES = frozenset({"QNNExecutionProvider", "QNN"})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EpContextNode:
+class EpContextNode(NamedTuple):
     """One compiled part of a model, or (`ModelScan.lookalikes`) a node that only looks like one.
 
     where: the graph that holds it, in words ("the main graph", "then_branch of the If node 'if1'").
@@ -77,8 +76,10 @@ _WORDS: Final = (b"location", OP_TYPE.encode())
 _LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelScan:
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class ModelScan(NamedTuple):
     """The contents of a model file.
 
     format: "ort" is ONNX Runtime's own format; of such a file nothing but the size is known.
@@ -99,8 +100,8 @@ class ModelScan:
     external_files: tuple[str, ...] = ()
     inputs: tuple[NodeInfo, ...] = ()
     outputs: tuple[NodeInfo, ...] = ()
-    opsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    opsets: Mapping[str, int] = _NONE
+    metadata: Mapping[str, str] = _NONE
     ir_version: int = 0
     producer: str = ""
     producer_version: str = ""
@@ -109,7 +110,7 @@ class ModelScan:
     node_count: int = 0
     function_nodes: int = 0
     initializer_count: int = 0
-    ops: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    ops: Mapping[str, int] = _NONE
 
     @property
     def is_compiled(self) -> bool:

@@ -178,7 +178,7 @@ def examine(
     broken = problem or found.problem
     verdict = broken or _judge(nodes, found.blobs, was_made, host)
     all_notes = (*verdict.notes, *notes, *found.notes, *was_made.notes)
-    return Examination(dataclasses.replace(verdict, notes=all_notes), broken, found, was_made, manifest)
+    return Examination(verdict._replace(notes=all_notes), broken, found, was_made, manifest)
 
 
 # --- the nodes -------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made,
             worst = level
     notes = tuple(note for verdict in verdicts if verdict for note in verdict.notes)
     first = next((verdict for verdict in verdicts if verdict and verdict.level == worst), Verdict(OK))
-    return dataclasses.replace(first, notes=notes)
+    return first._replace(notes=notes)
 
 
 _Rule = Callable[[tuple[EpContextNode, ...], tuple[Blob, ...], Made, HostTraits], Verdict | None]

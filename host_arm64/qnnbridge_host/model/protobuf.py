@@ -8,9 +8,8 @@ Knows nothing of ONNX and needs no onnx. Pure functions.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, NamedTuple, Protocol
 
 WINDOW_BYTES: Final = 8192
 # The number of a field and its value or length, two variable-length integers.
@@ -27,8 +26,7 @@ class Garbage(Exception):
     """This is no protobuf, or it is cut off."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MessageKind:
+class MessageKind(NamedTuple):
     """A kind of message. kept: fields whose values are wanted. repeated: those of them of which all are wanted."""
 
     name: str
@@ -36,8 +34,7 @@ class MessageKind:
     repeated: frozenset[int] = frozenset()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """In the place of a value that was too long to keep: where in the file it is, and its size in bytes."""
 
     start: int

@@ -7,9 +7,8 @@ or weights calls `refuse_compiled` first. Any thread.
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from qnnbridge_host.model.collector import EpContextNode, ModelScan
 from qnnbridge_host.model.scan import scan_model
@@ -24,8 +23,7 @@ CANNOT_RUN: Final = "cannot run here"
 RECOMPILE_FIX: Final = "Recompile from the original model"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """level and reason: `reason` continues the sentence of the level, without a full stop; empty for ok.
 
     cause, fix, evidence as in errors. notes: further facts, one sentence each; also of an ok.

@@ -9,7 +9,6 @@ com.microsoft; a node with only that name, or in a foreign domain, is distinguis
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
 from typing import BinaryIO, Final
@@ -61,7 +60,7 @@ def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> Mod
     if head[4:8] == _ORT_MARK:
         return ModelScan(size, "ort", path)
     try:
-        return dataclasses.replace(collect(file, size, count_nodes), path=path)
+        return collect(file, size, count_nodes)._replace(path=path)
     except Garbage:
         raise no_model(head, size, path) from None
 

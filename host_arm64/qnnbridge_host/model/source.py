@@ -9,7 +9,6 @@ times. Such a stamp is not `settled`, and nothing may rely on it. Immutable; any
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import io
 import os
@@ -17,7 +16,7 @@ import stat
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.paths import path_problem
@@ -37,8 +36,7 @@ else:
 RESTED_NS: Final = 2_500_000_000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FileStamp:
+class FileStamp(NamedTuple):
     """changed_ns: when anything of the file was changed last; no program can set it back as it can `modified_ns`.
 
     taken_ns: when the stamp was taken, on this machine's wall clock, before the file was read.
@@ -115,8 +113,7 @@ class Memo(Protocol):
         """``None`` if there is no such file. Raises `OSError` if it cannot be read."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KnownFile:
+class KnownFile(NamedTuple):
     """A file as it was when the session was made.
 
     path: absolute. stamp: taken before it was hashed, ``None`` for one that was not there. sha256: in hex, or
@@ -137,8 +134,7 @@ class KnownFile:
         return cls(path, stamp, MISSING if stamp is None else hash_file(path))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(NamedTuple):
     """A model as the application gave it.
 
     path: absolute, or ``None`` for a model given as bytes, which are kept for a restart of the host.
@@ -250,7 +246,7 @@ def open_again(
     if source.fingerprint == fingerprint:
         return source
     then = {str(path): (size, date) for path, size, date in files}
-    needed = [file if file.path in then else dataclasses.replace(file, sha256=MISSING) for file in source.known]
+    needed = [file if file.path in then else file._replace(sha256=MISSING) for file in source.known]
     if source.path is None:
         import hashlib
 
@@ -285,7 +281,7 @@ def _changed(path: str, what: str, label: str, model: object) -> ModelChanged:
 def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
     """``None`` for a file that is no model: ONNX Runtime or the checks before a session refuse it."""
     try:
-        return dataclasses.replace(scan_open(file), path=path)
+        return scan_open(file)._replace(path=path)
     except InvalidProtobuf:
         return None
 
