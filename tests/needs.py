@@ -12,7 +12,11 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs signals, rights, li
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, or names what only Linux has")
 a_host_python = pytest.mark.skipif(sys.version_info < (3, 11), reason="the host needs Python 3.11")
 
-_LABS = {"windows": r"labs/test_(windows|doctor_labs|labs_quick_calls)", "arm64": r"labs/test_arm64"}
+_LABS = {
+    "windows_arm64": r"labs/test_windows_arm64",
+    "windows": r"labs/test_(windows|doctor_labs|labs_quick_calls)",
+    "arm64": r"labs/test_arm64",
+}
 
 
 def lab_of(file: str) -> str | None:

@@ -11,6 +11,7 @@ import sys
 
 from qnnbridge_host.handshake import greet, introduction
 from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.drivers.processes import number_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Loader = Callable[[Callable[[str], None]], Engine]
 
-# Option: the process to end with, if that is not the one that started this one.
+# Option: the process to end with, if that is not the one that started this one; its name or its number.
 PARENT = "--parent"
 # Option: the command line that starts a worker, a JSON list; default this host's own. An emulated interpreter
 # cannot be started by `sys.executable`.
@@ -56,7 +57,7 @@ def main(
 class _Watch:
     """Watches the process that the host belongs to, from the first `begin` on."""
 
-    def __init__(self, parent: int) -> None:
+    def __init__(self, parent: int | None) -> None:
         self._parent = parent
         self._begun = False
 
@@ -69,9 +70,9 @@ class _Watch:
             parent_watch.arm(self._parent, lambda: leave(EXIT_OK))
 
 
-def _options(argv: Sequence[str]) -> tuple[int, str | None]:
+def _options(argv: Sequence[str]) -> tuple[int | None, str | None]:
     """Parent and worker, from the command line, which only our own client writes: argparse takes longer than
-    HELLO."""
+    HELLO. An application of another system is no parent to watch, and its programs are none to start here."""
     words = list(argv)
     given: dict[str, str] = {}
     while words:
@@ -79,10 +80,17 @@ def _options(argv: Sequence[str]) -> tuple[int, str | None]:
         if not separator:
             value = words.pop(0) if words else ""
         given[name] = value
-    if not given.keys() <= {PARENT, WORKER} or not given.get(PARENT, "0").isdecimal() or given.get(WORKER) == "":
+    parent: int | None = os.getppid()
+    try:
+        if PARENT in given:
+            parent = number_here(given[PARENT])
+        valid = given.keys() <= {PARENT, WORKER} and given.get(WORKER) != ""
+    except ValueError:
+        valid = False
+    if not valid:
         print(f"usage: python -m qnnbridge_host [{PARENT} PID] [{WORKER} JSON]", file=sys.stderr)
         sys.exit(2)
-    return int(given[PARENT]) if PARENT in given else os.getppid(), given.get(WORKER)
+    return parent, None if parent is None else given.get(WORKER)
 
 
 def _then_collect(load_engine: Loader) -> Loader:

@@ -24,15 +24,18 @@ def _leave() -> None:
     os._exit(0)
 
 
-def arm(parent_pid: int, on_parent_gone: Callable[[], object] = _leave) -> tuple[str, ...]:
+def arm(parent_pid: int | None, on_parent_gone: Callable[[], object] = _leave) -> tuple[str, ...]:
     """Watch the process that the host belongs to; calls `on_parent_gone` from a thread, or now if it is too late.
 
     Says by what means: "pdeathsig" (the kernel kills), "pidfd", "handle", "polling" (the thread waits). Without
-    any, only the end of input is left.
+    any, only the end of input is left; so it is for a parent of another system (``None``).
     """
+    if parent_pid is None:
+        return ()
     try:
         parent = ParentHandle(parent_pid)
-    except ProcessLookupError:
+    except ProcessLookupError as error:
+        print(f"qnnbridge host: its application has ended ({error})", file=sys.stderr, flush=True)
         on_parent_gone()
         return ()
     except OSError as error:

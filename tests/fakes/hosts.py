@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import qnnbridge
+from qnnbridge_protocol.drivers.processes import name_of
 
 FAKE_HOST = str(Path(__file__).with_name("fake_host.py"))
 PATCHED_HOST = str(Path(__file__).with_name("patched_host.py"))
@@ -19,7 +20,7 @@ RELAY = str(Path(__file__).with_name("relay.py"))
 def fake_host(*arguments: str, python: str = sys.executable, **options: Any) -> qnnbridge.Host:
     """A host of which the engine does what the model says. Arguments: see `fake_host.py`."""
     command = [python, "-I", "-u", "-X", "utf8", "-X", "faulthandler", FAKE_HOST]
-    return qnnbridge.Host(_command=[*command, *arguments, "--parent", str(os.getpid())], **options)
+    return qnnbridge.Host(_command=[*command, *arguments, "--parent", name_of(os.getpid())], **options)
 
 
 def dying_host(step: str, once: Path, *arguments: str, **options: Any) -> qnnbridge.Host:

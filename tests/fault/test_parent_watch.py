@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import qnnbridge
 from qnnbridge._platform import wait_readable
 
 # What the README promises.
@@ -139,7 +140,9 @@ def test_a_host_whose_application_is_gone_already_ends_at_once(tmp_path: Path) -
     ran = subprocess.run(
         [sys.executable, "-c", program, str(gone.pid)], capture_output=True, timeout=START_TIMEOUT_S, check=False
     )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+    assert (ran.returncode, ran.stdout) == (0, b"")
+    assert b"its application has ended" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
 
 
 def test_the_caller_may_say_how_to_leave() -> None:
@@ -170,3 +173,34 @@ def test_a_host_that_waits_for_hello_ends_with_its_application() -> None:
     finally:
         host.kill()
         host.communicate()
+
+
+def test_a_parent_of_another_system_is_not_watched_and_the_host_ends_with_its_input() -> None:
+    """Its number belongs to another process here, or to none."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    elsewhere = f"{gone.pid}@elsewhere"
+    with qnnbridge.Host(
+        _command=[
+            sys.executable,
+            "-I",
+            "-m",
+            "qnnbridge_host",
+            "--parent",
+            elsewhere,
+            "--worker",
+            '["/no/program"]',
+        ]
+    ) as host:
+        host.start()
+        assert host.info.pid
+        process = host.info.pid
+    assert not Path(f"/proc/{process}").exists()
+
+
+def test_a_parent_that_has_no_number_is_a_wrong_command_line() -> None:
+    command = [sys.executable, "-I", "-m", "qnnbridge_host", "--parent", "x@elsewhere"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("usage: ")
+    assert len(ran.stderr.splitlines()) == 1

@@ -6,19 +6,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from labs import WindowsLab, demand
+from labs import WindowsArm64Lab, WindowsLab, demand
 from tests import needs
 
 HOST_VERSIONS = ("3.11", "3.12", "3.13")
+FIXTURES_OF_LABS = {"windows_python": "windows", "windows_arm64": "windows_arm64"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.lab)
-            uses_windows = "windows_python" in getattr(item, "fixturenames", ())
-            if uses_windows and needs.lab_of(item.path.as_posix()) != "windows":
-                raise pytest.UsageError(f"{item.nodeid} is for Windows, and `lab_of` does not know that")
+            for fixture, lab in FIXTURES_OF_LABS.items():
+                if fixture in getattr(item, "fixturenames", ()) and needs.lab_of(item.path.as_posix()) != lab:
+                    raise pytest.UsageError(f"{item.nodeid} is for the lab {lab}, and `lab_of` does not know that")
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +44,15 @@ def arm64_python_broken() -> str:
 def windows_python() -> Iterator[WindowsLab]:
     """A Windows x64 machine with the QNN simulator."""
     lab = WindowsLab(demand("windows/python-win", "setup_windows.sh").parent)
+    lab.start()
+    yield lab
+    lab.stop()
+
+
+@pytest.fixture(scope="session")
+def windows_arm64() -> Iterator[WindowsArm64Lab]:
+    """A Windows ARM64 machine; with an NPU in name only where a test asks for that."""
+    lab = WindowsArm64Lab.set_up()
     lab.start()
     yield lab
     lab.stop()

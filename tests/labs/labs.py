@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import select
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -95,10 +97,80 @@ class WindowsLab:
     def run(self, script: Path, *arguments: str | Path, timeout_s: float = PROGRAM_TIMEOUT_S) -> Program:
         """Runs a script. Arguments that are `Path`s are turned into Windows paths."""
         native = [windows_path(a) if isinstance(a, Path) else a for a in arguments]
-        env = dict(os.environ)
-        for name in ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR"):
-            env[name] = windows_path(Path(env[name]))
+        env = windows_environment()
         return run_program(self.python, windows_path(script), *native, timeout_s=timeout_s, env=env)
+
+
+class WindowsArm64Lab:
+    """The Windows ARM64 Python under Wine and qemu, in a machine of namespaces that ends with this process.
+
+    It ends itself at a ceiling of processes, memory or time; see `windows_arm64_parts/machine.py`.
+    """
+
+    SCRIPT = "setup_windows_arm64.sh"
+    # Compiling CPython on a machine that has other work.
+    SET_UP_TIMEOUT_S = 1500.0
+    START_TIMEOUT_S = 180.0
+    END_TIMEOUT_S = 40.0
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.python = folder / "python"
+        self.python_fake_npu = folder / "python-fake-npu"
+        self._machine: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def set_up(cls) -> WindowsArm64Lab:
+        """The lab, once the set-up that may still be at work has ended."""
+        folder = lab_folder() / "windows_arm64"
+        if folder.is_dir():
+            wait = ["flock", "--timeout", str(cls.SET_UP_TIMEOUT_S), f"{folder}.lock", "true"]
+            if subprocess.run(wait, check=False).returncode != 0:
+                pytest.fail(
+                    f"the set-up of {folder} does not end within {cls.SET_UP_TIMEOUT_S:.0f} s", pytrace=False
+                )
+        demand("windows_arm64/.stamp", cls.SCRIPT)
+        return cls(folder)
+
+    def start(self) -> None:
+        with tempfile.TemporaryFile() as said:
+            self._machine = machine = subprocess.Popen(
+                [self.folder / "machine"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+            )
+            assert machine.stdout is not None
+            ready, _, _ = select.select([machine.stdout], [], [], self.START_TIMEOUT_S)
+            if not ready or machine.stdout.readline() != b"ready\n":
+                self.stop()
+                said.seek(0)
+                word = said.read().decode(errors="replace").strip()
+                code = machine.returncode
+                pytest.fail(f"{self.folder}/machine does not start (exit code {code}): {word}", pytrace=False)
+
+    def stop(self) -> None:
+        machine, self._machine = self._machine, None
+        if machine is None:
+            return
+        try:
+            machine.communicate(timeout=self.END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            machine.kill()
+            machine.communicate()
+
+    def run(
+        self, script: Path, *arguments: str | Path, timeout_s: float = PROGRAM_TIMEOUT_S, npu: bool = False
+    ) -> Program:
+        """Runs a script. Arguments that are `Path`s are turned into Windows paths."""
+        native = [windows_path(a) if isinstance(a, Path) else a for a in arguments]
+        python = self.python_fake_npu if npu else self.python
+        return run_program(python, windows_path(script), *native, timeout_s=timeout_s, env=windows_environment())
+
+
+def windows_environment() -> dict[str, str]:
+    """This process' environment, with the product's folders as a Windows program sees them."""
+    env = dict(os.environ)
+    for name in ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR"):
+        env[name] = windows_path(Path(env[name]))
+    return env
 
 
 def windows_path(path: Path) -> str:

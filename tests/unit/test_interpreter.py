@@ -22,6 +22,7 @@ from qnnbridge._launch.interpreter import (
     host_environment,
 )
 from qnnbridge._platform import RegisteredPython
+from qnnbridge_protocol.drivers.processes import name_of
 from qnnbridge_protocol.errors import HostNotFound
 
 HEADERS = Path(__file__).with_name("data") / "executables"
@@ -356,7 +357,14 @@ def test_the_interpreter_is_isolated_unbuffered_and_names_its_parent() -> None:
     command = host_command("/py", "--role", "compile")
     assert command[0] == "/py"
     assert command[1:9] == ["-I", "-u", "-X", "utf8", "-X", "faulthandler", "-m", "qnnbridge_host"]
-    assert command[9:] == ["--parent", str(os.getpid()), "--worker", json.dumps(command[:9]), "--role", "compile"]
+    assert command[9:] == [
+        "--parent",
+        name_of(os.getpid()),
+        "--worker",
+        json.dumps(command[:9]),
+        "--role",
+        "compile",
+    ]
 
 
 @pytest.mark.process

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from qnnbridge._launch.installed import Surroundings, interpreter_machine, registered_host, running_host
+from qnnbridge_protocol.drivers.processes import name_of
 from qnnbridge_protocol.errors import HostNotFound
 
 HOST_MODULE = "qnnbridge_host"
@@ -45,7 +46,7 @@ def host_command(python: str, *arguments: str) -> list[str]:
     is not always what can be started again.
     """
     start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
-    return [*start, "--parent", str(os.getpid()), "--worker", json.dumps(start), *arguments]
+    return [*start, "--parent", name_of(os.getpid()), "--worker", json.dumps(start), *arguments]
 
 
 def host_environment(
