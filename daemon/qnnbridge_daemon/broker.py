@@ -25,6 +25,7 @@ from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_daemon.shared_sessions import KnownModels, SharedSessions
 from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.drivers.processes import this_system
 from qnnbridge_protocol.hello import CALL_BACK_FEATURE, DAEMON_FEATURE, FEATURES, SHARING_FEATURES, Hello
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class Broker:
             python="{}.{}.{}".format(*sys.version_info[:3]),
             executable=sys.executable,
             platform=sys.platform,
+            system=this_system(),
             versions=dict(peer.versions) if peer is not None else {},
         )
 

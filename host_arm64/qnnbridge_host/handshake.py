@@ -10,6 +10,7 @@ import sys
 
 from qnnbridge_protocol.connection import Connection, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
+from qnnbridge_protocol.drivers.processes import this_system
 from qnnbridge_protocol.errors import HandshakeFailed, ProtocolDesync, VersionMismatch
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 
@@ -31,6 +32,7 @@ def introduction() -> Hello:
         python="{}.{}.{}".format(*sys.version_info[:3]),
         executable=sys.executable,
         platform=sys.platform,
+        system=this_system(),
         versions=installed_versions(),
     )
 

@@ -40,6 +40,7 @@ class Hello(NamedTuple):
 
     machine: of the process, from its own executable (``platform.machine()`` lies under emulation).
     pid: the real one; a virtual environment's launcher on Windows has another.
+    system: whose process numbers it sees (`drivers.processes`); empty if it does not say.
     versions: of onnxruntime, onnxruntime_qnn, qnn_sdk and so on, as far as known without importing them.
     """
 
@@ -52,6 +53,7 @@ class Hello(NamedTuple):
     python: str = ""
     executable: str = ""
     platform: str = ""
+    system: str = ""
     versions: Mapping[str, str] = MappingProxyType({})
 
     def to_wire(self) -> dict[str, Any]:
@@ -65,6 +67,7 @@ class Hello(NamedTuple):
             "python": self.python,
             "executable": self.executable,
             "platform": self.platform,
+            "system": self.system,
             "versions": dict(self.versions),
         }
 
@@ -91,6 +94,7 @@ class Hello(NamedTuple):
             python=str(data.get("python", "")),
             executable=str(data.get("executable", "")),
             platform=str(data.get("platform", "")),
+            system=str(data.get("system", "")),
             versions={str(k): str(v) for k, v in versions.items()},
         )
 
@@ -131,7 +135,14 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
             fix=f"Set max_header to {MIN_HEADER_BYTES} or more, or leave it at its default.",
             details={"max_header": limits.max_header, "least": MIN_HEADER_BYTES},
         )
-    return Agreement(high, client.features & host.features, limits)
+    features = client.features & host.features
+    # What is shared is named by the number of a process.
+    return Agreement(high, features - SHARING_FEATURES if elsewhere(client, host) else features, limits)
+
+
+def elsewhere(one: Hello, other: Hello) -> bool:
+    """Whether process numbers of one side mean nothing to the other: Wine, a container, another machine."""
+    return bool(one.system and other.system and one.system != other.system)
 
 
 # A daemon serves applications with environments of their own, each upgraded on a day of its own: the rule is

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qnnbridge_protocol import header
 from qnnbridge_protocol.errors import HandshakeFailed, ProtocolDesync, VersionMismatch
-from qnnbridge_protocol.hello import API_VERSIONS, FEATURES, Agreement, Hello, negotiate
+from qnnbridge_protocol.hello import API_VERSIONS, FEATURES, SHARING_FEATURES, Agreement, Hello, negotiate
 from qnnbridge_protocol.limits import MAX_HELLO_BYTES, MIN_HEADER_BYTES, Limits
 
 FULL = Hello(
@@ -101,7 +101,7 @@ def test_a_hello_with_a_wrong_type_is_none(data: dict[str, Any]) -> None:
         Hello.from_wire(data)
 
 
-@pytest.mark.parametrize("field", ["qnnbridge", "machine", "python", "executable", "platform", "pid"])
+@pytest.mark.parametrize("field", ["qnnbridge", "machine", "python", "executable", "platform", "system", "pid"])
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, b"\xff", 1.5, 10**18])
 def test_what_only_informs_is_taken_as_text_whatever_it_is(field: str, value: object) -> None:
     """A greeting does not fail for something that is only shown."""
@@ -182,3 +182,10 @@ def test_without_a_common_version_both_are_named_and_the_older_is_to_be_upgraded
     assert error.fix is not None
     assert error.fix.startswith(f"Upgrade the {older}:")
     assert error.details == {"client": client.qnnbridge, "host": host.qnnbridge, "older": older}
+
+
+def test_sides_of_different_systems_share_neither_streams_nor_memory() -> None:
+    here, there = Hello(system="linux:1:pid:[1]"), Hello(system="win32:ARM")
+    assert negotiate(here, there).features == FEATURES - SHARING_FEATURES
+    assert negotiate(here, here).features == FEATURES
+    assert negotiate(here, Hello()).features == FEATURES  # a side that does not say

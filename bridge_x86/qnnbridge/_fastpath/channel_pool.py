@@ -239,7 +239,7 @@ class ChannelPool:
         if sharing.why_not is not None or self.closed or agreement is None or time.monotonic() < self._next_try:
             return None
         if "fast1" not in agreement.features:
-            sharing.why_not = "the host has none"
+            sharing.why_not = "the host has none, or belongs to another system"
             return None
         if self._abandoned:
             self.reap()

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge._platform import ChildProcess, Spawner, out_of_memory_kills
 from qnnbridge._transport.channel import CallContext, Channel, ChannelFailed, Deadline
+from qnnbridge_protocol.drivers.processes import this_system
 from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
+from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello, elsewhere
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
@@ -89,13 +90,14 @@ class HostProcess:
         self._pool_lock = threading.Lock()
         self._seen_loading = 0
         self.load_timeout_s = launch.timeout_s
-        hello = Hello(
+        self._hello = hello = Hello(
             features=launch.features
             | (FEATURES - SHARING_FEATURES if self.sharing is None else self.sharing.features()),
             limits=launch.limits,
             pid=os.getpid(),
             python="{}.{}.{}".format(*sys.version_info[:3]),
             platform=sys.platform,
+            system=this_system(),
         )
         self._memory_kills = out_of_memory_kills()
         self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
@@ -121,8 +123,10 @@ class HostProcess:
 
     @property
     def real_pid(self) -> int:
-        """Of the host itself; with a virtual environment on Windows `pid` is only its launcher."""
-        return self.channel.peer.pid if self.ready_at is not None and self.channel.peer.pid else self.pid
+        """Of the host itself; with a virtual environment on Windows `pid` is only its launcher. Of one in another
+        system, of the process that leads there."""
+        peer = self.channel.peer if self.ready_at is not None else None
+        return self.pid if peer is None or elsewhere(self._hello, peer) else peer.pid or self.pid
 
     @property
     def pool(self) -> ChannelPool | None:

@@ -1,0 +1,160 @@
+"""Keeps the machine of the Windows ARM64 lab: the namespaces in which the kernel starts ARM64 programs by qemu.
+
+    machine.py LAB PROGRAM [ARGUMENT...]
+
+Starts as the first process of new user, mount and pid namespaces (`LAB/machine` does that), runs the Wine server and
+PROGRAM, prints "ready" and waits for the end of its input. When it ends, in whatever way, the kernel ends every process
+in there and takes the mounts away. Programs enter by `LAB/run`.
+
+It ends by itself, with the reason on stderr, when a ceiling is reached. Environment: LAB_PROCESSES, LAB_MEMORY_MB,
+LAB_SECONDS.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+# A run of the tests has some fifteen processes at a time; what breaks the lab starts processes without end.
+MAX_PROCESSES = int(os.environ.get("LAB_PROCESSES", "120"))
+MAX_MEMORY_MB = int(os.environ.get("LAB_MEMORY_MB", "6000"))
+MAX_SECONDS = float(os.environ.get("LAB_SECONDS", "2400"))
+INTERVAL_S = 0.2
+START_TIMEOUT_S = 300.0
+END_TIMEOUT_S = 20.0
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+EXIT_UNSUITABLE, EXIT_CEILING = 69, 70
+
+# 64-bit little-endian ELF programs and libraries for ARM64. P: argv[0] is kept; F: qemu is opened now, not at a start.
+MAGIC = rb"\x7fELF\x02\x01\x01\x00" + rb"\x00" * 8 + rb"\x02\x00\xb7\x00"
+MASK = rb"\xff" * 7 + rb"\x00" + rb"\xff" * 8 + rb"\xfe\xff\xff\xff"
+
+
+def leave(code: int, text: str) -> NoReturn:
+    print(f"Windows ARM64 lab: {text}", file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+def mount(kind: str, where: Path) -> str:
+    """Empty, or why it does not work."""
+    where.mkdir(exist_ok=True)
+    command = ["mount", "-t", kind, kind, str(where)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"
+
+
+def prepare(lab: Path) -> None:
+    binfmt = lab / "binfmt"
+    if why := mount("binfmt_misc", binfmt):
+        leave(EXIT_UNSUITABLE, f"this kernel has no binfmt_misc in user namespaces (it needs Linux 6.7): {why}")
+    rule = b":aarch64:M::" + MAGIC + b":" + MASK + b":" + os.fsencode(lab / "qemu-aarch64") + b":PF"
+    try:
+        (binfmt / "register").write_bytes(rule)
+    except OSError as error:
+        leave(EXIT_UNSUITABLE, f"the kernel does not take qemu for ARM64 programs: {error}")
+    # The numbers of processes of this namespace, which the Wine server looks up.
+    if why := mount("proc", Path("/proc")):
+        leave(EXIT_UNSUITABLE, f"/proc cannot be mounted in a pid namespace: {why}")
+    # The Wine server's socket, so that nothing of it is left behind.
+    if why := mount("tmpfs", Path("/tmp/.wine-0")):
+        leave(EXIT_UNSUITABLE, f"a tmpfs cannot be mounted: {why}")
+
+
+def processes() -> tuple[int, int]:
+    """How many there are, and the bytes that are theirs alone."""
+    count = used = 0
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            count += 1
+            try:
+                fields = Path(f"/proc/{entry}/statm").read_bytes().split()
+            except OSError:
+                continue
+            used += (int(fields[1]) - int(fields[2])) * PAGE if len(fields) > 2 else 0
+    return count, used
+
+
+class Watch:
+    """Ends the machine at a ceiling."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def look(self) -> None:
+        count, used = processes()
+        if count > MAX_PROCESSES:
+            leave(EXIT_CEILING, f"ended at {count} processes (at most {MAX_PROCESSES} are allowed)")
+        if used > MAX_MEMORY_MB << 20:
+            leave(EXIT_CEILING, f"ended at {used >> 20} MB of memory (at most {MAX_MEMORY_MB} are allowed)")
+        if time.monotonic() - self._began > MAX_SECONDS:
+            leave(EXIT_CEILING, f"ended after {MAX_SECONDS:.0f} s, which is its time")
+
+
+def reap() -> dict[int, int]:
+    """Exit codes of processes that have ended; the orphans of the namespace are children of this one."""
+    ended = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def spawn(*command: str) -> int:
+    """Without standard streams: Wine's services would keep those of the program that starts them."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    actions = [(os.POSIX_SPAWN_DUP2, nothing, fd) for fd in (0, 1, 2)]
+    return os.posix_spawn(command[0], command, os.environ, file_actions=actions)
+
+
+def run(watch: Watch, seconds: float, *command: str) -> int | None:
+    """The exit code of a program; ``None`` if it does not end in time."""
+    pid = spawn(*command)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        ended = reap()
+        if pid in ended:
+            return ended[pid]
+        watch.look()
+        time.sleep(INTERVAL_S / 4)
+    return None
+
+
+def main() -> None:
+    lab, program = Path(sys.argv[1]), sys.argv[2:]
+    # Before the namespace has a /proc of its own, this is the number that others know.
+    number = os.readlink("/proc/self")
+    prepare(lab)
+    signal.signal(signal.SIGTERM, lambda *_: leave(0, "ended by a signal"))
+    watch = Watch()
+    server = str(lab / "root/usr/lib/wine/wineserver64")
+    keeper = spawn(server, "--foreground", "--persistent")
+    code = run(watch, START_TIMEOUT_S, *program)
+    if code != 0:
+        said = f"does not end within {START_TIMEOUT_S:.0f} s" if code is None else f"ends with {code}"
+        leave(EXIT_UNSUITABLE, f"its first program {said}: {' '.join(program)}")
+    half = lab / "machine.pid.half"
+    half.write_text(number)
+    half.rename(lab / "machine.pid")
+    print("ready", flush=True)
+    while not select.select([0], [], [], INTERVAL_S)[0] or os.read(0, 4096):
+        watch.look()
+        if keeper in reap():
+            leave(EXIT_UNSUITABLE, "the Wine server has ended")
+    (lab / "machine.pid").unlink(missing_ok=True)
+    # The server writes the registry when it ends.
+    run(watch, END_TIMEOUT_S, server, "--kill")
+
+
+if __name__ == "__main__":
+    main()
