@@ -17,9 +17,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._run_options import Terminable, TerminateRelay
+from qnnbridge._terminate import TerminateRelay
 from qnnbridge._transport.channel import CallContext, Deadline
-from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.model_records import (
     CacheReply,
@@ -70,8 +70,7 @@ class CreateRequest:
 
     spec: the recipe's, or its rest. dynamic: options to set at once. again: the session was made before,
     so nothing is compiled for it now. cached: it may come from the cache. quarantined: fingerprints that are
-    refused. invalid_entries: of the cache, that killed a host. retry, kill_after_s: for a daemon. stop: setting its
-    `terminate` from another thread withdraws the request.
+    refused. invalid_entries: of the cache, that killed a host. retry, kill_after_s: for a daemon.
     """
 
     recipe: SessionRecipe
@@ -83,7 +82,6 @@ class CreateRequest:
     invalid_entries: Sequence[EntryFault] = ()
     retry: int = 0
     kill_after_s: float | None = None
-    stop: Terminable | None = None
 
     def message(self, deadline: float | None) -> tuple[dict[str, Any], tuple[Any, ...]]:
         """Header and buffers."""
@@ -185,7 +183,7 @@ class RequestNews:
         if type(told.get("label")) is str:
             self.label = told["label"]
         if frame.kind is Kind.PHASE:
-            self.stage, self._native = "", self._native or told.get("phase") != "ready"
+            self.stage, self._native = "", True
             if type(told.get("fingerprint")) is str:
                 self.fingerprint = told["fingerprint"]
                 entry = told.get("entry")
@@ -234,18 +232,22 @@ def create(
     A session of which the answer is not waited for is released with a later call.
     while_busy: called when the request has been sent.
     """
+    cancellation = None if request.again else request.recipe.cancellation
+    if cancellation is not None and cancellation.terminate:
+        raise _load_canceled(request.recipe)
     header, buffers = request.message(deadline)
     request_id: list[int] = []
+    relay = TerminateRelay(cancellation, process)
 
     def on_sent(number: int) -> None:
         request_id.append(number)
-        if relay is not None:
-            relay(number)
+        if relay_sent is not None:
+            relay_sent(number)
         while_busy()
 
     try:
         host.repeat_remembered(process, deadline)
-        with host.isolate(context, deadline), TerminateRelay(request.stop, process, False) as relay:
+        with host.isolate(context, deadline), relay as relay_sent:
             frame = host.call_with_functions(
                 process, (header, buffers), deadline, context, on_sent, news, request.recipe.functions
             )
@@ -255,6 +257,8 @@ def create(
             host.release_later(process.generation, number)
         raise
     except BridgeError as error:
+        if isinstance(error, Cancelled) and cancellation is not None and cancellation.terminate:
+            raise _load_canceled(request.recipe) from None
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         raise enrich_from_stderr(error, process.stderr, request_id, news.log_timeout_s) from None
@@ -262,9 +266,16 @@ def create(
     return dataclasses.replace(created, info=_with_cause(created.info, process, request_id[-1]))
 
 
-def identify(
-    host: Host, recipe: SessionRecipe, deadline: float | None, stop: Terminable | None = None
-) -> ModelDescription:
+def _load_canceled(recipe: SessionRecipe) -> ModelLoadCanceled:
+    return ModelLoadCanceled(
+        f"[ONNXRuntimeError] : 12 : MODEL_LOAD_CANCELED : Load model from {recipe.spec.model_path or recipe.label} "
+        "failed:Graph loading canceled due to user request.",
+        cause="set_load_cancellation_flag(True) was called on its SessionOptions.",
+        fix="Call set_load_cancellation_flag(False) before these options are used for another session.",
+    )
+
+
+def identify(host: Host, recipe: SessionRecipe, deadline: float | None) -> ModelDescription:
     """The host's description of the model, without loading it. Raises the error of an unreadable model."""
     header: dict[str, Any] = {"op": "model.identify", "folder": recipe.folder}
     header["cache"] = recipe.cache_settings().to_wire()
@@ -272,7 +283,7 @@ def identify(
     if recipe.spec.model_path is not None:
         header["path"] = recipe.spec.model_path
     timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-    reply = host.call(header, timeout, () if recipe.spec.model_path is not None else (recipe.data or b"",), stop)
+    reply = host.call(header, timeout, () if recipe.spec.model_path is not None else (recipe.data or b"",))
     try:
         return ModelDescription.from_wire(reply.header)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connector import DaemonConnector
     from qnnbridge._fastpath.arrays import SharedArrays
-    from qnnbridge._run_options import Terminable
 
 START_TIMEOUT_S = 60.0
 NO_FUNCTIONS: Mapping[str, CalledFunction] = MappingProxyType({})
@@ -324,17 +323,17 @@ class Host:
             _command=self._command,
         )
 
-    def call(
-        self,
-        header: dict[str, Any],
-        timeout: float | None = None,
-        buffers: tuple[Any, ...] = (),
-        stop: Terminable | None = None,
-    ) -> Frame:
-        """An operation on the host itself; repeated if the host dies meanwhile, once if it may be the cause.
+    def restart_with(self, variable: str, text: str) -> bool:
+        """Give the host one more environment variable, from a fresh process on. ``False``: it has that already."""
+        if variable in self._env:
+            return False
+        self._env[variable] = text
+        self.supervisor.forget_launch()
+        self.restart()
+        return True
 
-        stop: setting its `terminate` from another thread withdraws the request.
-        """
+    def call(self, header: dict[str, Any], timeout: float | None = None, buffers: tuple[Any, ...] = ()) -> Frame:
+        """An operation on the host itself; repeated if the host dies meanwhile, once if it may be the cause."""
         deadline = deadline_after(timeout)
         patience = Patience(deadline)
         last = False
@@ -346,8 +345,7 @@ class Host:
                     continue
                 raise
             try:
-                with _relay(stop, process) as on_sent:
-                    return process.call(header, buffers, deadline, CallContext(str(header.get("op"))), on_sent)
+                return process.call(header, buffers, deadline, CallContext(str(header.get("op"))))
             except Deadline:
                 raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
             except ChannelRetired:
@@ -490,11 +488,3 @@ def _close_all() -> None:
         host.supervisor.exiting = True
         with contextlib.suppress(Exception):
             host.close()
-
-
-def _relay(stop: Terminable | None, process: HostProcess) -> Any:
-    if stop is None:
-        return contextlib.nullcontext()
-    from qnnbridge._run_options import TerminateRelay
-
-    return TerminateRelay(stop, process, False)

@@ -109,6 +109,12 @@ class InferenceSession(BaseSession):
             host = chosen_host(host)
             options = coerce_session_options(sess_options, providers_given=providers is not None)
             parts = options.to_spec_parts()
+            if providers is None and options.selection is not None:
+                raise OptionError(
+                    "These SessionOptions leave the choice of devices to a function.",
+                    cause="The function is called by sessions of qnnbridge.ort, which has the devices.",
+                    fix="Make the session with qnnbridge.ort.InferenceSession, or pass providers=.",
+                )
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
             parts.pop("providers", None)
             path, data = model_parts(path_or_bytes)
@@ -131,6 +137,7 @@ class InferenceSession(BaseSession):
                 cache,
                 verify=mode,
                 functions=options.functions(),
+                cancellation=options.load_cancellation,
             ),
             host,
             retry,

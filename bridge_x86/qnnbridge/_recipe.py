@@ -17,6 +17,7 @@ from qnnbridge_protocol.specs import CPU, QNN, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge._called_functions import CalledFunction
+    from qnnbridge._terminate import Terminable
 
 # What a session does about numbers that are not those of the CPU.
 Verify = Literal["off", "warn", "raise"]
@@ -39,6 +40,7 @@ class SessionRecipe:
         identity: the host's description of the model, ``None`` before its request.
         verify: what is done about numbers that are not the CPU's; ``None`` as the environment says.
         functions: of the application, by name, that the host may call when it makes the session.
+        cancellation: says when the first creation is to be given up.
         context_check: whether a compiled model that cannot run is refused; default as the environment says.
     """
 
@@ -52,6 +54,7 @@ class SessionRecipe:
     verify: Verify | None = None
     context_check: str | None = None
     functions: Mapping[str, CalledFunction] = dataclasses.field(default_factory=dict)
+    cancellation: Terminable | None = None
 
     @property
     def label(self) -> str:

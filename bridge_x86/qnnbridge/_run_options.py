@@ -1,9 +1,8 @@
 """`RunOptions`, `LoraAdapter`, and the options objects of a real onnxruntime turned into ours.
 
 One `RunOptions` may be used by several runs at once and changed from another thread: ``terminate = True``
-reaches the runs that use it through listeners (`TerminateRelay`), called by the assigning thread. A run first adds
-its listener and then reads `terminate`, so that no assignment falls between the two. The file of a LoRA adapter is
-read in the host, once; its path travels with a run.
+reaches the runs that use it through listeners (`TerminateRelay`). The file of a LoRA adapter is read in the host,
+once; its path travels with a run.
 
 An options object of onnxruntime can only exist if the application imported that package, so nothing is
 imported. ONNX Runtime offers no way to list configuration entries: its known keys (`config_keys`) are read
@@ -13,22 +12,17 @@ one by one. Unreadable parts are either refused (providers) or announced with a 
 from __future__ import annotations
 
 import os
-import threading
-import time
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, wrong_type
 from qnnbridge._session_options import SessionOptions, add_entry, get_entry
-from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._terminate import TerminateFlag
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.config_keys import QNN_RUN_KEYS, RUN_KEYS, SESSION_KEYS
-from qnnbridge_protocol.errors import BridgeError, NoSuchFile, RemoteRuntimeError
+from qnnbridge_protocol.errors import NoSuchFile, RemoteRuntimeError
 from qnnbridge_protocol.specs import RunSpec
-
-if TYPE_CHECKING:
-    from qnnbridge._transport.host_process import HostProcess
 
 
 class LoraAdapter:
@@ -55,7 +49,7 @@ class LoraAdapter:
 class RunOptions(HasFields):
     """Configuration of single runs, with the names, defaults and error classes of ``onnxruntime.RunOptions``."""
 
-    __slots__ = ("_adapters", "_config_entries", "_listeners", "_lock", "_terminate")
+    __slots__ = ("_adapters", "_config_entries", "_flag")
 
     log_severity_level = Field(-1, as_int32, "0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1 the default.")
     log_verbosity_level = Field(0, as_int32, "Verbosity of verbose logs in debug builds.")
@@ -66,9 +60,7 @@ class RunOptions(HasFields):
         super().__init__()
         self._config_entries: dict[str, str] = {}
         self._adapters: list[str] = []
-        self._terminate = False
-        self._listeners: list[Callable[[bool], None]] = []
-        self._lock = threading.Lock()
+        self._flag = TerminateFlag()
 
     def copy(self) -> RunOptions:
         """The same settings, for one run that is to be stopped by itself."""
@@ -77,38 +69,21 @@ class RunOptions(HasFields):
             setattr(twin, name, value)
         twin._config_entries.update(self._config_entries)
         twin._adapters.extend(self._adapters)
-        twin._terminate = self._terminate
+        twin._flag.assign(self.terminate)
         return twin
 
     @property
     def terminate(self) -> bool:
         """Set to ``True`` from any thread to stop the runs that use these options, and all later ones."""
-        return self._terminate
+        return self._flag.terminate
 
     @terminate.setter
     def terminate(self, value: Any) -> None:
-        flag = as_bool("terminate", value)
-        with self._lock:
-            self._terminate = flag
-            listeners = list(self._listeners)
-        # Outside the lock: a listener may send a frame or take locks of its own.
-        for listener in listeners:
-            listener(flag)
+        self._flag.assign(as_bool("terminate", value))
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """Call `listener` with each value assigned to `terminate` from now on; it must not raise.
-
-        Returns what removes it again.
-        """
-        with self._lock:
-            self._listeners.append(listener)
-
-        def remove() -> None:
-            with self._lock:
-                if listener in self._listeners:
-                    self._listeners.remove(listener)
-
-        return remove
+        """See `TerminateFlag`."""
+        return self._flag.add_terminate_listener(listener)
 
     def add_run_config_entry(self, key: str, value: str, /) -> None:
         """Set one configuration entry; a later one for the same key replaces it."""
@@ -127,7 +102,7 @@ class RunOptions(HasFields):
     def to_spec(self) -> RunSpec:
         """The options sent with a run."""
         options = self.changed_fields()
-        if self._terminate:
+        if self.terminate:
             options["terminate"] = True
         if self._adapters:
             options["active_adapters"] = list(self._adapters)
@@ -209,48 +184,3 @@ def _entries(get: Callable[[str], str], keys: Iterable[str]) -> list[tuple[str, 
             return None
 
     return [(key, text) for key in keys if (text := value(key)) is not None]
-
-
-class Terminable(Protocol):
-    """Says when a run is to stop; `RunOptions` is one. `terminate`: whether it is."""
-
-    @property
-    def terminate(self) -> bool: ...
-
-    def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """What to call when `terminate` is assigned; returns what takes the listener away again."""
-
-
-class TerminateRelay:
-    """A context manager around the call of a run; entered, it is what `Channel.call` takes as ``on_sent``."""
-
-    def __init__(self, options: Terminable | None, process: HostProcess, told: bool) -> None:
-        """told: the request itself says that it is to be stopped at once."""
-        self._options = options
-        self._told = told
-        self._process = process
-        self._request_id = 0
-        self._remove: Callable[[], None] | None = None
-
-    def __enter__(self) -> Callable[[int], None] | None:
-        if self._options is None:
-            return None
-        self._remove = self._options.add_terminate_listener(self._on_terminate)
-        return self._on_sent
-
-    def __exit__(self, *_: object) -> None:
-        if self._remove is not None:
-            self._remove()
-
-    def _on_sent(self, request_id: int) -> None:
-        self._request_id = request_id
-        if self._options is not None and self._options.terminate and not self._told:
-            # Assigned before there was a number to send; and also before the listener, so no other thread does it.
-            self._on_terminate(True)
-
-    def _on_terminate(self, terminate: bool) -> None:
-        if terminate and self._request_id:
-            try:
-                self._process.channel.cancel(self._request_id, time.monotonic() + CANCEL_TIMEOUT_S)
-            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
-                pass  # the run itself reports what happened

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._option_fields import (
     ExecutionMode,
@@ -19,6 +19,7 @@ from qnnbridge._option_fields import (
     GraphOptimizationLevel,
     HasFields,
     OrtExecutionProviderDevicePolicy,
+    OrtHardwareDeviceType,
     as_bool,
     as_buffer,
     as_enum,
@@ -30,12 +31,16 @@ from qnnbridge._option_fields import (
     suggest,
     wrong_type,
 )
+from qnnbridge._terminate import TerminateFlag
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec, in_memory
 
 if TYPE_CHECKING:
     from qnnbridge._called_functions import CalledFunction
     from qnnbridge._ort_value import OrtValue
+
+# Given devices, metadata of the model, an empty map, and how many may be chosen; gives devices.
+SelectionDelegate = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, str], int], Sequence[Any]]
 
 MAX_CONFIG_KEY_BYTES = 1024
 MAX_CONFIG_VALUE_BYTES = 8192
@@ -96,11 +101,13 @@ class SessionOptions(HasFields):
         "_config_entries",
         "_context_read",
         "_custom_op_libraries",
+        "_delegate",
         "_external_initializers",
         "_files_in_memory",
         "_free_dimensions_by_denotation",
         "_free_dimensions_by_name",
         "_initializers",
+        "_load_cancellation",
         "_policy",
         "_providers",
     )
@@ -137,6 +144,9 @@ class SessionOptions(HasFields):
         self._policy = OrtExecutionProviderDevicePolicy.DEFAULT
         # The function that has context binaries, and how large one may be.
         self._context_read: tuple[Callable[[str, Any], Any], int] | None = None
+        # The function that chooses devices, or that there is one and it is None.
+        self._delegate: tuple[SelectionDelegate | None] | None = None
+        self._load_cancellation = TerminateFlag()
 
     # --- entries and overrides ---------------------------------------------------------------------------
 
@@ -264,7 +274,7 @@ class SessionOptions(HasFields):
                 cause=f"They are of {', '.join(sorted(set(names)))}.",
                 fix="Call add_provider_for_devices once for each provider.",
             )
-        self._providers.append(ProviderSpec(names[0], options))
+        self._providers.append(provider_of_devices(ep_devices, options))
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy, /) -> None:
         """Let a policy choose the providers: those that prefer the NPU mean QNN, then the CPU."""
@@ -282,19 +292,34 @@ class SessionOptions(HasFields):
         """New options with the same providers."""
         options = SessionOptions()
         options._providers, options._policy = list(self._providers), self._policy
+        options._delegate = self._delegate
         return options
 
     def has_providers(self) -> bool:
-        """Whether providers or a policy were set here."""
-        return bool(self._providers) or self._policy != OrtExecutionProviderDevicePolicy.DEFAULT
+        """Whether providers, a policy or a function that chooses were set here."""
+        chosen = self._policy != OrtExecutionProviderDevicePolicy.DEFAULT or self._delegate is not None
+        return bool(self._providers) or chosen
+
+    @property
+    def selection(self) -> tuple[SelectionDelegate | None] | None:
+        """The function that is to choose the devices of a session, unless providers were added."""
+        return None if self._providers else self._delegate
 
     # --- what stays on this side -------------------------------------------------------------------------
 
-    def set_provider_selection_policy_delegate(self, delegate: Callable[..., Any], /) -> NoReturn:
-        _refuse_callback(
-            "set_provider_selection_policy_delegate",
-            "Use add_provider, set_provider_selection_policy, or providers= of InferenceSession.",
-        )
+    def set_provider_selection_policy_delegate(self, delegate: SelectionDelegate, /) -> None:
+        """Let a function choose the devices when a session of `qnnbridge.ort` is made: it is given the devices, the
+        model's metadata, an empty map, and how many it may choose."""
+        if delegate is not None and not callable(delegate):
+            native = "onnxruntime.capi.onnxruntime_pybind11_state"
+            texts = "collections.abc.Mapping[str, str]"
+            signature = (
+                f"(self: {native}.SessionOptions, arg0: collections.abc.Callable[[collections.abc.Sequence["
+                f"{native}.OrtEpDevice], {texts}, {texts}, typing.SupportsInt | typing.SupportsIndex], "
+                f"list[{native}.OrtEpDevice]]) -> None"
+            )
+            raise incompatible("set_provider_selection_policy_delegate", signature, self, delegate)
+        self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:
         """Take the context binaries of a compiled model from a function: it is given a name and an
@@ -329,14 +354,13 @@ class SessionOptions(HasFields):
         return {"ep_context_read": context_read(*self._context_read)}
 
     def set_load_cancellation_flag(self, value: bool, /) -> None:
-        """``False`` is the default and does nothing; loading is bounded with ``timeout=`` instead."""
-        if as_bool("the flag", value):
-            raise errors.OptionError(
-                "set_load_cancellation_flag(True) cannot be used through qnnbridge.",
-                cause="ONNX Runtime polls the flag in its own process while it loads; the host's copy of the "
-                "options would not see it change.",
-                fix="Bound loading with timeout= of InferenceSession.",
-            )
+        """``True``, from any thread, ends the loading of sessions with these options: `ModelLoadCanceled`."""
+        self._load_cancellation.assign(as_bool("the flag", value))
+
+    @property
+    def load_cancellation(self) -> TerminateFlag:
+        """What `set_load_cancellation_flag` assigns; copies of these options share it."""
+        return self._load_cancellation
 
     # --- out ---------------------------------------------------------------------------------------------
 
@@ -418,6 +442,15 @@ def get_entry(entries: Mapping[str, str], key: Any, owner: str) -> str:
     return entries[name]
 
 
+def provider_of_devices(ep_devices: Sequence[Any], options: Mapping[str, str]) -> ProviderSpec:
+    """The provider of these devices; QNN's with the backend of their kind, if the options name none."""
+    name = _provider_of(ep_devices[0])
+    kinds = {getattr(getattr(device, "device", None), "type", None) for device in ep_devices}
+    if name == QNN and kinds == {OrtHardwareDeviceType.GPU} and not {"backend_type", "backend_path"} & set(options):
+        return ProviderSpec(name, {"backend_type": "gpu", **options})
+    return ProviderSpec(name, options)
+
+
 def _provider_of(device: object) -> str:
     name = getattr(device, "ep_name", None)
     if not isinstance(name, str):
@@ -429,14 +462,6 @@ def _absolute_prefix(prefix: str) -> str:
     # abspath would drop a trailing separator, and "traces/" is a folder to put the file into.
     ends_in_folder = not prefix or prefix.endswith(("/", os.sep))
     return os.path.join(os.path.abspath(prefix), "") if ends_in_folder else os.path.abspath(prefix)
-
-
-def _refuse_callback(name: str, fix: str) -> NoReturn:
-    raise errors.OptionError(
-        f"{name} cannot be used through qnnbridge.",
-        cause="A Python function cannot be called from the host process while native code waits for its answer.",
-        fix=fix,
-    )
 
 
 def _absolute(path: str) -> str:

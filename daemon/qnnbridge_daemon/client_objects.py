@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qnnbridge._host_objects import HostObject, forward_creation
-from qnnbridge._run_options import TerminateRelay
+from qnnbridge._terminate import TerminateRelay
 from qnnbridge_protocol.errors import Busy, Cancelled, Closed
 from qnnbridge_protocol.frames import Frame, Kind
 

@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.in_flight import NO_STEP, Request
+from qnnbridge_host.in_flight import Request
 from qnnbridge_host.model_requests import (
     EXTERNAL_DATA_FOLDER,
     cache_settings,
     compile_jobs,
-    contexts_of_function,
     data_folder,
     deadline_of,
     model_and_tensors,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.cache.lookup import Compile, SessionCache
     from qnnbridge_host.cache.store import Store
     from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.context_read import ContextFolder
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.npu_reset import ResettableSession
     from qnnbridge_host.rewrite.fixed_source import FixedSource
@@ -94,13 +94,12 @@ class ModelService:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.identify without a proper description ({error})") from None
         data = None if path is not None else (bytes(request.buffers[-1]) if request.buffers else b"")
-        source = open_model(path, data, folder, settings, stop_signal(request))
+        source = open_model(path, data, folder, settings)
         scan = source.scan
         described = ModelDescription(source.identity, readable=False)
         if scan is not None and scan.format == "onnx":
-            described = ModelDescription(
-                source.identity, inputs=scan.inputs, outputs=scan.outputs, external=scan.external_files
-            )
+            ends, files = (scan.inputs, scan.outputs), scan.external_files
+            described = ModelDescription(source.identity, True, *ends, external=files, metadata=scan.properties)
         told = described.to_wire()
         return {
             "model": told["model"],
@@ -108,6 +107,7 @@ class ModelService:
             "inputs": told["inputs"],
             "outputs": told["outputs"],
             "external": told["external"],
+            "metadata": told["metadata"],
         }, ()
 
     def create(self, request: Request, enter: Enter) -> Answer:
@@ -135,11 +135,11 @@ class ModelService:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
         data = None if model is None else bytes(model)
-        contexts = contexts_of_function(request, spec, data, folder, settings, stop)
+        contexts = _contexts_of_function(request, spec, data, folder, settings)
         if contexts is not None:
             spec, data, files = dataclasses.replace(spec, model_path=contexts.path), None, []
         source = open_model(
-            spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
+            spec.model_path, data, data_folder(spec.config_entries, folder), settings, fingerprint, files
         )
         _refuse_quarantined(source, quarantined)
         warnings = before_session(source, spec.providers, self._hello, spec.config_entries, folder, check)
@@ -197,7 +197,7 @@ class ModelService:
             resume = bool(header.get("resume"))
             deadline = deadline_of(budget_s)
             described = list(header["jobs"])
-            jobs = tuple(compile_jobs(request, described, folder, stop))
+            jobs = tuple(compile_jobs(request, described, folder))
             destinations = tuple(
                 destination_of(job.source, one.get("output"), folder, tag=str(one.get("tag") or ""))
                 for job, one in zip(jobs, described, strict=True)
@@ -295,11 +295,9 @@ class ModelService:
             try:
                 session, loaded = self._native(creation, loadable)
             except BridgeError as error:
+                creation.stop.check()  # the entry is not at fault
                 if not cache.load_failed(loadable, error):
                     raise
-                # What follows is no native step, and no work on the entry.
-                creation.request.blame = _blame(creation.source)
-                creation.enter(NO_STEP)
             else:
                 info = None
                 try:
@@ -321,7 +319,7 @@ class ModelService:
         """Make it from the entry, or from the model. A death counts against the one in use."""
         source, request = creation.source, creation.request
         if loadable is None:
-            request.blame = _blame(source)
+            request.blame = {"fingerprint": source.fingerprint, "label": source.label}
             paths = (source.path, *source.files) if source.path is not None else source.files
             spec, model, values, files = creation.spec, source.data, creation.by_name, paths
         else:
@@ -339,6 +337,7 @@ class ModelService:
             dynamic=creation.dynamic,
             seed=creation.seed,
             deadline=creation.deadline,
+            stop=creation.stop,
         )
         if loadable is None:
             try:
@@ -363,7 +362,6 @@ class ModelService:
             creation.initializers,
             settings,
             refused=quarantined,
-            check=creation.stop.check,
             on_wait=on_wait,
             on_compile=lambda seconds: progress("compiling", seconds),
         )
@@ -464,10 +462,6 @@ def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, 
     return None if kept is None else kept.to_wire()
 
 
-def _blame(source: ModelSource) -> dict[str, Any]:
-    return {"fingerprint": source.fingerprint, "label": source.label}
-
-
 def _refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> None:
     if source.fingerprint in quarantined:
         identity = source.identity
@@ -487,3 +481,16 @@ def _progress(request: Request, label: str) -> Callable[[str, float], None]:
         request.emit({"event": "progress", "stage": stage, "seconds": seconds, "label": label})
 
     return tell
+
+
+def _contexts_of_function(
+    request: Request, spec: SessionSpec, data: bytes | None, folder: str, settings: CacheSettings | None
+) -> ContextFolder | None:
+    """The context binaries that a function of the application has, beside a copy of the model."""
+    calls_back = request.calls_back
+    if calls_back is None or "ep_context_read" not in calls_back:
+        return None
+    from qnnbridge_host.context_read import fetch_contexts
+
+    source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), settings)
+    return fetch_contexts(source, calls_back)

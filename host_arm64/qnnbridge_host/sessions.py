@@ -18,6 +18,7 @@ from qnnbridge_host.npu_reset import Npu, ResettableSession
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, DeadlineExceeded
 
 if TYPE_CHECKING:
+    from qnnbridge_host.cancellation import StopSignal
     from qnnbridge_host.engine import Engine, EngineSession
     from qnnbridge_protocol.specs import CompileSpec, SessionInfo, SessionSpec
 
@@ -102,6 +103,7 @@ class Sessions:
         seed: int | None = None,
         deadline: float | None = None,
         mark_id: int | None = None,
+        stop: StopSignal | None = None,
     ) -> ResettableSession:
         """Make a session natively; `keep` or `discard` follows.
 
@@ -116,6 +118,7 @@ class Sessions:
             seed: of random operators.
             deadline: on `time.monotonic`; a creation that holds the GIL past it ends the host.
             mark_id: the number in the marks on stderr; default that of the request.
+            stop: ends native loading.
         """
         engine = self.engine
         with self._native_set_up(request, engine, deadline, mark_id):
@@ -125,7 +128,7 @@ class Sessions:
                 self._npu,
                 files,
                 spec,
-                lambda on_phase: engine.create_session(spec, model, initializers, on_phase),
+                lambda on_phase: engine.create_session(spec, model, initializers, on_phase, stop),
                 enter,
             )
             if dynamic:

@@ -5,6 +5,7 @@ Also the check of a model's path, before anything is started for it.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -222,7 +223,7 @@ class ModelDescription(Record):
 
     readable: it is an ONNX model that could be read; else the rest is empty. inputs: without initializers.
     external: names of the files beside the model. operators: names of its operators, with their domain if that is
-    not ONNX's own.
+    not ONNX's own. metadata: what it says of itself, by ONNX Runtime's names, and its custom metadata.
     """
 
     model: ModelIdentity
@@ -232,6 +233,7 @@ class ModelDescription(Record):
     initializers: tuple[str, ...] = ()
     external: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "initializers", "external", "operators"):

@@ -136,6 +136,10 @@ def _plain(value: Any) -> Any:
 Fallback = Literal["error", "cpu"]
 ShareWeights = Literal["no", "more", "last"]
 
+# Environment variable of the host, set by the application: sizes of ONNX Runtime's global thread pools, within and
+# across nodes, with a comma.
+GLOBAL_THREADS_VARIABLE: Final = "QNNBRIDGE_GLOBAL_THREADS"
+
 QNN: Final = "QNNExecutionProvider"
 CPU: Final = "CPUExecutionProvider"
 

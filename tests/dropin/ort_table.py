@@ -27,18 +27,17 @@ BINDINGS = "onnxruntime.capi.onnxruntime_pybind11_state"
 # It has the names of the bindings once more.
 AGAIN = "onnxruntime.capi._pybind_state"
 
-_CALLBACK = "a callback cannot be called from another process"
 # Refused with an error that says why and what to do instead.
 REFUSED = {
-    "SessionOptions.set_provider_selection_policy_delegate": _CALLBACK,
-    "SessionOptions.set_load_cancellation_flag": "ONNX Runtime polls it in its own process; use timeout=",
-    "set_global_thread_pool_sizes": "only before ONNX Runtime's first use in a process",
     "SessionObjectInitializer": "a pointer into ONNX Runtime's memory",
     "get_session_initializer": "a pointer into ONNX Runtime's memory",
 }
 
 # Works, and not in every respect as in one process.
 DIFFERS = {
+    "set_global_thread_pool_sizes": "of the default host; refused with the daemon, and after the first session",
+    "SessionOptions.set_provider_selection_policy_delegate": "called once for a session; its own exception is the "
+    "cause of the error",
     "InferenceSession": "asks for QNN get QNN, with the CPU behind it; takes timeout=, retry=, host= and more",
     "InferenceSession.run": "takes timeout=, retry= and on_deadline= too",
     "InferenceSession.run_async": "takes timeout= too; runs in threads of this process",

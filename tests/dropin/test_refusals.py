@@ -9,22 +9,11 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-import qnnbridge.ort as ort
 from qnnbridge.errors import OptionError
 from qnnbridge.ort.capi import onnxruntime_pybind11_state as bindings
 from tests.dropin.ort_table import REFUSED
 
-
-def callback(*_: Any) -> None:
-    """What an application would pass."""
-
-
 ATTEMPTS: dict[str, Callable[[], Any]] = {
-    "SessionOptions.set_provider_selection_policy_delegate": lambda: (
-        ort.SessionOptions().set_provider_selection_policy_delegate(callback)
-    ),
-    "SessionOptions.set_load_cancellation_flag": lambda: ort.SessionOptions().set_load_cancellation_flag(True),
-    "set_global_thread_pool_sizes": lambda: ort.set_global_thread_pool_sizes(1, 1),
     "SessionObjectInitializer": lambda: bindings.SessionObjectInitializer(),
     "get_session_initializer": lambda: bindings.get_session_initializer(),
 }

@@ -206,7 +206,12 @@ class FakeEngine:
         return {"providers": ["QNNExecutionProvider", "CPUExecutionProvider"], "devices": [], "simulator": True}
 
     def create_session(
-        self, spec: SessionSpec, model: Any, initializers: Mapping[str, Any], on_phase: Callable[[str], None]
+        self,
+        spec: SessionSpec,
+        model: Any,
+        initializers: Mapping[str, Any],
+        on_phase: Callable[[str], None],
+        _stop: object = None,
     ) -> FakeSession:
         if spec.model_path is not None:
             with open(spec.model_path, "rb") as file:

@@ -16,7 +16,7 @@ import subprocess
 import tomllib
 
 PYPROJECT = pathlib.Path(__file__).resolve().parents[2] / "pyproject.toml"
-SAME_VERSION = ("onnxruntime", "onnxruntime-qnn", "onnx")
+SAME_VERSION = ("onnxruntime", "onnxruntime-qnn", "onnxruntime-genai", "onnx")
 
 ASK_VERSIONS = """
 import importlib.metadata as m, sys

@@ -22,7 +22,7 @@ machine=$lab/machine packages=$lab/packages
 stdlib=$machine/usr/lib/python$version
 
 python=$(find_python $version) || fail "needs a Python $version with pip"
-wanted=$("$python" "$labs_folder/project_requirements.py" ${QNNBRIDGE_LAB_LIKE:+--like "$QNNBRIDGE_LAB_LIKE"} host)
+wanted=$("$python" "$labs_folder/project_requirements.py" ${QNNBRIDGE_LAB_LIKE:+--like "$QNNBRIDGE_LAB_LIKE"} host genai)
 need_debs qemu-aarch64-static qemu-user-static
 
 unpack_debian() {

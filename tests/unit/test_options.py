@@ -156,6 +156,10 @@ SESSION_CALLS: list[Callable[[Any, Any], Any]] = [
     lambda o, m: o.set_provider_selection_policy(1),
     lambda o, m: o.set_load_cancellation_flag(False),
     lambda o, m: o.set_load_cancellation_flag("x"),
+    lambda o, m: o.set_load_cancellation_flag(True),
+    lambda o, m: o.set_provider_selection_policy_delegate(3),
+    lambda o, m: (o.set_provider_selection_policy_delegate(None), o.has_providers())[1],
+    lambda o, m: (o.set_provider_selection_policy_delegate(lambda *_: []), o.has_providers())[1],
     lambda o, m: o.clear_ep_context_data_read_func(),
     lambda o, m: o.register_custom_ops_library("/no/such/library.so"),
     lambda o, m: o.register_custom_ops_library(3),
@@ -282,18 +286,13 @@ def test_mistakes_are_answered_with_the_way_out(action: Callable[[SessionOptions
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("set_provider_selection_policy_delegate", (lambda *a: [],)),
-        ("set_load_cancellation_flag", (True,)),
-        ("set_provider_selection_policy", (OrtExecutionProviderDevicePolicy.PREFER_GPU,)),
-    ],
+    "policy", [OrtExecutionProviderDevicePolicy.PREFER_GPU, OrtExecutionProviderDevicePolicy.MAX_PERFORMANCE]
 )
 def test_what_cannot_cross_a_process_is_refused_with_reason_and_alternative(
-    name: str, arguments: tuple[Any, ...]
+    policy: OrtExecutionProviderDevicePolicy,
 ) -> None:
     with pytest.raises(errors.OptionError, match="qnnbridge") as caught:
-        getattr(SessionOptions(), name)(*arguments)
+        SessionOptions().set_provider_selection_policy(policy)
     assert caught.value.cause
     assert caught.value.fix
 

@@ -102,8 +102,7 @@ _WATCHDOG = re.compile(r"^Timeout \(\d+:\d\d:\d\d")
 class OpenCall:
     """A request that was open when the host died. phase: what the host had declared for it, ``None`` if queued.
 
-    without_qnn: QNN is not asked for, or took no node of the session that runs. entry: an entry of the cache stands
-    for the model.
+    without_qnn: QNN is not asked for, or took no node of the session that runs.
     """
 
     request_id: int
@@ -113,7 +112,6 @@ class OpenCall:
     options_hash: str = ""
     phase: str | None = None
     without_qnn: bool = False
-    entry: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -265,6 +265,10 @@ class Supervisor:
         _log.info("host generation %d is ready: pid %d, %s", process.generation, peer.pid, peer.executable)
         return process
 
+    def forget_launch(self) -> None:
+        """The next process is started with a command and an environment that are asked for anew."""
+        self._launch = None
+
     def _spawn(self, deadline: float | None) -> HostProcess:
         if self._process is not None:
             self._bury(self._process, deadline)

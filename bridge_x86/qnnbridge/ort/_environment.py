@@ -19,12 +19,13 @@ from typing import Any
 
 from qnnbridge._daemon.connect import default_host
 from qnnbridge._launch.interpreter import find_host
-from qnnbridge._option_fields import OrtHardwareDeviceType
+from qnnbridge._option_fields import OrtHardwareDeviceType, incompatible
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._memory import OrtMemoryInfo, OrtSyncStream
 from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError, RemoteTypeError
+from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE
 
 # Which is ONNX Runtime itself up to 1.x, and a plugin beside it from 2.0 on.
 QNN_1X = "onnxruntime-qnn"
@@ -161,13 +162,34 @@ def set_seed(seed: int, /) -> None:
     _keep("seed", seed, -(2**63), 2**63 - 1)
 
 
+@as_ort_raises
 def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
-    """Refused: the pool belongs to a process in which other applications may have sessions."""
-    raise OptionError(
-        "set_global_thread_pool_sizes cannot be used through qnnbridge.",
-        cause="ONNX Runtime takes it only before its first use in a process, and the host has used it by then.",
-        fix="Set intra_op_num_threads and inter_op_num_threads of SessionOptions.",
-    )
+    """Let sessions share two pools of threads of these sizes, before the first one; 0 leaves one to ONNX Runtime.
+
+    Every session then needs ``use_per_session_threads = False`` in its options.
+    """
+    sizes = intra_op_num_threads, inter_op_num_threads
+    if any(isinstance(size, (float, str, bytes)) or not hasattr(size, "__int__") for size in sizes):
+        number = "typing.SupportsInt | typing.SupportsIndex = 0"
+        signature = f"(intra_op_num_threads: {number}, inter_op_num_threads: {number}) -> None"
+        raise incompatible("set_global_thread_pool_sizes", signature, *sizes)
+    host = default_host()
+    if host.is_daemon:
+        raise OptionError(
+            "set_global_thread_pool_sizes cannot be used with the daemon.",
+            cause="The pools would be those of all applications.",
+            fix="Use a host of the application's own: QNNBRIDGE_HOST=private.",
+        )
+    if host.supervisor.running is not None and host.call({"op": "host.stats"}).header.get("sessions"):
+        raise OptionError(
+            "set_global_thread_pool_sizes was called after a session had been made.",
+            cause="ONNX Runtime makes its thread pools before its first session.",
+            fix="Call it first.",
+        )
+    if not host.restart_with(GLOBAL_THREADS_VARIABLE, ",".join(map(str, map(int, sizes)))):
+        raise Fail(
+            "[ONNXRuntimeError] : 1 : FAIL : Global thread pools have already been created, cannot replace them"
+        )
 
 
 def disable_telemetry_events() -> None:

@@ -79,6 +79,11 @@ class Session(bridge.InferenceSession):
     def _begin(self, providers: Any, provider_options: Any) -> None:
         named = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
         options = self._ort_options
+        if not named and options is not None and options.selection is not None:
+            from qnnbridge.ort._selection import selected
+
+            (delegate,) = options.selection
+            named = selected(delegate, self._path, self._kwargs.get("host"), self._kwargs.get("timeout"))
         in_options = options is not None and options.has_providers()
         choice = provider_choice.choose(named, in_options=in_options, chosen=provider_choice.policy())
         try:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from qnnbridge_host.distributions import Installed, installed_here
 from qnnbridge_host.engine.calls import StopHandle
-from qnnbridge_protocol.errors import ProviderUnavailable
-from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
+from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE, RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
+    from qnnbridge_host.cancellation import StopSignal
     from qnnbridge_host.engine.calls import BoundCall
     from qnnbridge_host.engine.providers import QnnAdapter
 
@@ -26,6 +27,8 @@ __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
 
 # For which onnxruntime-qnn has wheels; the extra ``qnnbridge[host]`` installs no ONNX Runtime on older ones.
 OLDEST_PYTHON = (3, 11)
+
+_global_pools = False
 
 # Environment variable; 1 lets QNN itself log everything (lines with <E> name the operator that is at fault).
 VERBOSE = "QNNBRIDGE_VERBOSE"
@@ -76,8 +79,34 @@ class Engine(Protocol):
         model: Any | None,
         initializers: Mapping[str, Any],
         on_phase: Callable[[str], None],
+        stop: StopSignal | None = None,
     ) -> EngineSession:
-        """`on_phase` is called before each native step, on the calling thread, and not after this returns."""
+        """`on_phase` is called before each native step, on the calling thread, and not after this returns.
+
+        stop: ends loading; ONNX Runtime looks at it between its steps.
+        """
+
+
+def has_global_pools() -> bool:
+    """Whether ONNX Runtime has global thread pools here: every session of this process then has to use them."""
+    return _global_pools
+
+
+def _make_global_pools(ort: Any) -> None:
+    """As the application has set their sizes. Has to come first: it makes ONNX Runtime's environment."""
+    global _global_pools
+    text = os.environ.get(GLOBAL_THREADS_VARIABLE)
+    if not text or _global_pools:
+        return
+    try:
+        within, across = map(int, text.split(","))
+    except ValueError:
+        raise OptionError(
+            f"{GLOBAL_THREADS_VARIABLE}={text!r} is no pair of sizes.",
+            fix="Give threads within nodes and across nodes, such as 4,1.",
+        ) from None
+    ort.set_global_thread_pool_sizes(within, across)
+    _global_pools = True
 
 
 def load_engine(on_phase: Callable[[str], None] = lambda phase: None) -> Engine:
@@ -94,6 +123,7 @@ def load_engine(on_phase: Callable[[str], None] = lambda phase: None) -> Engine:
         raise _no_runtime(found, error) from error
     from qnnbridge_host.engine.common import OrtEngine
 
+    _make_global_pools(ort)
     if hasattr(ort, "disable_telemetry_events"):
         ort.disable_telemetry_events()
     if os.environ.get(VERBOSE) == "1":

@@ -7,12 +7,13 @@ Immutable after construction; several threads may create sessions at once.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.distributions import Installed, parse_version
 from qnnbridge_host.engine import placement, providers
@@ -24,6 +25,9 @@ from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo, Placement, SessionInfo, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.cancellation import StopSignal
 
 # Before 1.31 the native part of session creation holds the GIL (onnxruntime 27063).
 _CREATION_RELEASES_GIL_SINCE = (1, 31)
@@ -88,12 +92,14 @@ class OrtEngine:
         model: bytes | bytearray | memoryview | Any | None,
         initializers: Mapping[str, Any],
         on_phase: Callable[[str], None],
+        stop: StopSignal | None = None,
     ) -> OrtSession:
         """A session, or an error that says why not.
 
         model: the model itself (anything with the buffer interface), or ``None`` to load ``spec.model_path``.
         initializers: values by name, for those that `spec` announces.
         on_phase: called before each native step with ``creating`` or ``compiling``.
+        stop: ends loading, between two of ONNX Runtime's steps.
         """
         source = _source(spec, model)
         choice = providers.choose(spec, self._ort.get_available_providers(), self._qnn, records=self._records)
@@ -106,7 +112,7 @@ class OrtEngine:
         started = time.perf_counter()
         try:
             tensors = make_tensors(self._ort, spec, initializers)
-            session = self._make(spec, source, choice, choice.entries, tensors, on_phase)
+            session = self._make(spec, source, choice, choice.entries, tensors, on_phase, stop)
             info = self._info(session, choice, time.perf_counter() - started)
         except Exception as error:
             if choice.strict and is_cpu_fallback_refusal(error):
@@ -122,6 +128,7 @@ class OrtEngine:
         entries: Mapping[str, str],
         tensors: Tensors,
         on_phase: Callable[[str], None],
+        stop: StopSignal | None = None,
     ) -> Any:
         options, named = self._options(spec, choice, entries, tensors)
         if choice.qnn is not None and entries.get(DISABLE_COMPILE) != "1":
@@ -129,7 +136,8 @@ class OrtEngine:
         keywords: dict[str, Any] = {"enable_fallback": 0}
         if spec.disabled_optimizers:
             keywords["disabled_optimizers"] = list(spec.disabled_optimizers)
-        session = self._ort.InferenceSession(source, options, providers=named or None, **keywords)
+        with contextlib.nullcontext() if stop is None else stop.calling(lambda: _cancel_loading(options)):
+            session = self._ort.InferenceSession(source, options, providers=named or None, **keywords)
         session.disable_fallback()
         if getattr(session, "_model_bytes", None) is not None:
             # Kept only for the fallback that is switched off; a model can be gigabytes.
@@ -215,6 +223,13 @@ class OrtEngine:
             profiling_start_time_ns=int(session.get_profiling_start_time_ns()),
             create_seconds=seconds,
         )
+
+
+def _cancel_loading(options: Any) -> None:
+    """By another thread, while a session is made with these options."""
+    cancel = getattr(options, "set_load_cancellation_flag", None)
+    if cancel is not None:  # else the session is made, and closed by its creator
+        cancel(True)
 
 
 def _with_reason(placed: Placement, choice: ProviderChoice) -> Placement:

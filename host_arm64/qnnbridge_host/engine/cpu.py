@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.engine import has_global_pools
 from qnnbridge_protocol.errors import ORT_ERRORS, BridgeError, Fail, OrtError
 
 PACKAGES = ("numpy", "onnx", "onnxruntime")
@@ -49,6 +50,7 @@ def quiet_options(*, optimize: bool = False) -> Any:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
+    options.use_per_session_threads = not has_global_pools()
     options.log_severity_level = _LOG_ERRORS_ONLY
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_BASIC if optimize else level.ORT_DISABLE_ALL

@@ -74,6 +74,8 @@ class EpContextNode(NamedTuple):
 _WORDS: Final = (b"location", OP_TYPE.encode())
 # Before, initializers had to be listed as inputs too.
 _LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
+# ONNX Runtime's for a model without one.
+_NO_VERSION: Final = 2**63 - 1
 
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -88,7 +90,7 @@ class ModelScan(NamedTuple):
     external_files are those of tensors alone.
     inputs: without initializers. node_count, ops: nodes of the main graph and of the graphs inside of it, by
     operator (with the domain, unless that is ONNX's own); 0 and empty if they were not counted. function_nodes:
-    those in bodies of functions.
+    those in bodies of functions. properties: what the model says of itself by ONNX Runtime's names, and `metadata`.
     """
 
     size_bytes: int
@@ -106,6 +108,7 @@ class ModelScan(NamedTuple):
     producer: str = ""
     producer_version: str = ""
     graph_name: str = ""
+    properties: Mapping[str, str] = _NONE
     functions: tuple[str, ...] = ()
     node_count: int = 0
     function_nodes: int = 0
@@ -154,6 +157,7 @@ class _Collector:
         self._initializers: set[str] = set()
         self._initializer_count = 0
         self._graph_name: str | None = None
+        self._graph_doc = ""
         self._model: Message | None = None
 
     # --- walking ---
@@ -199,6 +203,7 @@ class _Collector:
     def _close_graph(self, graph: Message) -> None:
         if graph.parent is not None and graph.parent.kind is schema.MODEL:
             self._graph_name = graph.text(schema.GRAPH_NAME) or ""
+            self._graph_doc = graph.text(schema.GRAPH_DOC) or ""
 
     def _close_function(self, function: Message) -> None:
         domain, name = function.text(schema.FUNCTION_DOMAIN) or "", function.text(schema.FUNCTION_NAME) or ""
@@ -273,6 +278,19 @@ class _Collector:
 
     # --- the end ---
 
+    def _properties(self, model: Message) -> dict[str, str]:
+        version = model.number(schema.MODEL_VERSION)
+        own = {
+            "producer_name": model.text(schema.MODEL_PRODUCER),
+            "producer_version": model.text(schema.MODEL_PRODUCER_VERSION),
+            "domain": model.text(schema.MODEL_DOMAIN),
+            "model_version": str(_NO_VERSION if version is None else version),
+            "doc_string": model.text(schema.MODEL_DOC),
+            "graph_name": self._graph_name,
+            "graph_description": self._graph_doc,
+        }
+        return {**{name: text or "" for name, text in own.items()}, **self._metadata}
+
     def scan(self, size: int) -> ModelScan:
         model = self._model
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
@@ -295,6 +313,7 @@ class _Collector:
             producer=model.text(schema.MODEL_PRODUCER) or "",
             producer_version=model.text(schema.MODEL_PRODUCER_VERSION) or "",
             graph_name=self._graph_name,
+            properties=self._properties(model),
             functions=tuple(self._functions),
             node_count=sum(self._ops.values()),
             function_nodes=self._function_nodes,

@@ -13,10 +13,12 @@ from qnnbridge_host.model.protobuf import Message, MessageKind
 from qnnbridge_protocol.element_types import ElementType
 
 MODEL_IR_VERSION, MODEL_PRODUCER, MODEL_PRODUCER_VERSION, MODEL_DOMAIN, MODEL_VERSION = 1, 2, 3, 4, 5
-MODEL = MessageKind("model", frozenset((1, 2, 3, 4, 5)))
+MODEL_DOC = 6
+MODEL = MessageKind("model", frozenset((1, 2, 3, 4, 5, MODEL_DOC)))
 GRAPH_NODE, GRAPH_NAME, GRAPH_INPUT, GRAPH_OUTPUT = 1, 2, 11, 12
+GRAPH_DOC = 10
 GRAPH_INITIALIZER, GRAPH_SPARSE_INITIALIZER = 5, 15
-GRAPH = MessageKind("graph", frozenset((GRAPH_NAME,)))
+GRAPH = MessageKind("graph", frozenset((GRAPH_NAME, GRAPH_DOC)))
 FUNCTION_NAME, FUNCTION_DOMAIN = 1, 10
 FUNCTION = MessageKind("function", frozenset((FUNCTION_NAME, FUNCTION_DOMAIN)))
 NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN = 1, 2, 3, 4, 5, 7
