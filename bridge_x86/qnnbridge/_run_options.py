@@ -20,7 +20,6 @@ from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_tex
 from qnnbridge._session_options import SessionOptions, add_entry, get_entry
 from qnnbridge._terminate import TerminateFlag
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.config_keys import QNN_RUN_KEYS, RUN_KEYS, SESSION_KEYS
 from qnnbridge_protocol.errors import NoSuchFile, RemoteRuntimeError
 from qnnbridge_protocol.specs import RunSpec
 
@@ -136,6 +135,8 @@ def coerce_session_options(options: object, *, providers_given: bool = False) ->
         "if you set any.",
         stacklevel=3,
     )
+    from qnnbridge_protocol.config_keys import SESSION_KEYS
+
     ours = _copy_fields(options, SessionOptions())
     for key, value in _entries(getattr(options, "get_session_config_entry"), sorted(SESSION_KEYS)):  # noqa: B009
         ours.add_session_config_entry(key, value)
@@ -152,6 +153,8 @@ def coerce_run_options(options: object) -> RunOptions:
     if options is None:
         return RunOptions()
     _require_foreign(options, "RunOptions", "run_options")
+    from qnnbridge_protocol.config_keys import QNN_RUN_KEYS, RUN_KEYS
+
     ours = _copy_fields(options, RunOptions())
     ours.terminate = getattr(options, "terminate", False)
     for key, value in _entries(getattr(options, "get_run_config_entry"), sorted(RUN_KEYS | QNN_RUN_KEYS)):  # noqa: B009
