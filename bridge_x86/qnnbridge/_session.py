@@ -26,7 +26,6 @@ from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import OnDeadline
 from qnnbridge._transport.host_process import FastCallFailed
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.specs import RunSpec
 
@@ -82,9 +81,12 @@ class BaseSession(RunVariants):
         if recipe.verify != "off":
             self._numbers = self._numbers_check(recipe.verify)
         placement = info.placement
-        no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
-        if no_results is not None:
-            warnings.warn(f"{remote.recipe.label}: {no_results}", RuntimeWarning, stacklevel=4)
+        if placement.backend not in ("", "htp"):  # these two need no further module
+            from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
+
+            no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
+            if no_results is not None:
+                warnings.warn(f"{remote.recipe.label}: {no_results}", RuntimeWarning, stacklevel=4)
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
             told = f"{remote.recipe.label} runs on the CPU: no node of it could be placed on QNN"
             told += f" ({placement.cause})" if placement.cause else ""
