@@ -50,6 +50,7 @@ def compile(  # noqa: A001 - what users call
     *,
     embed: bool = False,
     validate: bool = True,
+    inputs: Mapping[str, Any] | None = None,
     soc_model: Soc | None = None,
     htp_arch: Soc | None = None,
     provider_options: Mapping[str, Any] | None = None,
@@ -69,6 +70,7 @@ def compile(  # noqa: A001 - what users call
     *,
     embed: bool = False,
     validate: bool = True,
+    inputs: Mapping[str, Any] | None = None,
     soc_model: list[Soc] | tuple[Soc, ...],
     htp_arch: Soc | None = None,
     provider_options: Mapping[str, Any] | None = None,
@@ -87,6 +89,7 @@ def compile(  # noqa: A001 - what users call
     *,
     embed: bool = False,
     validate: bool = True,
+    inputs: Mapping[str, Any] | None = None,
     soc_model: Soc | list[Soc] | tuple[Soc, ...] | None = None,
     htp_arch: Soc | None = None,
     provider_options: Mapping[str, Any] | None = None,
@@ -104,6 +107,7 @@ def compile(  # noqa: A001 - what users call
         output: path of the .onnx file to write, or a folder. Default: ``<stem>_ctx.onnx`` beside the model.
         embed: the context binary goes into the .onnx file; default a file beside it.
         validate: run the result in a fresh process and compare with the CPU before anything is delivered.
+        inputs: real inputs by name, on which alone the result is compared; default made-up ones.
         soc_model: the chip, by number or name (60, "SC8380XP"). Several, as a list, are compiled one by one, each
             to a file of its own (``<stem>_soc60_ctx.onnx``); the result is then a tuple.
         htp_arch: the architecture (73), if no chip is named.
@@ -131,6 +135,7 @@ def compile(  # noqa: A001 - what users call
             provider_options=provider_options,
             sess_options=sess_options,
             fallback=fallback,
+            inputs=inputs,
         )
         results = tuple(
             perform(
@@ -151,13 +156,14 @@ def compile(  # noqa: A001 - what users call
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompileJob:
     """One model for one chip; can be pickled. output: absolute, a folder ends in a separator; ``None``: beside the
-    model. tag: comes behind the model's name in one that is not given."""
+    model. tag: comes behind the model's name in one that is not given. inputs: to compare the result on."""
 
     recipe: SessionRecipe
     soc_model: str | None = None
     embed: bool = False
     output: str | None = None
     tag: str = ""
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,6 +194,7 @@ def make_jobs(
     provider_options: Mapping[str, Any] | None = None,
     sess_options: Any = None,
     fallback: Fallback | None = "cpu",
+    inputs: Mapping[str, Any] | None = None,
 ) -> list[CompileJob]:
     """A job for each model and chip. Raises `OptionError` and the error of a missing model."""
     chips = list(dict.fromkeys(None if chip is None else str(chip) for chip in soc_models))
@@ -209,7 +216,7 @@ def make_jobs(
             )
             recipe = SessionRecipe(spec, data, tuple(options.initializer_values().values()))
             tag = "" if len(chips) == 1 else f"_soc{re.sub(r'[^A-Za-z0-9]+', '-', chip or '')}"
-            jobs.append(CompileJob(recipe, chip, embed, target, tag))
+            jobs.append(CompileJob(recipe, chip, embed, target, tag, dict(inputs or {})))
     return jobs
 
 
@@ -320,21 +327,20 @@ class Running:
             raise told or overdue(process, late, context, self._timeout_s, "kill") from None
 
     def _message(self, how: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        values = [value for job in self._jobs for value in job.recipe.initializers]
+        values = [value for job in self._jobs for value in (*job.recipe.initializers, *job.inputs.values())]
         described, buffers = encoded(values)
-        jobs, done = [], 0
-        for job in self._jobs:
-            count = len(job.recipe.initializers)
-            jobs.append(
-                {
-                    "spec": job.recipe.spec.to_wire(),
-                    "embed": job.embed,
-                    "tag": job.tag,
-                    "output": job.output,
-                    "initializers": described[done : done + count],
-                }
-            )
-            done += count
+        left = iter(described)
+        jobs = [
+            {
+                "spec": job.recipe.spec.to_wire(),
+                "embed": job.embed,
+                "tag": job.tag,
+                "output": job.output,
+                "initializers": [next(left) for _ in job.recipe.initializers],
+                "inputs": [[name, next(left)] for name in job.inputs],
+            }
+            for job in self._jobs
+        ]
         header = {"op": "model.compile", "jobs": jobs, "folder": self._jobs[0].recipe.folder, **how}
         quarantine = self._host.quarantine
         if quarantine is not None:

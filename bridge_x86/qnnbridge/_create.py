@@ -29,7 +29,7 @@ from qnnbridge_protocol.model_records import (
     Notice,
     NumbersReport,
 )
-from qnnbridge_protocol.specs import SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import FixSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -125,7 +125,7 @@ class Created:
 
     number: of the session. blame: the fingerprint that a later death counts against. shared: another application of
     the daemon has the same session. numbers: what is known of them from before.
-    fixed: what was rewritten in the model.
+    fixed: what was rewritten in the model. fix: how, if the host decided it.
     """
 
     number: int
@@ -137,12 +137,13 @@ class Created:
     shared: bool = False
     numbers: NumbersReport | None = None
     fixed: tuple[str, ...] = ()
+    fix: FixSpec | None = None
 
     @classmethod
     def from_wire(cls, header: Mapping[str, Any]) -> Created:
         try:
             model = ModelIdentity.from_wire(header["model"])
-            kept = header.get("numbers")
+            kept, fix = header.get("numbers"), header.get("fix")
             return cls(
                 int(header["session"]),
                 SessionInfo.from_wire(header["info"]),
@@ -153,6 +154,7 @@ class Created:
                 header.get("shared") is True,
                 None if kept is None else NumbersReport.from_wire(kept),
                 tuple(str(change) for change in header.get("fixed") or ()),
+                None if fix is None else FixSpec.from_wire(fix),
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"a reply to session.create without a proper description ({error})") from None
@@ -332,6 +334,8 @@ def show_notices(notices: Sequence[Notice]) -> None:
     for notice in notices:
         if notice.kind == "model" or (notice.kind == "once" and _is_new(notice.text)):
             _log.warning("%s", notice.text)
+        elif notice.kind == "done":
+            _log.info("%s", notice.text)
         elif notice.kind == "cache" and _is_new(notice.text):
             _warn(notice.text)
 

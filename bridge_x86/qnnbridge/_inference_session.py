@@ -57,9 +57,11 @@ class InferenceSession(BaseSession):
             warns (`NumbersWarning`) if the numbers are others; "raise" does it before the result is handed out, and
             raises `NumbersDiffer`; ``False`` does not. Default: what ``QNNBRIDGE_VERIFY`` says, else "warn". What
             was found is kept: it is done once for a model, its options, a chip and a version. `verified` tells it.
-        fix: ``True`` makes the session from a copy of the model that is rewritten so that QNN takes it and computes
-            it right, each rewrite proven on the CPU (`qnnbridge fix`). A map chooses:
-            ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` tells what was rewritten.
+        fix: whether the session is made from a rewritten copy of the model, each rewrite proven on the CPU
+            (`qnnbridge fix`). Default: the operators that QNN is known to compute wrong are rewritten; with
+            `buckets` also what QNN refuses. ``True`` rewrites all that QNN may refuse or compute wrong; ``False``
+            nothing. A map chooses: ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` tells
+            what was rewritten.
         buckets, pad, cut, split, overflow, chunk: sizes for free dimensions and what becomes of calls between them;
             see docs/buckets.md.
         enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
@@ -86,7 +88,7 @@ class InferenceSession(BaseSession):
         on_deadline: OnDeadline = "raise",
         cache: bool | None = None,
         verify: bool | Literal["off", "warn", "raise"] | None = None,
-        fix: bool | Mapping[str, Any] = False,
+        fix: bool | Mapping[str, Any] | None = None,
         buckets: Mapping[str, int | Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
         pad: Mapping[str, Any] | Any = None,
         cut: Mapping[str, Sequence[int | str | None]] | None = None,
@@ -122,7 +124,7 @@ class InferenceSession(BaseSession):
                 model_path=path,
                 providers=specs,
                 fallback=choose_fallback(specs, fallback),
-                fix=fix_spec(fix),
+                fix=fix_spec(fix, buckets=buckets is not None),
                 disabled_optimizers=tuple(disabled_optimizers or ()),
                 **parts,
             )
@@ -341,10 +343,12 @@ def bucket_arguments(
     return make_arguments(buckets, pad, cut, split, overflow, chunk)
 
 
-def fix_spec(fix: object) -> FixSpec | None:
+def fix_spec(fix: object, *, buckets: bool = False) -> FixSpec | None:
     """What `fix=` says. Raises `OptionError`."""
-    if fix is None or isinstance(fix, bool):
-        return FixSpec() if fix else None
+    if fix is None:
+        return FixSpec(when="refused") if buckets else None
+    if isinstance(fix, bool):
+        return FixSpec() if fix else FixSpec(when="never")
     if isinstance(fix, Mapping):
         unknown = [name for name in fix if name not in ("constants", "only", "skip")]
         constants, only, skip = fix.get("constants") or {}, fix.get("only") or (), fix.get("skip") or ()
@@ -354,7 +358,7 @@ def fix_spec(fix: object) -> FixSpec | None:
             return FixSpec(named, tuple(only), tuple(skip))
     raise OptionError(
         f"fix={fix!r:.100} is not known.",
-        fix="Give True, or a map: fix={'constants': {'sr': 16000}, 'skip': ['masks']}.",
+        fix="Give True, False, or a map: fix={'constants': {'sr': 16000}, 'skip': ['masks']}.",
     )
 
 

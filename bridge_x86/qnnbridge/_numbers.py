@@ -9,6 +9,7 @@ Thread-safe.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
@@ -172,14 +173,16 @@ class NumbersCheck:
     ) -> tuple[dict[str, Any], tuple[Any, ...]]:
         from qnnbridge_protocol.values import Encoder
 
-        recipe = self._remote.recipe
+        recipe, spec = self._remote.recipe, self._remote.recipe.spec
+        if self._remote.fix is not None:  # the copy that the host decided for
+            spec = dataclasses.replace(spec, fix=self._remote.fix)
         described, buffers = encoded(recipe.initializers)
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
         outputs = [encoder.add(value) for value in results]
         header = {
             "op": "model.verify",
-            "spec": recipe.spec.to_wire(),
+            "spec": spec.to_wire(),
             "folder": recipe.folder,
             "cache": recipe.cache_settings().to_wire(),
             "initializers": described,

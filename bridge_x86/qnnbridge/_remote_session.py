@@ -30,7 +30,7 @@ from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelReti
 from qnnbridge_protocol.errors import BridgeError, Closed, StateLost
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.model_records import CacheReply, ModelDescription, NumbersReport
-from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import FixSpec, RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -78,6 +78,7 @@ class RemoteSession(ReplayingSession):
         self.numbers: NumbersReport | None = None
         # What was rewritten in the model.
         self.fixed: tuple[str, ...] = ()
+        self.fix: FixSpec | None = None
         # Whether another application of the daemon has the same session.
         self.is_shared = False
         self._key = str(next(_keys))
@@ -322,7 +323,7 @@ class RemoteSession(ReplayingSession):
         show_notices(created.notices)
         self.info, self.session_id, self._generation = created.info, created.number, process.generation
         self.is_shared = created.shared
-        self.numbers, self.fixed = created.numbers, created.fixed
+        self.numbers, self.fixed, self.fix = created.numbers, created.fixed, created.fix
         self._note_part_of_qnn(self.info.placement)
         self.live, self.fast_call = process, None
         if self._moved_because is not None:

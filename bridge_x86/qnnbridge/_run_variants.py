@@ -110,7 +110,7 @@ class RunVariants:
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """What ``fix=True`` rewrote in the model, a line each."""
+        """What was rewritten in the model (``fix=``), a line each."""
         return self._remote.fixed
 
     @property

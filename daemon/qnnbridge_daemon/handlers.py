@@ -191,6 +191,7 @@ class BrokerHandlers:
             "blame": remote.recipe.fingerprint,
             "shared": shared,
             "fixed": list(remote.fixed),
+            "fix": None if remote.fix is None else remote.fix.to_wire(),
             "numbers": None if remote.numbers is None else remote.numbers.to_wire(),
         }, ()
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_protocol.errors import ModelQuarantined
 
 if TYPE_CHECKING:
+    from qnnbridge_host.compile.worker import WorkOrder
     from qnnbridge_host.in_flight import Request
     from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_host.rewrite.fixed_source import FixedSource
+    from qnnbridge_protocol.hello import Hello
     from qnnbridge_protocol.model_records import CacheSettings
-    from qnnbridge_protocol.specs import SessionSpec
+    from qnnbridge_protocol.specs import HostInfo, SessionSpec
 
 # The name of `compile` in messages.
 COMPILE_COMMAND: Final = "qnnbridge compile"
@@ -24,6 +28,40 @@ COMPILE_COMMAND: Final = "qnnbridge compile"
 EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 # Eleven days. Timers cannot wait much longer.
 LONGEST_S: Final = 1_000_000.0
+
+
+class ApplicationModel(NamedTuple):
+    """The application's model. settings: of the cache. folder: of the files of a model given as bytes."""
+
+    source: ModelSource
+    settings: CacheSettings | None
+    folder: str
+
+
+class WorkerOrders(Protocol):
+    """What `ModelService` knows of the host and of its workers."""
+
+    @property
+    def hello(self) -> Hello: ...
+
+    @property
+    def host_info(self) -> HostInfo: ...
+
+    def known_faults(self, source: ModelSource, spec: SessionSpec) -> str:
+        """What is known against a model on QNN, in sentences."""
+
+    def fixed(
+        self, request: Request, given: ApplicationModel, spec: SessionSpec, order: WorkOrder
+    ) -> FixedSource: ...
+
+    def order(
+        self,
+        request: Request,
+        stop: StopSignal,
+        source: ModelSource,
+        deadline: float | None,
+        budget_s: float | None,
+    ) -> WorkOrder: ...
 
 
 def model_and_tensors(
@@ -83,7 +121,8 @@ def compile_jobs(request: Request, described: Sequence[Mapping[str, Any]], folde
         refuse_compiled(spec.model_path if spec.model_path is not None else data or b"", COMPILE_COMMAND)
         source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), None)
         values = tuple(decoder.value(item) for item in one.get("initializers") or ())
-        jobs.append(CompilerInput(source, spec, embed=bool(one.get("embed")), initializers=values))
+        inputs = {str(name): decoder.value(item) for name, item in one.get("inputs") or ()}
+        jobs.append(CompilerInput(source, spec, embed=bool(one.get("embed")), initializers=values, inputs=inputs))
     decoder.finish()
     return jobs
 
@@ -130,3 +169,24 @@ def seed_of(told: Any) -> int | None:
 def data_folder(config_entries: Mapping[str, str], folder: str) -> str:
     """The base of relative paths inside of a model given as bytes."""
     return os.path.join(folder, config_entries.get(EXTERNAL_DATA_FOLDER, ""))
+
+
+def refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> None:
+    if source.fingerprint in quarantined:
+        identity = source.identity
+        raise ModelQuarantined(
+            f"The model {source.label} is in quarantine.",
+            details={
+                "fingerprint": source.fingerprint,
+                "label": source.label,
+                "compiled": identity.compiled,
+                "files": [list(file) for file in identity.files],
+            },
+        )
+
+
+def progress_of(request: Request, label: str) -> Callable[[str, float], None]:
+    def tell(stage: str, seconds: float) -> None:
+        request.emit({"event": "progress", "stage": stage, "seconds": seconds, "label": label})
+
+    return tell

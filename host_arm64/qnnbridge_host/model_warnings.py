@@ -13,9 +13,19 @@ if TYPE_CHECKING:
 
 def known_faults(source: ModelSource, spec: SessionSpec, hello: Hello, soc_model: str | None = None) -> str:
     """What is known against a model on QNN, in sentences; "" for nothing. soc_model: the chip, if it is known."""
-    from qnnbridge_host.model.known_wrong import session_warning
+    from qnnbridge_host.model.known_wrong import find_for_session, warning_of
 
-    return session_warning(source, spec, hello.versions, simulator=hello.machine != "ARM64", soc_model=soc_model)
+    simulator = hello.machine != "ARM64"
+    found = find_for_session(source, spec, hello.versions, simulator=simulator, soc_model=soc_model)
+    return warning_of(source.label, found, source.path)
+
+
+def curing_rewrites(source: ModelSource, spec: SessionSpec, hello: Hello) -> tuple[str, ...]:
+    """The rewrites for what `known_faults` finds; none where nothing is found or no rewrite cures it."""
+    from qnnbridge_host.model.known_wrong import find_for_session
+
+    found = find_for_session(source, spec, hello.versions, simulator=hello.machine != "ARM64")
+    return tuple(dict.fromkeys(one.fault.rewrite for one in found if one.fault.rewrite))
 
 
 def against(source: ModelSource, spec: SessionSpec, hello: Hello, info: SessionInfo) -> list[Notice]:

@@ -14,9 +14,17 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.model_requests import cache_settings, data_folder, deadline_of, open_model, stop_signal
+from qnnbridge_host.model_requests import (
+    ApplicationModel,
+    WorkerOrders,
+    cache_settings,
+    data_folder,
+    deadline_of,
+    open_model,
+    stop_signal,
+)
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, WorkerDied
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
@@ -28,9 +36,6 @@ if TYPE_CHECKING:
     from qnnbridge_host.compile.worker import WorkOrder
     from qnnbridge_host.in_flight import Request
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.rewrite.fixed_source import FixedSource
-    from qnnbridge_protocol.model_records import CacheSettings
-    from qnnbridge_protocol.specs import HostInfo
 
 # Operators whose results are others each time.
 RANDOM_OPS: Final = frozenset(
@@ -41,35 +46,6 @@ CPU_COPIES: Final = 3
 # Of the memory that is free; the rest is for the application.
 SHARE_OF_MEMORY: Final = 0.5
 TURN_POLL_S: Final = 0.05
-
-
-class WorkerOrders(Protocol):
-    """What `ModelService` knows of the host and of its workers."""
-
-    @property
-    def host_info(self) -> HostInfo: ...
-
-    def known_faults(self, source: ModelSource, spec: SessionSpec) -> str:
-        """What is known against a model on QNN, in sentences."""
-
-    def fixed(
-        self,
-        request: Request,
-        source: ModelSource,
-        spec: SessionSpec,
-        settings: CacheSettings | None,
-        folder: str,
-        order: WorkOrder,
-    ) -> FixedSource: ...
-
-    def order(
-        self,
-        request: Request,
-        stop: StopSignal,
-        source: ModelSource,
-        deadline: float | None,
-        budget_s: float | None,
-    ) -> WorkOrder: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,13 +140,13 @@ class NumbersService:
         deadline = deadline_of(question.budget_s)
         order = self._models.order(request, stop, source, deadline, question.budget_s)
         order = dataclasses.replace(order, patient=question.patient)
-        used, made_with = source, spec
-        if spec.fix is not None:
+        used, made_with = source, dataclasses.replace(spec, fix=None)
+        if spec.fix is not None and spec.fix.when == "always":
             # The copy is what runs on QNN; the original is what it is compared with.
-            fixed = self._models.fixed(request, source, spec, settings, folder, order)
+            fixed = self._models.fixed(request, ApplicationModel(source, settings, folder), spec, order)
             used, made_with = fixed.source, fixed.spec
             feeds |= _constants(source, spec)
-            spec = dataclasses.replace(spec, fix=None)
+        spec = dataclasses.replace(spec, fix=None)
         key = key_of(key_parts(used.fingerprint, made_with, initializers, self._models.host_info, hash_library))
         verdicts = Verdicts(store.root) if store is not None else None
         made_from = (used, made_with)

@@ -14,7 +14,7 @@ from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, NoSuchFi
 from qnnbridge_protocol.specs import NodeInfo, Placement, Record, record
 
 CacheState = Literal["hit", "miss", "off"]
-NoticeKind = Literal["cache", "model", "once"]
+NoticeKind = Literal["cache", "model", "once", "done"]
 EntryFaultKind = Literal["crashed", "damaged", "differs", "foreign", "unloadable"]
 ProgressStage = Literal["waiting", "rewriting", "compiling", "validating"]
 DifferenceLevel = Literal["ok", "unusual", "wrong"]
@@ -109,7 +109,8 @@ class EntryFault(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class Notice(Record):
-    """A sentence for a person. kind: "cache" (a warning) and "once" are said once in a process."""
+    """A sentence for a person. kind: "cache" (a warning) and "once" are said once in a process; "done" is no
+    warning."""
 
     kind: NoticeKind
     text: str

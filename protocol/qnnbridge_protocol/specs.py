@@ -134,6 +134,7 @@ def _plain(value: Any) -> Any:
 
 
 Fallback = Literal["error", "cpu"]
+FixWhen = Literal["always", "refused", "never"]
 ShareWeights = Literal["no", "more", "last"]
 
 # Environment variable of the host, set by the application: sizes of ONNX Runtime's global thread pools, within and
@@ -161,12 +162,14 @@ def in_memory(file: str) -> str:
 class FixSpec(Record):
     """What is rewritten in a model before it is used.
 
-    constants: inputs that become a number. only, skip: names of rewrites.
+    constants: inputs that become a number. only, skip: names of rewrites. when: "always"; "refused": where QNN
+    refuses the model or is known to compute it wrong; "never".
     """
 
     constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    when: FixWhen = "always"
 
     def __post_init__(self) -> None:
         for name in ("only", "skip"):
@@ -183,7 +186,7 @@ class SessionSpec(Record):
     options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as numbers.
     config_entries: ``SessionOptions.add_session_config_entry`` pairs.
     initializers: names of the initializers that travel as values; `external_initializers` likewise.
-    fix: the session is made from a rewritten copy of the model; ``None``: from the model itself.
+    fix: the session is made from a rewritten copy of the model; ``None``: where QNN is known to compute it wrong.
     files_in_memory: names of external data files whose bytes travel as values of uint8, instead of files on a disk.
     """
 

@@ -262,3 +262,96 @@ def test_a_model_that_does_not_run_with_the_size_itself_is_told(host: qnnbridge.
         with pytest.raises(ModelError, match="does not run with the sizes themselves") as caught:
             session.verify_padding(random(1, 3, 6))
         assert "Reshape" in str(caught.value.cause)
+
+
+def convolution() -> onnx.ModelProto:
+    """Two layers: the second one pads with zeros where the first has a bias."""
+    weights = rng.standard_normal((3, 3, 3)).astype(np.float32)
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["m"], pads=[1, 1]),
+        node("Conv", ["m", "w", "b"], ["y"], pads=[1, 1]),
+    ]
+    return one_input(nodes, {"y": [1, 3, "seq"]}, {"w": weights, "b": np.ones(3, np.float32)})
+
+
+def mean_of_the_masked() -> onnx.ModelProto:
+    return model(
+        [
+            node("Mul", ["x", "mask"], ["m"]),
+            node("ReduceSum", ["m", "axes"], ["s"]),
+            node("ReduceSum", ["mask", "axes"], ["n"]),
+            node("Div", ["s", "n"], ["y"]),
+        ],
+        [tensor("x", [1, 3, "seq"]), tensor("mask", [1, 1, "seq"])],
+        [tensor("y", [1, 3, 1])],
+        {"axes": np.asarray([2], np.int64)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "decided"),
+    [
+        (one_input([node("Sigmoid", ["x"], ["y"])], {"y": [1, 3, "seq"]}), "pad=0"),
+        (mean_of_the_masked(), "pad=0"),
+        (convolution(), "chunk='seq'"),
+    ],
+    ids=["values alone", "mask", "convolution"],
+)
+def test_a_model_decides_how_it_is_padded_where_nothing_is_said(
+    host: qnnbridge.Host, made: onnx.ModelProto, decided: str
+) -> None:
+    with open_session(host, made, pad=None) as session:
+        assert session.buckets is not None
+        assert session.buckets.decided == decided
+        for length in (3, 8, 13, 16):
+            feeds = random(1, 3, length)
+            if len(session.get_inputs()) > 1:
+                feeds["mask"] = np.ones((1, 1, length), np.float32)
+            with qnnbridge.InferenceSession(made.SerializeToString(), host=host, providers=[CPU]) as plain:
+                np.testing.assert_allclose(
+                    session.run(None, feeds)[0], plain.run(None, feeds)[0], rtol=1e-4, atol=1e-5
+                )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([node("ReduceMean", ["x"], ["y"], axes=[2])], "With zeros: 'y'"),
+        # Zeros do not change the maximum of random values; they do where all are below zero.
+        ([node("ReduceMax", ["x"], ["y"], axes=[2])], "With zeros: 'y'"),
+        ([node("ArgMax", ["x"], ["i"], axis=2), node("Cast", ["i"], ["y"], to=7)], "do not show what output 'y'"),
+    ],
+    ids=["mean", "maximum", "integers"],
+)
+def test_nothing_is_decided_where_padding_changes_the_results(
+    host: qnnbridge.Host, nodes: Sequence[onnx.NodeProto], words: str
+) -> None:
+    made = one_input(nodes, {"y": [1, 3, 1]})
+    if nodes[0].op_type == "ArgMax":
+        made.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    with pytest.raises(OptionError, match="nothing is said of what input 'x'") as refused:
+        open_session(host, made, pad=None)
+    assert any(words in line for line in refused.value.evidence), refused.value.evidence
+
+
+def test_the_last_row_is_repeated_where_that_is_asked_for(host: qnnbridge.Host) -> None:
+    made = one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]})
+    with open_session(host, made, pad="edge") as session:
+        for length in (1, 5, 16):
+            feeds = {"x": -1 - np.abs(random(1, 3, length)["x"])}
+            np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["x"].max(2, keepdims=True))
+        assert session.verify_padding({"x": -1 - np.abs(random(1, 3, 5)["x"])})
+    with open_session(host, made, pad={"x": 0}) as session:
+        assert not session.verify_padding({"x": -1 - np.abs(random(1, 3, 5)["x"])})
+
+
+def test_combinations_that_the_model_rules_out_are_not_warmed(host: qnnbridge.Host) -> None:
+    made = model([node("Add", ["x", "z"], ["y"])], [tensor("x", ["a"]), tensor("z", ["b"])], [tensor("y", ["a"])])
+    with open_session(host, made, buckets={"a": [4, 8], "b": [4, 8]}) as session:
+        status = session.warm()
+        assert sorted(status.ruled_out) == ["a=4, b=8", "a=8, b=4"]
+        assert all(status.ruled_out.values())
+        assert [dict(one.sizes) for one in status.variants if one.made] == [{"a": 4, "b": 4}, {"a": 8, "b": 8}]
+        assert "a=4, b=8: left out" in str(status)
+        x = np.arange(6, dtype=np.float32)
+        np.testing.assert_array_equal(session.run(None, {"x": x, "z": x})[0], 2 * x)

@@ -409,8 +409,6 @@ def test_what_is_wrong_with_the_arguments_is_said_before_a_session_is_made(host:
     made = host.call({"op": "host.stats"}).header["sessions"]
     with pytest.raises(OptionError, match=r"no input of .* has a dimension 'sec'"):
         open_session(host, buckets={"sec": [4]})
-    with pytest.raises(OptionError, match="nothing is said of what input 'x'"):
-        open_session(host, pad=None)
     with pytest.raises(OptionError, match="cut: the model has no output 'z'"):
         open_session(host, cut={"z": ["seq"]})
     with pytest.raises(NoSuchFile):

@@ -167,6 +167,21 @@ def test_each_bucket_is_fixed(host: qnnbridge.Host, tmp_path: Path) -> None:
     assert len(copies()) == 2
 
 
+def test_what_qnn_refuses_is_rewritten_unasked_in_a_session_with_buckets_alone(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    path = saved(softsign("n"), tmp_path / "soft.onnx")
+    buckets = {"buckets": {"n": [8, 16]}, "pad": 0.0}
+    with pytest.raises(PlacementRefused):
+        open_session(host, path, fix=False, **buckets)
+    for _ in range(2):
+        with open_session(host, path, verify="raise", **buckets) as session:
+            x = X[..., :13]
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x), atol=5e-3)
+            assert any(line.startswith("missing-operators") for line in session.fixed)
+            assert session.placement.cpu_nodes == 0
+
+
 def test_an_input_that_chooses_a_branch_becomes_a_constant(host: qnnbridge.Host, tmp_path: Path) -> None:
     path = saved(branching(), tmp_path / "branch.onnx")
     with pytest.raises(PlacementRefused) as refused:

@@ -1,4 +1,4 @@
-"""A session of a model that QNN computes wrong says so when it is made: from the model, compiled now, and a hit."""
+"""A session of a model that QNN computes wrong is cured by itself, or says so: from the model, compiled, and a hit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge_host.model.known_wrong import table
-from tests.sweep.cases import Case, float_model
+from tests.sweep.cases import Case, feeds_of, float_model
 
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
 ROW = next(row for row in table() if row.name == "conv-equal-padding")
@@ -19,7 +19,7 @@ CHIP = [{"soc_model": "60"}]
 
 def warnings_of(caplog: pytest.LogCaptureFixture, model: Path, **options: object) -> list[str]:
     caplog.clear()
-    with caplog.at_level(logging.WARNING), qnnbridge.InferenceSession(model, **options):  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING), qnnbridge.InferenceSession(model, fix=False, **options):  # type: ignore[arg-type]
         return [record.message for record in caplog.records if "known to compute" in record.message]
 
 
@@ -32,6 +32,33 @@ def test_a_session_says_it_with_and_without_the_cache(tmp_path: Path, caplog: py
         assert ROW.says in text
         assert f"qnnbridge fix {model} -o OUT --only conv-padding" in text
     assert warnings_of(caplog, model, providers=["CPUExecutionProvider"]) == []
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_it_is_rewritten_unless_the_application_forbids_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cache: bool
+) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+    case, model = Case.from_words(ROW.example), tmp_path / "m.onnx"
+    onnx.save(float_model(case), str(model))
+    feeds = feeds_of(case)
+    for state in ("miss", "hit") if cache else ("off",):
+        caplog.clear()
+        with (
+            caplog.at_level(logging.INFO, "qnnbridge"),
+            qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache, verify="raise") as session,
+        ):
+            session.run(None, feeds)
+            assert (session.cache.state, session.verified.state) == (state, "agrees")
+            assert [line for line in session.fixed if line.startswith("conv-padding")]
+        told = [record for record in caplog.records if "known to compute" in record.message]
+        assert [record.levelno for record in told] == [logging.INFO]
+        assert "fix=False leaves them" in told[0].message
+    # What was compiled for a session that forbids it does not stand in for one that does not.
+    with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache, fix=False) as session:
+        assert session.fixed == ()
+    with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache) as session:
+        assert session.fixed
 
 
 def test_a_size_that_a_session_fixes_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

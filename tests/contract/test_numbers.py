@@ -53,7 +53,8 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_session(host: qnnbridge.Host, data: Any, **keywords: Any) -> qnnbridge.InferenceSession:
-    return qnnbridge.InferenceSession(data, providers=SOC, host=host, **keywords)
+    # The models are computed wrong on purpose: a cure would leave nothing to compare.
+    return qnnbridge.InferenceSession(data, providers=SOC, host=host, fix=False, **keywords)
 
 
 def settled(session: qnnbridge.InferenceSession) -> qnnbridge.NumbersReport:

@@ -38,15 +38,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def sessions(host: qnnbridge.Host, files: dict[str, Path]) -> Iterator[list[qnnbridge.InferenceSession]]:
     encoder, denoiser, vocoder = files.values()
     with (
-        qnnbridge.InferenceSession(
-            encoder, None, SOC, host=host, buckets={"text": [16, 48]}, pad=0, fix=True
-        ) as one,
-        qnnbridge.InferenceSession(
-            denoiser, None, SOC, host=host, buckets={"frames": [32, 96]}, pad=0, fix=True
-        ) as two,
-        qnnbridge.InferenceSession(
-            vocoder, None, SOC, host=host, buckets={"frames": [32, 64]}, chunk="frames", fix=True
-        ) as three,
+        qnnbridge.InferenceSession(encoder, None, SOC, host=host, buckets={"text": [16, 48]}) as one,
+        qnnbridge.InferenceSession(denoiser, None, SOC, host=host, buckets={"frames": [32, 96]}) as two,
+        qnnbridge.InferenceSession(vocoder, None, SOC, host=host, buckets={"frames": [32, 64]}) as three,
     ):
         yield [one, two, three]
 
@@ -66,6 +60,8 @@ def test_the_waveform_is_that_of_the_cpu(
 
 def test_all_of_it_runs_on_qnn(sessions: list[qnnbridge.InferenceSession]) -> None:
     assert all(session.placement.cpu_nodes == 0 for session in sessions)
+    decided = [one.buckets.decided for one in sessions if one.buckets is not None]
+    assert decided == ["pad=0", "pad=0", "chunk='frames'"]
     status = sessions[2].buckets
     assert status is not None
     assert status.chunked
@@ -79,7 +75,9 @@ def test_without_the_rewrites_the_first_call_tells(
     mel = np.random.default_rng(0).standard_normal((1, tts_models.CHANNELS, 32)).astype(np.float32)
     options = qnnbridge.SessionOptions()
     options.add_free_dimension_override_by_name("frames", 32)
-    with qnnbridge.InferenceSession(files["vocoder"], options, SOC, host=host, verify="raise") as session:
+    with qnnbridge.InferenceSession(
+        files["vocoder"], options, SOC, host=host, verify="raise", fix=False
+    ) as session:
         with caplog.at_level(logging.ERROR), pytest.raises(qnnbridge.errors.NumbersDiffer, match="fix=True"):
             session.run(None, {"mel": mel})
 

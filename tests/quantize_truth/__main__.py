@@ -68,7 +68,7 @@ def on_cpu(path: Path, samples: list[dict[str, Any]]) -> list[list[Any]]:
 def on_qnn(path: Path, samples: list[dict[str, Any]], host: Host) -> list[list[Any]]:
     provider = [("QNNExecutionProvider", {"soc_model": CHIP})]
     with InferenceSession(
-        str(path), providers=provider, host=host, fallback="cpu", cache=False, verify=False, timeout=300
+        str(path), providers=provider, host=host, fallback="cpu", cache=False, verify=False, timeout=300, fix=False
     ) as session:
         return [list(session.run(None, feeds)) for feeds in samples]
 

@@ -92,6 +92,8 @@ def test_the_page_is_whole_and_needs_nothing_else(measured: tuple[dict[str, Any]
         (("--model", MODELS / "sigmoid.onnx", "--dim", "x"), "--dim"),
         (("--model", MODELS / "sigmoid.onnx", "--dim", "batch=2"), 'no free dimension "batch"'),
         (("--dim", "batch=2"), "goes with --model"),
+        (("--input", "x=x.npy"), "no file x.npy"),
+        (("--model", MODELS / "sigmoid.onnx", "--input", "x"), "not of the form"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_host_is_started(
@@ -110,7 +112,9 @@ def test_a_model_with_free_dimensions_is_measured_on_qnn_with_those_that_are_giv
     pytest.importorskip("onnxruntime_qnn")
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path))
     sizes = [part for name in ("N=1", "M1=12", "M2=12") for part in ("--dim", name)]
-    done = bench("--model", MODELS / "pnet.onnx", "--quick", "--json", *sizes)
+    np.save(tmp_path / "x.npy", np.ones((1, 12, 12, 3), np.float32))
+    given = ("--input", f"input_1={tmp_path / 'x.npy'}")
+    done = bench("--model", MODELS / "pnet.onnx", "--quick", "--json", *sizes, *given)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["placement"]["qnn_nodes"] > 0
     assert "SIGKILL" not in done.stderr, "the hosts that it kills itself are no news"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests import needs
 
@@ -48,6 +49,19 @@ def test_one_model_with_all_that_one_wants_to_know(tmp_path: Path) -> None:
     assert again.returncode == 2
     assert "exists already" in again.stderr
     assert "--overwrite" in again.stderr
+
+
+def test_the_result_is_compared_on_the_inputs_that_are_given(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((3, 2), np.float32))
+    done = run(MUL, "-o", tmp_path / "a", "--soc-model", "60", "--json", "--input", f"X={tmp_path / 'x.npy'}")
+    (told,) = json.loads(done.stdout)["validation"]["outputs"]
+    assert told["inputs"] == "the given inputs"
+    for name, words in (("Y", "has no input 'Y'"), ("X", "Got invalid dimensions")):
+        np.save(tmp_path / "x.npy", np.ones((7, 7), np.float32))
+        refused = run(MUL, "-o", tmp_path / name, "--soc-model", "60", "--input", f"{name}={tmp_path / 'x.npy'}")
+        assert refused.returncode != 0
+        assert words in refused.stderr
+        assert not list((tmp_path / name).glob("*"))
 
 
 def test_both_figures_are_those_of_the_worst_output_which_is_named(tmp_path: Path) -> None:
@@ -225,6 +239,8 @@ def test_elapsed_time_is_a_line_now_and_then_where_nothing_can_move(monkeypatch:
         ([str(MODELS / "compiled" / "good.onnx"), "--dim", "Q=3"], "compiled EPContext artifact"),
         ([str(MUL), "-o", "x.ort"], "does not end in .onnx"),
         ([str(MUL), "--share-weights"], "at least two models"),
+        ([str(MUL), "--input", "X=nowhere.npy"], "no file nowhere.npy"),
+        ([str(MUL), str(MODELS / "sigmoid.onnx"), "--input", "x=a.npy"], "one model of one size"),
     ],
 )
 def test_bad_input_is_refused_before_a_host_is_started(arguments: list[str], message: str) -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("onnxruntime")
 from qnnbridge_tools import arguments, options
 from qnnbridge_tools.cli import app
 
-RUN_A_MODEL = {"run", "profile", "verify", "prepare"}
+RUN_A_MODEL = {"run", "profile", "verify", "prepare", "compile", "bench"}
 TAKE_AN_ORIGINAL = {"run", "compile", "bench", "analyze", "fix", "optimize", "prepare", "profile", "verify"}
 # The commands that can use each option. A new command has to be entered here, or this test fails.
 WHO_CAN_USE = {

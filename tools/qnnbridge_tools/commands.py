@@ -216,6 +216,7 @@ def compile_models(
         typer.Option(metavar="ADDRESS", help="Compile on the Dask cluster of this scheduler: tcp://HOST:8786."),
     ] = None,
     buckets: Buckets = None,
+    inputs: Inputs = None,
     host_python: HostPython = None,
     _config: Config = None,
     as_json: AsJson = False,
@@ -251,6 +252,7 @@ def compile_models(
             jobs=jobs,
             scheduler=scheduler,
             host_python=host_python,
+            inputs=tuple(inputs or ()),
         )
         sizes = arguments.read_shapes(shapes or ()), request.dimensions, arguments.read_constants(constants or ())
         with contextlib.ExitStack() as copies:
@@ -277,6 +279,7 @@ def bench(
     shapes: Shapes = None,
     dims: Dims = None,
     constants: Constants = None,
+    inputs: Inputs = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds: some seconds.")] = False,
     pin: Annotated[bool, typer.Option(help="Keep all processes on one CPU while calls are measured.")] = True,
     host_python: HostPython = None,
@@ -288,7 +291,7 @@ def bench(
         import dataclasses
 
         from qnnbridge_protocol.errors import OptionError
-        from qnnbridge_tools import arguments, output
+        from qnnbridge_tools import arguments, feeds, output
         from qnnbridge_tools.bench import report, work
         from qnnbridge_tools.models.shared.sized import sized_model
 
@@ -319,7 +322,10 @@ def bench(
             effort=work.QUICK if quick else work.THOROUGH,
             pin=pin,
             host_python=host_python,
+            inputs=feeds.load(*arguments.read_one_set(inputs or ())),
         )
+        if inputs and model is None:
+            raise OptionError("--input goes with --model: our own models have inputs of their own.")
         if model is None:
             measured = work.perform(request, say)
         else:

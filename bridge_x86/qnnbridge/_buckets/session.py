@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._buckets.arguments import BucketArguments
 from qnnbridge._buckets.batches import (
-    OutputShapes,
     cut,
     joined,
     joints,
@@ -31,13 +30,13 @@ from qnnbridge._buckets.batches import (
     variant_for,
     wanted_variants,
 )
+from qnnbridge._buckets.free_model import FreeModel, lacks_padding
 from qnnbridge._buckets.plan import (
     BucketPlan,
     Sizes,
     check_options,
     check_overrides,
     dimensions_left,
-    free_dimensions,
     make_plan,
     refuse_dimensions_left,
     without_constants,
@@ -48,9 +47,7 @@ from qnnbridge._buckets.verifying import (
     TOLERANCE,
     PaddingReport,
     check_cut,
-    find_shapes,
     verify_padding,
-    zeros,
 )
 from qnnbridge._create import identify
 from qnnbridge._fastpath.arrays import check_out
@@ -120,32 +117,46 @@ class BucketedSession:
         self._timeout = timeout
         self._counts, self._counting = _Counts(), threading.Lock()
         self._ruled_out: dict[str, str] = {}
+        self._decided = ""
         deadline = deadline_after(timeout)
         try:
             model = identify(host, recipe, deadline)
             self.recipe = recipe = dataclasses.replace(recipe, identity=model.model)
-            self._constants, model = without_constants(recipe.spec, model)
-            self._plan = plan = self._planned(recipe, model)
+            constants, model = without_constants(recipe.spec, model)
+            self._free = free = FreeModel(recipe, model, constants)
+            decides = lacks_padding(arguments, model, recipe.label)
+            planned = dataclasses.replace(arguments, pad_all=0) if decides else arguments
+            plan = self._planned(planned, recipe, model)
             self._variants = variants = Variants(plan, recipe, self._opener(host, retry))
             try:
+                if decides:
+                    self._shapes = free.shapes(variants, arguments, deadline)
+                    arguments, self._decided = free.decide(variants, arguments, self._shapes, deadline)
+                    _log.info("%s: nothing is said of padding; %s is right for it", recipe.label, self._decided)
+                    self._bucket_arguments = arguments
+                    variants.plan = plan = make_plan(arguments, model, recipe.label)
+                self._plan = plan
                 self.first = variants.get(plan.smallest(), "open", deadline, on_deadline)
-                self._shapes = self._find_shapes(plan, model, recipe, variants, deadline)
-                self._windows = self._measured(plan, arguments, model, deadline)
+                if not decides:
+                    self._shapes = free.shapes(variants, arguments, deadline)
+                self._windows: Windowing | None = None
+                if plan.chunk is not None:
+                    context = arguments.chunk[plan.symbols[plan.chunk]]
+                    self._windows = free.windows(variants, self._shapes, context, deadline)
             except BaseException:
                 variants.close()
                 raise
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        # For looks at the model on the CPU; ``None`` if it cannot be looked at with zeros.
-        self._model: ModelDescription | None = model
+        self._takes_zeros = True
         fixed = recipe.spec.free_dimensions_by_name
         self.inputs = shown_inputs(model.inputs, fixed)
         self.outputs = shown_outputs(model.outputs, self._shapes, fixed)
         self.output_names = [node.name for node in self.outputs]
         self.checker = FeedChecker(self.inputs, self.first._remote.info.overridable_initializers)
 
-    def _planned(self, recipe: SessionRecipe, model: ModelDescription) -> BucketPlan:
-        arguments, spec = self._bucket_arguments, recipe.spec
+    def _planned(self, arguments: BucketArguments, recipe: SessionRecipe, model: ModelDescription) -> BucketPlan:
+        spec = recipe.spec
         plan = make_plan(arguments, model, recipe.label)
         check_overrides(plan, spec.free_dimensions_by_name)
         check_cut(plan, arguments, model.outputs)
@@ -167,52 +178,6 @@ class BucketedSession:
             return session
 
         return open_session
-
-    def _find_shapes(
-        self,
-        plan: BucketPlan,
-        model: ModelDescription,
-        recipe: SessionRecipe,
-        variants: Variants,
-        deadline: float | None,
-    ) -> OutputShapes:
-        fixed = recipe.spec.free_dimensions_by_name
-        names = [node.name for node in model.outputs]
-
-        def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
-            feeds = zeros(model.inputs, {**fixed, **plan.named(sizes)})
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            values = variants.free(deadline).run_values(names, {**feeds, **self._constants}, timeout=left_s)
-            shapes = [getattr(value, "shape", None) for value in values]
-            return dict(zip(names, shapes, strict=True))
-
-        others = {dim.symbol for dim in free_dimensions(model.inputs) if dim.symbol is not None}
-        return find_shapes(plan, self._bucket_arguments, model.outputs, others - {*plan.symbols}, run)
-
-    def _free_run(self, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str]) -> list[Any]:
-        """On the CPU, with sizes left free."""
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return self._variants.free(deadline).run_values(names, {**feeds, **self._constants}, timeout=left_s)
-
-    def _measured(
-        self, plan: BucketPlan, arguments: BucketArguments, model: ModelDescription, deadline: float | None
-    ) -> Windowing | None:
-        """How far the model looks along the symbol that is chunked."""
-        if plan.chunk is None:
-            return None
-        from qnnbridge._buckets.windowing import windowing_of
-
-        fixed = self.recipe.spec.free_dimensions_by_name
-        names = [node.name for node in model.outputs]
-
-        def free_feeds(size: int) -> Mapping[str, Any]:
-            sizes = {**fixed, **plan.named(plan.smallest()), plan.symbols[plan.chunk or 0]: size}
-            return zeros(model.inputs, sizes)
-
-        def run(feeds: Mapping[str, Any]) -> list[Any]:
-            return self._free_run(feeds, deadline, names)
-
-        return windowing_of(plan, self._shapes, names, arguments.chunk[plan.symbols[plan.chunk]], free_feeds, run)
 
     # --- running ---
 
@@ -301,7 +266,7 @@ class BucketedSession:
             return joined(results, axes)
         if self._bucket_arguments.overflow == "cpu":
             self._say_on_cpu(true)
-            return self._run_in(FREE, call, {**feeds, **self._constants})
+            return self._run_in(FREE, call, {**feeds, **self._free.constants})
         raise refuse_too_large(plan, true, whole[0])
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any]) -> list[Any]:
@@ -360,16 +325,14 @@ class BucketedSession:
     def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
         """Whether the CPU refuses these sizes together, though it takes those of the first variant."""
         first = self._plan.smallest()
-        if len(self._plan.symbols) < 2 or sizes == first or self._model is None:
+        if len(self._plan.symbols) < 2 or sizes == first or not self._takes_zeros:
             return False
-        fixed = self.recipe.spec.free_dimensions_by_name
-        names = [node.name for node in self._model.outputs]
         try:
             for tried in (first, sizes):
-                self._free_run(zeros(self._model.inputs, {**fixed, **self._plan.named(tried)}), deadline, names)
+                self._free.run(self._variants, self._free.zeros(self._plan, tried), deadline)
         except OF_THE_MODEL as error:
             if tried == first:
-                self._model = None  # zeros are no inputs for it
+                self._takes_zeros = False
                 return False
             text = self._plan.text(sizes)
             self._ruled_out[text] = error.message
@@ -391,7 +354,7 @@ class BucketedSession:
 
         def run_free(padded: Mapping[str, Any]) -> list[Any]:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            every = {**padded, **self._constants}
+            every = {**padded, **self._free.constants}
             return self._variants.free(deadline).run(self.output_names, every, timeout=left_s)
 
         try:
@@ -430,6 +393,7 @@ class BucketedSession:
             uncut,
             chunked=counts.chunked,
             ruled_out=dict(self._ruled_out),
+            decided=self._decided,
         )
 
     def placement(self) -> Placement:

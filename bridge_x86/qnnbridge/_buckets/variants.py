@@ -69,7 +69,7 @@ class BucketStatus:
     cut: output -> how each dimension follows from the sizes, ``None`` for one that does not; without the outputs in
     uncut, which are not cut for the reason there. weights: whether variants share them, in words. chunked: calls
     done in overlapping windows. ruled_out: combinations of sizes that the model does not take, with the reason;
-    `warm` left them out.
+    `warm` left them out. decided: ``pad=`` or ``chunk=`` that the session chose where the application says nothing.
     """
 
     variants: tuple[VariantStatus, ...]
@@ -82,6 +82,7 @@ class BucketStatus:
     weights: str = WEIGHTS
     chunked: int = 0
     ruled_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    decided: str = ""
 
     def __str__(self) -> str:
         lines = [str(variant) for variant in self.variants]
@@ -89,6 +90,8 @@ class BucketStatus:
             f"{self.calls} calls, {self.split} in several parts, {self.on_cpu} on the CPU because they were too "
             f"large; {self.padded} runs with padding"
         )
+        if self.decided:
+            lines.append(f"{self.decided} was decided by the model: it changes no result on the CPU")
         if self.chunked:
             lines.append(f"{self.chunked} calls in overlapping windows")
         lines += [f"{sizes}: left out, {reason}" for sizes, reason in self.ruled_out.items()]

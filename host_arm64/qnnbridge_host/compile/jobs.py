@@ -40,6 +40,7 @@ class CompilerInput:
     file_stem: of the files, ``<file_stem>.onnx`` and ``<file_stem>_qnn.bin``; default the model's own name with
     ``_ctx``. Parts that QNN could never load again (``..``) are replaced, see `CompiledFiles.model`.
     embed: the context binary inside of the .onnx file. initializers: values of those that `spec` announces.
+    inputs: on which the result is compared with the CPU; made up by default.
     """
 
     source: ModelSource
@@ -47,6 +48,7 @@ class CompilerInput:
     file_stem: str | None = None
     embed: bool = False
     initializers: tuple[Any, ...] = ()
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def stem(self) -> str:

@@ -38,6 +38,8 @@ from qnnbridge_protocol.errors import (
     CompileFailed,
     ContextUnusable,
     DeadlineExceeded,
+    InvalidArgument,
+    OptionError,
     WorkerDied,
 )
 from qnnbridge_protocol.hello import Hello
@@ -46,6 +48,7 @@ from qnnbridge_protocol.specs import NodeInfo
 
 # Further inputs are tried if these show nothing; each costs a run of both.
 MOST_FURTHER: Final = 4
+GIVEN: Final = "the given inputs"
 
 
 def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
@@ -78,11 +81,13 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
             reference = open_original(worker, job)
             outputs = [node.name for node in reference.info.outputs]
             trials, expected = _answered(reference, job)
-        except (Cancelled, DeadlineExceeded):
+        except (Cancelled, DeadlineExceeded, OptionError):
             raise
         except NotMade as reason:
             return Validation(skipped=f"{str(reason)[:1].upper()}{str(reason)[1:]}.")
         except BridgeError as error:
+            if job.inputs and isinstance(error, InvalidArgument):
+                raise
             return Validation(skipped=f"The original cannot be run on the CPU to compare with: {error.message}")
         try:
             compiled = _open_compiled(worker, job, os.path.join(files.folder, files.model), host)
@@ -111,6 +116,9 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
 
 def _answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, Feeds], dict[str, list[Any]]]:
     """Inputs, and the original's answers to them. Raises `NotMade`, and the error of the first if it takes none."""
+    if job.inputs:
+        _check_names(job, [node.name for node in reference.info.inputs])
+        return {GIVEN: dict(job.inputs)}, {GIVEN: reference.run(job.inputs)}
     knowledge = knowledge_in(job.source.path if job.source.path is not None else job.source.data or b"")
     declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
     trials: dict[str, Feeds] = {}
@@ -131,6 +139,16 @@ def _answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, F
     if first is not None and not expected:
         raise first
     return trials, expected
+
+
+def _check_names(job: CompilerInput, names: Sequence[str]) -> None:
+    unknown = [name for name in job.inputs if name not in names]
+    missing = [name for name in names if name not in job.inputs]
+    if unknown or missing:
+        what = f"no input {unknown[0]!r}" if unknown else f"an input {missing[0]!r}, which is not given"
+        raise OptionError(
+            f"{job.source.label} has {what}.", fix=f"Give all of its inputs (--input): {', '.join(names)}."
+        )
 
 
 def _sizes(node: NodeInfo) -> tuple[int, ...]:

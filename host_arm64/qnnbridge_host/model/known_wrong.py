@@ -175,15 +175,15 @@ def warning_of(label: str, found: Sequence[KnownWrong], path: str | None = None)
     return f"{label}: QNN is known to compute {count} of it wrong: {shown}{more}. Fix: {'; '.join(fixes + advice)}."
 
 
-def session_warning(
+def find_for_session(
     source: ModelSource,
     spec: SessionSpec,
     versions: Mapping[str, str],
     *,
     simulator: bool,
     soc_model: str | None = None,
-) -> str:
-    """`warning_of` for a session of a model, "" where nothing is known against it.
+) -> tuple[KnownWrong, ...]:
+    """`find_in_model` for a session of a model; nothing for one without QNN.
 
     Args:
         spec: its providers, and the sizes of free dimensions.
@@ -192,15 +192,14 @@ def session_warning(
     """
     options = [provider.options for provider in spec.providers if provider.name == QNN]
     if spec.providers and not options:
-        return ""
+        return ()
     chip = soc_model or next((one["soc_model"] for one in options if "soc_model" in one), None)
-    found = find_in_model(
+    return find_in_model(
         source.path if source.path is not None else source.data or b"",
         arch=arch_of(chip, simulator=simulator),
         release=versions.get("onnxruntime_qnn", ""),
         sizes=spec.free_dimensions_by_name,
     )
-    return warning_of(source.label, found, source.path)
 
 
 def arch_of(soc_model: str | None, *, simulator: bool) -> int:

@@ -64,7 +64,13 @@ def fixed_source(
             "fix=True rewrites the weights, so none can be given with the session options.",
             fix="Leave add_initializer() and add_external_initializers...() away, or use qnnbridge fix.",
         )
-    wanted = {"sizes": dict(spec.free_dimensions_by_name), **(spec.fix or FixSpec()).to_wire()}
+    fix = spec.fix or FixSpec()
+    wanted = {
+        "sizes": dict(spec.free_dimensions_by_name),
+        "constants": dict(fix.constants),
+        "only": list(fix.only),
+        "skip": list(fix.skip),
+    }
 
     def rewrite(target: Path) -> FixedModel:
         return _rewritten(source, wanted, folder, target, order)

@@ -213,6 +213,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
             fallback=subject.fallback,  # type: ignore[arg-type]
             host=host,
             cache=False,
+            fix=False,  # the process without a bridge runs the model as it is
         )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qnnbridge import Host, HostInfo, HostStats
     from qnnbridge_host.graph.dimensions import Dimensions
     from qnnbridge_protocol.specs import Placement
+    from qnnbridge_tools.feeds import Feed
 
 ASSETS = Path(__file__).with_name("assets")
 KIB, MIB = 1024, 1024 * 1024
@@ -49,15 +50,21 @@ def convolving() -> Subject:
 
 
 def users_own(
-    host: Host, model: Path, providers: tuple[str, ...], fallback: str, dimensions: Dimensions, seed: int
+    host: Host,
+    model: Path,
+    providers: tuple[str, ...],
+    fallback: str,
+    dimensions: Dimensions,
+    seed: int,
+    loaded: Sequence[Feed] = (),
 ) -> Subject:
-    """The model with made up inputs."""
+    """The model with the given inputs, and made up ones for the rest."""
     from qnnbridge_tools import feeds
     from qnnbridge_tools.bench.hosts import open_session
 
     empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
     with open_session(host, empty) as session:
-        given = feeds.complete(session.get_inputs(), (), dimensions, seed=seed)
+        given = feeds.complete(session.get_inputs(), loaded, dimensions, seed=seed)
     return dataclasses.replace(empty, feed={feed.name: feed.value for feed in given})
 
 
@@ -129,7 +136,7 @@ THOROUGH = Effort(tuple(SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, k
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """The command line, read. model: the user's own; ``None`` for ours."""
+    """The command line, read. model: the user's own; ``None`` for ours. inputs: of `--input`."""
 
     model: Path | None
     providers: tuple[str, ...]
@@ -138,6 +145,7 @@ class BenchRequest:
     effort: Effort
     pin: bool
     host_python: str | None
+    inputs: Sequence[Feed] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -224,7 +232,15 @@ def _subjects(
     if request.model is None:
         ours = [(name, adding(SIZES[name])) for name in request.effort.sizes]
         return [*ours, ("convnet", convolving())], None, None
-    subject = users_own(rig.shared, request.model, request.providers, request.fallback, request.dimensions, seed=0)
+    subject = users_own(
+        rig.shared,
+        request.model,
+        request.providers,
+        request.fallback,
+        request.dimensions,
+        seed=0,
+        loaded=request.inputs,
+    )
     with open_session(rig.shared, subject) as session:
         return [(request.model.name, subject)], session.placement, specification(session)
 

@@ -29,6 +29,7 @@ class CompileRequest:
 
     Args:
         buckets: sizes of free dimensions; each model is compiled for each of these.
+        inputs: of `--input`, on which the result is compared.
     """
 
     models: tuple[Path, ...]
@@ -47,6 +48,7 @@ class CompileRequest:
     jobs: int | None
     scheduler: str | None
     host_python: str | None
+    inputs: tuple[str, ...] = ()
 
 
 def default_output(request: CompileRequest) -> str:
@@ -184,6 +186,16 @@ def _options(request: CompileRequest) -> dict[str, Any]:
         "fallback": request.fallback,
         "sess_options": arguments.session_options(request.dimensions),
     }
+    if request.inputs:
+        if len(request.models) > 1 or request.buckets:
+            raise OptionError(
+                "--input is for one model of one size.",
+                fix="Compile the models or sizes one by one, each with its own.",
+            )
+        from qnnbridge_tools import feeds
+
+        loaded = feeds.load(*arguments.read_one_set(request.inputs))
+        options["inputs"] = {feed.name: feed.value for feed in loaded}
     if request.host_python is not None:
         from qnnbridge import Host
 

@@ -134,6 +134,7 @@ def opened(
             on_deadline="kill",
             cache=False,
             verify=False,  # the commands compare by themselves
+            fix=False,  # they look at the model as it is
         ) as session:
             yield ProviderSession(session, settings.timeout_s)
 

@@ -1,0 +1,192 @@
+"""Looks at the model on the CPU with its sizes left free, when a session with buckets is made.
+
+They find how outputs follow from sizes, how far the model looks, and, where the application says nothing of it,
+which padding leaves the results as they are. All of them run in the host, in one session on the CPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qnnbridge._buckets.arguments import BucketArguments
+from qnnbridge._buckets.batches import OutputShapes
+from qnnbridge._buckets.plan import BucketPlan, Sizes, free_dimensions, make_plan
+from qnnbridge._buckets.verifying import OF_THE_MODEL, find_shapes, verify_padding, zeros
+from qnnbridge._feed_rules import Array
+from qnnbridge_protocol.errors import BridgeError, OptionError
+
+if TYPE_CHECKING:
+    from qnnbridge._buckets.variants import Variants
+    from qnnbridge._buckets.windowing import Windowing
+    from qnnbridge._recipe import SessionRecipe
+    from qnnbridge_protocol.model_records import ModelDescription
+
+_log = logging.getLogger("qnnbridge.buckets")
+
+# Of the largest value. Padding that reaches the results at all changes them by more than sums of other lengths.
+HARMLESS: Final = 1e-4
+# Signs that hide padding with zeros from a maximum, or a rectifier, in one sample show it in another.
+SPREADS: Final = ((1.0, 0.0), (-1.0, -0.1), (1.0, 0.1))
+_MASK: Final = re.compile(r"mask|attention(?!s)|valid", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FreeModel:
+    """model: without the inputs that are constants. constants: those."""
+
+    recipe: SessionRecipe
+    model: ModelDescription
+    constants: Mapping[str, Any]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names, in order."""
+        return [node.name for node in self.model.outputs]
+
+    def zeros(self, plan: BucketPlan, sizes: Sizes) -> dict[str, Any]:
+        """Feeds of these sizes."""
+        return zeros(self.model.inputs, {**self.recipe.spec.free_dimensions_by_name, **plan.named(sizes)})
+
+    def run(
+        self, variants: Variants, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str] = ()
+    ) -> list[Any]:
+        """Outputs on the CPU; all by default."""
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        every = {**feeds, **self.constants}
+        return variants.free(deadline).run_values(list(names) or self.outputs, every, timeout=left_s)
+
+    def shapes(self, variants: Variants, arguments: BucketArguments, deadline: float | None) -> OutputShapes:
+        """How the outputs follow from the sizes."""
+        plan = variants.plan
+
+        def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
+            values = self.run(variants, self.zeros(plan, sizes), deadline)
+            return {name: getattr(value, "shape", None) for name, value in zip(self.outputs, values, strict=True)}
+
+        others = {dim.symbol for dim in free_dimensions(self.model.inputs) if dim.symbol is not None}
+        return find_shapes(plan, arguments, self.model.outputs, others - {*plan.symbols}, run)
+
+    def windows(
+        self, variants: Variants, shapes: OutputShapes, given: int | None, deadline: float | None
+    ) -> Windowing:
+        """How far the model looks along the symbol that is chunked. given: by the application."""
+        from qnnbridge._buckets.windowing import windowing_of
+
+        plan = variants.plan
+        number = plan.chunk
+        assert number is not None
+        first = plan.smallest()
+
+        def free_feeds(size: int) -> Mapping[str, Any]:
+            return self.zeros(plan, (*first[:number], size, *first[number + 1 :]))
+
+        def run(feeds: Mapping[str, Any]) -> list[Any]:
+            return self.run(variants, feeds, deadline)
+
+        return windowing_of(plan, shapes, self.outputs, given, free_feeds, run)
+
+    # --- deciding ---
+
+    def decide(
+        self, variants: Variants, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
+    ) -> tuple[BucketArguments, str]:
+        """The arguments with `pad` or `chunk` that leaves the results as they are, and how that is written.
+
+        variants: of a plan that pads with zeros. Raises `OptionError`: nothing does.
+        """
+        plan = variants.plan
+        padded = [name for number, name in enumerate(plan.symbols) if number not in plan.split]
+        changes = self._changes_of_zeros(variants, shapes, deadline)
+        if not changes:
+            return dataclasses.replace(arguments, pad_all=0), "pad=0"
+        reasons = [changes]
+        for name in padded if len(padded) == 1 else ():
+            chunked = dataclasses.replace(arguments, chunk={name: None})
+            try:
+                variants.plan = make_plan(chunked, self.model, self.recipe.label)
+                self.windows(variants, shapes, None, deadline)
+            except OF_THE_MODEL as error:
+                reasons.append(f"{error.message} {error.cause or ''}".rstrip())
+            else:
+                return chunked, f"chunk={name!r}"
+        try:
+            make_plan(arguments, self.model, self.recipe.label)
+        except OptionError as refusal:
+            refusal.evidence = (*refusal.evidence, *reasons)
+            raise
+        raise AssertionError("a plan that lacks nothing")
+
+    def _changes_of_zeros(self, variants: Variants, shapes: OutputShapes, deadline: float | None) -> str:
+        """What padding with zeros changes, or why that cannot be shown; "" for nothing at all."""
+        plan, names = variants.plan, self.outputs
+        if all(buckets == (1,) or number in plan.split for number, buckets in enumerate(plan.buckets)):
+            return ""  # nothing is ever padded
+        if shapes.uncut:
+            return f"Output {next(iter(shapes.uncut))!r} cannot be cut to its size."
+        small = tuple(next((one for one in buckets if one > 1), buckets[0]) for buckets in plan.buckets)
+        if plan.only is not None and small not in plan.only:
+            small = next((one for one in plan.variants() if min(one) > 1), plan.largest())
+        one = dataclasses.replace(plan, buckets=tuple((size,) for size in small), only=None)
+        true = tuple(
+            max(1, size - 1 - size // 3) if number not in plan.split else size for number, size in enumerate(small)
+        )
+        try:
+            samples = list(self._samples(one, true))
+            results = [self.run(variants, feeds, deadline) for feeds in samples]
+            for name, *values in zip(names, *results, strict=True):
+                if np.asarray(values[0]).dtype.kind != "f" or _tells_nothing(values):
+                    return f"Made-up inputs do not show what output {name!r} follows from."
+            report = verify_padding(
+                one, shapes, names, samples, lambda feeds: self.run(variants, feeds, deadline), HARMLESS
+            )
+        except OF_THE_MODEL as error:
+            return f"Padding could not be tried on the CPU: {error.message}"
+        return "" if report else "With zeros: " + str(next(output for output in report.outputs if not output.ok))
+
+    def _samples(self, plan: BucketPlan, sizes: Sizes) -> Iterator[dict[str, Any]]:
+        for seed, (factor, offset) in enumerate(SPREADS):
+            rng = np.random.default_rng(seed)
+            feeds = self.zeros(plan, sizes)
+            yield {name: _content(name, value, rng, factor, offset) for name, value in feeds.items()}
+
+
+def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: str) -> bool:
+    """Whether the application says nothing of padding, in a session that needs it."""
+    if arguments.pad or arguments.pad_all is not None or arguments.chunk:
+        return False
+    try:
+        make_plan(dataclasses.replace(arguments, pad_all=0), model, label)
+    except BridgeError:
+        return False  # something else is wrong, and is told
+    try:
+        make_plan(arguments, model, label)
+    except OptionError:
+        return True
+    return False
+
+
+def _content(name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float) -> Array:
+    """Values for an input: masks of ones, small ids, numbers."""
+    if zero.dtype.kind == "b" or (zero.dtype.kind in "iuf" and _MASK.search(name)):
+        return np.ones(zero.shape, zero.dtype)
+    if zero.dtype.kind in "iu":
+        return np.asarray(rng.integers(0, 2, zero.shape), zero.dtype)
+    if zero.dtype.kind != "f":
+        return zero
+    values = rng.standard_normal(zero.shape)
+    return np.asarray((values if not offset else np.abs(values)) * factor + offset, zero.dtype)
+
+
+def _tells_nothing(values: Sequence[Any]) -> bool:
+    """Whether an output is the same for all samples, or no number."""
+    arrays = [np.asarray(value) for value in values]
+    if not all(np.isfinite(array).all() for array in arrays):
+        return True
+    return all(array.shape == arrays[0].shape and np.array_equal(array, arrays[0]) for array in arrays)

@@ -1,0 +1,335 @@
+"""How a session comes into being: from the cache, from the model, or from a copy with rewrites that cure it.
+
+A session of a model that QNN is known to compute wrong is made from a copy in which the operators in question are
+rewritten, unless the application forbids it; so is one with buckets that QNN refuses. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.in_flight import Request
+from qnnbridge_host.model_requests import ApplicationModel, WorkerOrders, progress_of, refuse_quarantined
+from qnnbridge_host.model_warnings import against, curing_rewrites, known_faults
+from qnnbridge_host.sessions import Enter, Sessions
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelError, PlacementRefused
+
+if TYPE_CHECKING:
+    from qnnbridge_host.cache.entry import CacheEntry, Loadable
+    from qnnbridge_host.cache.lookup import Compile, SessionCache
+    from qnnbridge_host.cache.store import Store
+    from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_host.npu_reset import ResettableSession
+    from qnnbridge_protocol.model_records import CacheReply, CacheSettings, EntryFault, Notice
+    from qnnbridge_protocol.specs import FixSpec, SessionInfo, SessionSpec
+
+# So many entries of one key are tried for one session: the second strike leaves a model alone.
+MAX_ENTRIES: Final = 3
+# A larger model is not rewritten unasked: its copy would fill the cache.
+MAX_UNASKED_BYTES: Final = 512 * 2**20
+# These write files of the model itself.
+_WRITES: Final = ("ep.context_enable",)
+
+
+class NeedsRewrite(Exception):
+    """QNN computes operators of the model wrong, and these rewrites cure them. The session is made from a copy."""
+
+    def __init__(self, rewrites: Sequence[str]) -> None:
+        super().__init__(", ".join(rewrites))
+        self.rewrites = tuple(rewrites)
+
+
+class Creation(NamedTuple):
+    """A `session.create` in the host's terms.
+
+    settings: of the cache. faults: of its entries. watched: known faults stop it with `NeedsRewrite`.
+    """
+
+    request: Request
+    enter: Enter
+    stop: StopSignal
+    spec: SessionSpec
+    source: ModelSource
+    initializers: tuple[Any, ...]
+    dynamic: Mapping[str, str]
+    seed: int | None
+    deadline: float | None
+    budget_s: float | None
+    settings: CacheSettings | None = None
+    quarantined: frozenset[str] = frozenset()
+    faults: Sequence[EntryFault] = ()
+    watched: bool = False
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        return dict(zip(self.spec.value_names, self.initializers, strict=True))
+
+
+class MadeSession(NamedTuple):
+    """A session that is kept.
+
+    blame: the fingerprint to book a later death on. changes: what was rewritten. fix: how, if the host decided it.
+    """
+
+    session: int
+    info: SessionInfo
+    cache: CacheReply
+    blame: str
+    notices: list[Notice]
+    changes: tuple[str, ...] = ()
+    fix: FixSpec | None = None
+
+
+class SessionMaker:
+    """See the module."""
+
+    def __init__(self, sessions: Sessions, models: WorkerOrders) -> None:
+        self._sessions = sessions
+        self._models = models
+
+    def make(self, creation: Creation, given: ApplicationModel) -> MadeSession:
+        """The session, of the model or of the rewritten copy of it."""
+        from qnnbridge_protocol.specs import FixSpec
+
+        fix = creation.spec.fix
+        if fix is not None and fix.when == "always":
+            return self._from_copy(creation, given, fix)
+        try:
+            return self._watched(creation, given)
+        except PlacementRefused as refusal:
+            if fix is not None and fix.when == "refused" and _may_rewrite(creation):
+                try:
+                    return self._from_copy(creation, given, FixSpec())._replace(fix=FixSpec())
+                except (Cancelled, DeadlineExceeded):
+                    raise
+                except BridgeError as error:
+                    refusal.evidence = (
+                        *refusal.evidence,
+                        f"Rewritten (fix=True), it fails as well: {error.message}",
+                    )
+                    raise refusal from None
+            from qnnbridge_host.rewrite.suggestion import suggest_fix
+
+            suggest_fix(refusal, given.source, creation.spec, self._order(creation))
+            raise
+
+    def _watched(self, creation: Creation, given: ApplicationModel) -> MadeSession:
+        """From the model, or from a copy without the operators that QNN computes wrong."""
+        from qnnbridge_protocol.model_records import Notice
+        from qnnbridge_protocol.specs import FixSpec
+
+        plain = creation._replace(spec=dataclasses.replace(creation.spec, fix=None))
+        try:
+            return self._from_model(plain._replace(watched=_may_rewrite(creation)))
+        except NeedsRewrite as found:
+            try:
+                fix = FixSpec(only=_whole(found.rewrites, creation.spec))
+                made = self._from_copy(creation, given, fix)
+                if not any(change.startswith(found.rewrites) for change in made.changes):
+                    self._sessions.close(made.session)
+                    raise ModelError("No rewrite of them computes the same on the CPU.")
+            except (Cancelled, DeadlineExceeded, PlacementRefused):
+                raise
+            except BridgeError as error:
+                made = self._from_model(plain)
+                why = f"{given.source.label} was not rewritten without being asked: {error.message}"
+                return made._replace(notices=[*made.notices, Notice("model", why)])
+            cured = "; ".join(change for change in made.changes if change.startswith(found.rewrites))
+            told = (
+                f"{given.source.label}: operators that QNN is known to compute wrong were rewritten ({cured}). "
+                "fix=False leaves them."
+            )
+            return made._replace(fix=fix, notices=[*made.notices, Notice("done", told)])
+
+    def _from_copy(self, creation: Creation, given: ApplicationModel, fix: FixSpec) -> MadeSession:
+        from qnnbridge_host.model.checks import path_for_qnn
+
+        asked = dataclasses.replace(creation.spec, fix=fix)
+        copy = self._models.fixed(creation.request, given, asked, self._order(creation))
+        refuse_quarantined(copy.source, creation.quarantined)
+        # Entries are those of the session: the copy keeps its weights beside it.
+        entries = creation.spec.config_entries
+        spec = dataclasses.replace(copy.spec, config_entries=entries, model_path=path_for_qnn(copy.source))
+        made = self._from_model(creation._replace(spec=spec, source=copy.source))
+        return made._replace(changes=copy.changes)
+
+    # --- of one source ---
+
+    def _from_model(self, creation: Creation) -> MadeSession:
+        from qnnbridge_protocol.model_records import CacheReply, Notice
+
+        settings, faults = creation.settings, creation.faults
+        if settings is None or (settings.wanted is False and not faults):
+            session, info = self._native(creation, None)
+            number = self._sessions.keep(creation.request, session)
+            notices = against(creation.source, creation.spec, self._models.hello, info)
+            return MadeSession(number, info, CacheReply("off", "cache=False"), creation.source.fingerprint, notices)
+        cache = self._cache(creation, settings)
+        cache.set_aside(faults)
+        reason = cache.reason_against
+        try:
+            loadable = None
+            if reason is not None:
+                cache.off(reason)
+            else:
+                loadable = cache.find(self._models.host_info, self._compiler_of(creation), creation.deadline)
+            session, info, loadable = self._from_entry_or_model(creation, cache, loadable)
+            number = self._sessions.keep(creation.request, session, cache.take_use())
+        except BaseException:
+            cache.release()
+            raise
+        if loadable is None:
+            return MadeSession(
+                number,
+                info,
+                cache.reply,
+                creation.source.fingerprint,
+                cache.notices + against(creation.source, creation.spec, self._models.hello, info),
+            )
+        warning = loadable.entry.manifest.warning
+        notices = cache.notices + ([Notice("model", warning)] if warning else [])
+        return MadeSession(number, info, cache.reply, loadable.fingerprint, notices)
+
+    def _from_entry_or_model(
+        self, creation: Creation, cache: SessionCache, loadable: Loadable | None
+    ) -> tuple[ResettableSession, SessionInfo, Loadable | None]:
+        for _ in range(MAX_ENTRIES):
+            if loadable is None:
+                break
+            if loadable.entry.manifest.warning:
+                self._stop_if_curable(creation)
+            try:
+                session, loaded = self._native(creation, loadable)
+            except BridgeError as error:
+                creation.stop.check()  # the entry is not at fault
+                if not cache.load_failed(loadable, error):
+                    raise
+            else:
+                info = None
+                try:
+                    info = cache.loaded(loadable, loaded)
+                finally:
+                    if info is None:
+                        session.close()
+                if info is not None:
+                    return session, info, loadable
+            creation.stop.check()
+            loadable = cache.find(self._models.host_info, self._compiler_of(creation), creation.deadline)
+        else:
+            cache.release()
+        session, info = self._native(creation, None)
+        cache.made_without(info)
+        return session, info, None
+
+    def _native(self, creation: Creation, loadable: Loadable | None) -> tuple[ResettableSession, SessionInfo]:
+        """Make it from the entry, or from the model. A death counts against the one in use."""
+        source, request = creation.source, creation.request
+        if loadable is None:
+            self._stop_if_curable(creation)
+            request.blame = {"fingerprint": source.fingerprint, "label": source.label}
+            paths = (source.path, *source.files) if source.path is not None else source.files
+            spec, model, values, files = creation.spec, source.data, creation.by_name, paths
+        else:
+            manifest = loadable.entry.manifest
+            entry = {"key": manifest.key, "id": manifest.id}
+            request.blame = {"fingerprint": loadable.fingerprint, "label": source.label, "entry": entry}
+            spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files
+        session = self._sessions.create(
+            request,
+            creation.enter,
+            spec,
+            model,
+            values,
+            files=tuple(path for path in files if path is not None),
+            dynamic=creation.dynamic,
+            seed=creation.seed,
+            deadline=creation.deadline,
+            stop=creation.stop,
+        )
+        if loadable is None:
+            try:
+                source.check_unchanged()
+            except BaseException:
+                session.close()
+                raise
+        return session, session.info
+
+    def _cache(self, creation: Creation, settings: CacheSettings) -> SessionCache:
+        from qnnbridge_host.cache.lookup import SessionCache
+
+        progress = progress_of(creation.request, creation.source.label)
+
+        def on_wait(seconds: float) -> None:
+            creation.stop.check()
+            progress("waiting", seconds)
+
+        return SessionCache(
+            creation.source,
+            creation.spec,
+            creation.initializers,
+            settings,
+            refused=creation.quarantined,
+            on_wait=on_wait,
+            on_compile=lambda seconds: progress("compiling", seconds),
+        )
+
+    def _compiler_of(self, creation: Creation) -> Compile:
+        def compile_entry(
+            store: Store,
+            key: str,
+            parts: Mapping[str, Any],
+            deadline: float | None,
+            on_progress: Callable[[float], None],
+        ) -> CacheEntry:
+            self._stop_if_curable(creation)
+            from qnnbridge_host.compile import entry
+            from qnnbridge_host.compile.jobs import CompilerInput
+
+            job = CompilerInput(creation.source, creation.spec, initializers=creation.initializers)
+            warn = functools.partial(known_faults, creation.source, creation.spec, self._models.hello)
+            order = self._order(creation, deadline)
+            return entry.build_entry(store, key, parts, job, order, on_progress, warn)
+
+        return compile_entry
+
+    def _order(self, creation: Creation, deadline: float | None = None) -> WorkOrder:
+        """deadline: of the cache's own; default that of the creation."""
+        return self._models.order(
+            creation.request, creation.stop, creation.source, deadline or creation.deadline, creation.budget_s
+        )
+
+    def _stop_if_curable(self, creation: Creation) -> None:
+        if creation.watched:
+            rewrites = curing_rewrites(creation.source, creation.spec, self._models.hello)
+            if rewrites:
+                raise NeedsRewrite(rewrites)
+
+
+def _may_rewrite(creation: Creation) -> bool:
+    """Whether a copy of the model may stand in for it unasked."""
+    spec, source = creation.spec, creation.source
+    if spec.fix is not None and spec.fix.when == "never":
+        return False
+    if spec.value_names or spec.options.get("optimized_model_filepath"):
+        return False
+    if any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES):
+        return False
+    scan = source.scan
+    if scan is None or scan.format != "onnx" or scan.is_compiled:
+        return False
+    from qnnbridge_host.cache.key import size_of
+
+    return size_of(source) <= MAX_UNASKED_BYTES
+
+
+def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
+    """With the rewrites that they rest on: known sizes and constants."""
+    from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES
+
+    sizes = (FIXED_SHAPES,) if spec.free_dimensions_by_name else ()
+    return (*sizes, "constants", "shape-computations", *rewrites)

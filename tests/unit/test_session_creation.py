@@ -1,0 +1,102 @@
+"""What becomes of a session whose model the host would rewrite, and cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.model_requests import ApplicationModel
+from qnnbridge_host.session_creation import Creation, MadeSession, NeedsRewrite, SessionMaker
+from qnnbridge_protocol.errors import Cancelled, ModelError, PlacementRefused
+from qnnbridge_protocol.model_records import CacheReply
+from qnnbridge_protocol.specs import FixSpec, SessionSpec
+
+MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
+
+
+class Models:
+    """Stands in for the service: it has no copy."""
+
+    hello: Any = None
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked: list[FixSpec] = []
+
+    def fixed(self, request: Any, given: Any, spec: SessionSpec, order: Any) -> Any:
+        assert spec.fix is not None
+        self.asked.append(spec.fix)
+        raise self.error
+
+    def order(self, *_: Any) -> Any:
+        return None
+
+
+class Maker(SessionMaker):
+    """Of a model that has an operator that QNN computes wrong."""
+
+    refuses = False
+
+    def _from_model(self, creation: Creation) -> MadeSession:
+        if creation.watched:
+            raise NeedsRewrite(["edge-padding"])
+        if self.refuses:
+            raise PlacementRefused("Not all of it runs on QNN.")
+        return MadeSession(7, None, CacheReply("off", ""), "", [])  # type: ignore[arg-type]
+
+
+def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession:
+    source = ModelSource.open(str(MODEL), ".")
+    spec = SessionSpec(str(MODEL), fix=fix, **fields)
+    creation = Creation(None, None, None, spec, source, (), {}, None, None, None)  # type: ignore[arg-type]
+    return maker.make(creation, ApplicationModel(source, None, "."))
+
+
+def test_the_session_is_made_from_the_model_and_says_why() -> None:
+    models = Models(ModelError("There is no room for a copy."))
+    session = made(Maker(None, models))  # type: ignore[arg-type]
+    assert (session.session, session.changes, session.fix) == (7, (), None)
+    (notice,) = session.notices
+    assert notice.kind == "model"
+    assert "sigmoid.onnx was not rewritten without being asked: There is no room for a copy." in notice.text
+    (asked,) = models.asked
+    assert asked.only == ("constants", "shape-computations", "edge-padding")
+
+
+def test_sizes_are_fixed_in_the_copy() -> None:
+    models = Models(ModelError("no"))
+    made(Maker(None, models), free_dimensions_by_name={"n": 4})  # type: ignore[arg-type]
+    assert models.asked[0].only[0] == "fixed-shapes"
+
+
+def test_a_request_that_is_withdrawn_ends_there() -> None:
+    with pytest.raises(Cancelled):
+        made(Maker(None, Models(Cancelled("gone"))))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"fix": FixSpec(when="never")},
+        {"config_entries": {"ep.context_enable": "1"}},
+        {"initializers": ("w",)},
+        {"options": {"optimized_model_filepath": "x.onnx"}},
+    ],
+)
+def test_nothing_is_rewritten_unasked_where_the_application_wants_the_model_itself(fields: dict[str, Any]) -> None:
+    models = Models(ModelError("no"))
+    fix = fields.pop("fix", None)
+    assert made(Maker(None, models), fix, **fields).notices == []  # type: ignore[arg-type]
+    assert models.asked == []
+
+
+def test_a_refusal_is_told_as_it_is_if_the_copy_fails_too() -> None:
+    models = Models(ModelError("The rewrites do not do."))
+    maker = Maker(None, models)  # type: ignore[arg-type]
+    maker.refuses = True
+    with pytest.raises(PlacementRefused, match="Not all of it") as refused:
+        made(maker, FixSpec(when="refused"))
+    assert refused.value.evidence == ("Rewritten (fix=True), it fails as well: The rewrites do not do.",)
