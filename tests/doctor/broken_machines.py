@@ -523,7 +523,7 @@ def variables_that_name_two_sdks() -> SimulatedMachine:
 # --- driver ---
 
 
-@broken("driver.missing", "qcnspmcdm")
+@broken("driver.missing", "qcnspmcdm", "QnnHtpV73Stub.dll", "libcdsprpc.dll")
 def no_driver() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.drop_values("qcnspmcdm")

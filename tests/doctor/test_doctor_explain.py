@@ -29,6 +29,25 @@ KNOWN = [
         "add_free_dimension_override_by_name",
     ),
     ("WinError 126", "not found", "Visual C++"),
+    ("SanityCheckOrtEp OrtEp has invalid ort_version_supported", "2.0 to 2.3", "pip install -U onnxruntime-qnn"),
+    ("<E> Htp startup on load failed", "no NPU, or no driver", "doctor"),
+    (
+        r"FileNotFoundError: Could not find module 'C:\x\QnnHtpV73Stub.dll' (or one of its dependencies).",
+        "libcdsprpc.dll",
+        "NPU driver",
+    ),
+    (r"Could not find module 'C:\x\QnnGpu.dll' (or one of its dependencies).", "one that it needs", "Visual C++"),
+    (
+        "QNN driver lookup: MCDM service name discovery failed; falling back to 'qcnspmcdm'.",
+        "driver is not installed",
+        "Windows Update",
+    ),
+    (
+        "Failed to initialize RPCMEM dynamic library handle: Failed to open registry key "
+        r"'HKLM\SYSTEM\CurrentControlSet\Services\qcnspmcdm'. RegOpenKeyExW error: 203",
+        "driver is not installed",
+        "Windows Update",
+    ),
     ("OSError: [WinError 127] The specified procedure could not be found", "lacks a function", "PATH"),
     ("OSError: [WinError 193] %1 is not a valid Win32 application", "another machine type", "machine type"),
     (

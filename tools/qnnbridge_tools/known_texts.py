@@ -64,8 +64,25 @@ MESSAGE_RULES: Final[tuple[LogRule, ...]] = (
         r"is not a valid Win32 application|%1 ist keine zulässige Win32|n.est pas une application Win32 valide",
         "The file is built for another machine type than the program that loads it, or it is cut off.",
         _MACHINE, STRONG),
+    rule("message.no-driver",
+        r"Could not find module '[^']*QnnHtpV\d+Stub\.dll'|MCDM service name discovery failed|"
+        r"open registry key '[^']*\\Services\\(?:qcnspmcdm|qcadsprpc)'|OpenServiceW error: 1060|"
+        r"^ *libcdsprpc\.dll *$",
+        "The NPU's driver is not installed: with it come its service, qcnspmcdm or qcadsprpc, and libcdsprpc.dll, "
+        "which every stub library of QNN (QnnHtpV73Stub.dll) needs.",
+        "Install the NPU driver (Windows Update, or the computer maker's support page), then restart; "
+        "qnnbridge doctor looks for it.", STRONG),
+    rule("message.htp-startup", r"Htp startup on load failed",
+        "QNN's library for the NPU found none when it was loaded: there is no NPU, or no driver.",
+        "qnnbridge doctor says which of both.", SYMPTOM),
+    rule("message.plugin-too-old", r"OrtEp has invalid\b|invalid ort_version_supported",
+        "This onnxruntime (1.28 or later) refuses the provider of onnxruntime-qnn 2.0 to 2.3, though pip allows "
+        "the pair.",
+        "Update the provider in the host's interpreter: pip install -U onnxruntime-qnn; or take onnxruntime 1.24.2 "
+        "to 1.27.", STRONG),
     rule("message.module-not-found",
-        r"specified module could not be found|angegebene Modul wurde nicht gefunden",
+        r"specified module could not be found|angegebene Modul wurde nicht gefunden|"
+        r"Could not find module '[^']+' \(or one of its dependencies\)",
         "The library, or one that it needs, is not there.", _VC + " " + _REINSTALL, STRONG),
     rule("message.procedure-not-found",
         r"specified procedure could not be found|angegebene Prozedur wurde nicht gefunden",

@@ -21,8 +21,21 @@ _JOB_EXTENDED_LIMITS_BYTES = 144 if ctypes.sizeof(ctypes.c_void_p) == 8 else 112
 _JOB_FLAGS_OFFSET = 16
 
 
+class _VersionInfo(ctypes.Structure):
+    _fields_ = (
+        ("size", wintypes.DWORD),
+        ("major", wintypes.DWORD),
+        ("minor", wintypes.DWORD),
+        ("build", wintypes.DWORD),
+        ("platform", wintypes.DWORD),
+        ("service_pack", wintypes.WCHAR * 128),
+    )
+
+
 def build() -> int | None:
-    return sys.getwindowsversion().build
+    """From the kernel: `sys.getwindowsversion` says 9200 (Windows 8) in a program without a newer manifest."""
+    info = _VersionInfo(size=ctypes.sizeof(_VersionInfo))
+    return None if ctypes.WinDLL("ntdll").RtlGetVersion(ctypes.byref(info)) else int(info.build)
 
 
 def value(root: Root, key: str, name: str) -> RegistryValue | None:

@@ -72,7 +72,8 @@ def _uses_an_npu(release: Release, machine: HostMachine) -> bool:
 
 KNOWN_FAULTS: Final = (
     # Measured: 2.1.0, 2.1.1, 2.2.0 and 2.3.0 with onnxruntime 1.24.2 to 1.31.1, 2.3.0 also with 1.32.0; 2.4.0 to
-    # 2.7.0 work with all of these.
+    # 2.7.0 work with all of these. On Windows ARM64 (tests/labs/windows_arm64_wheels.json) 2.0.0 to 2.3.0 work with
+    # 1.24.4 and fail with 1.32.0.
     KnownFault(
         ">=2,<2.4",
         Reason(

@@ -135,6 +135,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
             "driver.missing",
             "the NPU's driver is not installed",
             "neither of the services qcnspmcdm and qcadsprpc is in the registry",
+            *_stubs_without_driver(facts),
             fix=Remedy(UPDATE[0].upper() + UPDATE[1:], advice.DRIVER_UPDATES),
         )
         return
@@ -165,6 +166,14 @@ def _windows(facts: Facts) -> Iterator[Finding]:
             f"{driver.folder}",
             fix=Remedy(UPDATE[0].upper() + UPDATE[1:], advice.DRIVER_UPDATES),
         )
+
+
+def _stubs_without_driver(facts: Facts) -> Iterator[str]:
+    """The libraries of the host that cannot be loaded without the driver (WinError 126)."""
+    loaded = facts.host_packages.loaded_set if facts.host_packages else None
+    stubs = [file.name for file in loaded.of("stub")] if loaded else []
+    if stubs:
+        yield f"{', '.join(stubs)} cannot be loaded: {FASTRPC}, which comes with the driver, is not there"
 
 
 def _enable(driver: Driver) -> Remedy:
