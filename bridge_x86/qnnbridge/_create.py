@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._terminate import TerminateRelay
+from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, Deadline
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
 from qnnbridge_protocol.frames import Frame, Kind, desync
@@ -70,7 +70,8 @@ class CreateRequest:
 
     spec: the recipe's, or its rest. dynamic: options to set at once. again: the session was made before,
     so nothing is compiled for it now. cached: it may come from the cache. quarantined: fingerprints that are
-    refused. invalid_entries: of the cache, that killed a host. retry, kill_after_s: for a daemon.
+    refused. invalid_entries: of the cache, that killed a host. retry, kill_after_s: for a daemon. stop: setting its
+    `terminate` from another thread withdraws the request.
     """
 
     recipe: SessionRecipe
@@ -82,6 +83,7 @@ class CreateRequest:
     invalid_entries: Sequence[EntryFault] = ()
     retry: int = 0
     kill_after_s: float | None = None
+    stop: Terminable | None = None
 
     def message(self, deadline: float | None) -> tuple[dict[str, Any], tuple[Any, ...]]:
         """Header and buffers."""
@@ -185,7 +187,7 @@ class RequestNews:
         if type(told.get("label")) is str:
             self.label = told["label"]
         if frame.kind is Kind.PHASE:
-            self.stage, self._native = "", True
+            self.stage, self._native = "", self._native or told.get("phase") != "ready"
             if type(told.get("fingerprint")) is str:
                 self.fingerprint = told["fingerprint"]
                 entry = told.get("entry")
@@ -239,17 +241,21 @@ def create(
         raise _load_canceled(request.recipe)
     header, buffers = request.message(deadline)
     request_id: list[int] = []
-    relay = TerminateRelay(cancellation, process)
 
     def on_sent(number: int) -> None:
         request_id.append(number)
-        if relay_sent is not None:
-            relay_sent(number)
+        for relay in (canceled, withdrawn):
+            if relay is not None:
+                relay(number)
         while_busy()
 
     try:
         host.repeat_remembered(process, deadline)
-        with host.isolate(context, deadline), relay as relay_sent:
+        with (
+            host.isolate(context, deadline),
+            TerminateRelay(cancellation, process) as canceled,
+            TerminateRelay(request.stop, process) as withdrawn,
+        ):
             frame = host.call_with_functions(
                 process, (header, buffers), deadline, context, on_sent, news, request.recipe.functions
             )
@@ -277,7 +283,9 @@ def _load_canceled(recipe: SessionRecipe) -> ModelLoadCanceled:
     )
 
 
-def identify(host: Host, recipe: SessionRecipe, deadline: float | None) -> ModelDescription:
+def identify(
+    host: Host, recipe: SessionRecipe, deadline: float | None, stop: Terminable | None = None
+) -> ModelDescription:
     """The host's description of the model, without loading it. Raises the error of an unreadable model."""
     header: dict[str, Any] = {"op": "model.identify", "folder": recipe.folder}
     header["cache"] = recipe.cache_settings().to_wire()
@@ -285,7 +293,7 @@ def identify(host: Host, recipe: SessionRecipe, deadline: float | None) -> Model
     if recipe.spec.model_path is not None:
         header["path"] = recipe.spec.model_path
     timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-    reply = host.call(header, timeout, () if recipe.spec.model_path is not None else (recipe.data or b"",))
+    reply = host.call(header, timeout, () if recipe.spec.model_path is not None else (recipe.data or b"",), stop)
     try:
         return ModelDescription.from_wire(reply.header)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connector import DaemonConnector
     from qnnbridge._fastpath.arrays import SharedArrays
+    from qnnbridge._terminate import Terminable
 
 START_TIMEOUT_S = 60.0
 NO_FUNCTIONS: Mapping[str, CalledFunction] = MappingProxyType({})
@@ -332,8 +333,17 @@ class Host:
         self.restart()
         return True
 
-    def call(self, header: dict[str, Any], timeout: float | None = None, buffers: tuple[Any, ...] = ()) -> Frame:
-        """An operation on the host itself; repeated if the host dies meanwhile, once if it may be the cause."""
+    def call(
+        self,
+        header: dict[str, Any],
+        timeout: float | None = None,
+        buffers: tuple[Any, ...] = (),
+        stop: Terminable | None = None,
+    ) -> Frame:
+        """An operation on the host itself; repeated if the host dies meanwhile, once if it may be the cause.
+
+        stop: setting its `terminate` from another thread withdraws the request.
+        """
         deadline = deadline_after(timeout)
         patience = Patience(deadline)
         last = False
@@ -345,7 +355,8 @@ class Host:
                     continue
                 raise
             try:
-                return process.call(header, buffers, deadline, CallContext(str(header.get("op"))))
+                with _relay(stop, process) as on_sent:
+                    return process.call(header, buffers, deadline, CallContext(str(header.get("op"))), on_sent)
             except Deadline:
                 raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
             except ChannelRetired:
@@ -488,3 +499,11 @@ def _close_all() -> None:
         host.supervisor.exiting = True
         with contextlib.suppress(Exception):
             host.close()
+
+
+def _relay(stop: Terminable | None, process: HostProcess) -> Any:
+    if stop is None:
+        return contextlib.nullcontext()
+    from qnnbridge._terminate import TerminateRelay
+
+    return TerminateRelay(stop, process)

@@ -73,6 +73,8 @@ class RemoteSession(ReplayingSession):
         self._while_busy = while_busy
         # Time at which a daemon ends its NPU host if it still works on the creation.
         self._kill_at: float | None = None
+        # Withdraws the creation.
+        self._stop: Terminable | None = None
         self.info: SessionInfo
         # What was known of its numbers when it was made.
         self.numbers: NumbersReport | None = None
@@ -91,15 +93,19 @@ class RemoteSession(ReplayingSession):
         """Whether a call may take the fast path, whose requests cannot carry these arguments to a daemon."""
         return not self.host.is_daemon or (retry in (None, self.retry) and on_deadline == "raise")
 
-    def open(self, timeout_s: float | None, on_deadline: OnDeadline) -> SessionInfo:
-        """Make the session. Raises the host's error, with the cause from its log."""
+    def open(self, timeout_s: float | None, on_deadline: OnDeadline, stop: Terminable | None = None) -> SessionInfo:
+        """Make the session. Raises the host's error, with the cause from its log.
+
+        stop: setting its `terminate` from another thread withdraws the request.
+        """
         deadline = deadline_after(timeout_s)
+        self._stop = stop
         if self.host.is_daemon and on_deadline == "kill" and deadline is not None:
             # Only the daemon may end a host that other applications share.
             self._kill_at, on_deadline = deadline, "raise"
             deadline += KILL_ANSWER_S
         self.with_retry(self._id_in, timeout_s, self.retry, on_deadline, self._create_context, deadline)
-        self._kill_at = None
+        self._kill_at = self._stop = None
         return self.info
 
     def refuse_repetition(self, failed: FastCallFailed) -> None:
@@ -293,6 +299,7 @@ class RemoteSession(ReplayingSession):
             invalid_entries=tuple(invalid.values()),
             retry=self.retry,
             kill_after_s=None if self._kill_at is None else _seconds_until(self._kill_at),
+            stop=self._stop,
         )
         news = RequestNews(recipe.label, self._on_progress or WaitLog(lambda: news.label))
         if recipe.fingerprint:
@@ -306,7 +313,7 @@ class RemoteSession(ReplayingSession):
             raise
         finally:
             if news.fingerprint:
-                self._book_on(news.fingerprint, news.label)
+                self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
                 self._entry = news.entry
                 if news.entry is None:
                     self._remember_source(news.fingerprint)
@@ -318,7 +325,7 @@ class RemoteSession(ReplayingSession):
     def _made(self, process: HostProcess, created: Created, *, again: bool) -> None:
         self.recipe = dataclasses.replace(self.recipe, identity=created.model)
         self._remember_source(created.model.fingerprint)
-        self._book_on(created.blame, created.model.label)
+        self._book_on(created.blame, created.model.label, entry=created.cache.id is not None)
         self._count(created.cache, again=again)
         show_notices(created.notices)
         self.info, self.session_id, self._generation = created.info, created.number, process.generation

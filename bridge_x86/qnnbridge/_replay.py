@@ -211,11 +211,12 @@ class ReplayingSession:
             self._remember_source(told["fingerprint"])
         return self.host.supervisor.worker_died(process, error, self._create_context)
 
-    def _book_on(self, fingerprint: str, label: str) -> None:
+    def _book_on(self, fingerprint: str, label: str, *, entry: bool = False) -> None:
         """The suspect if the host dies: the model, or the cache entry that stands for it."""
         if fingerprint != self.context.fingerprint or label != self.context.model:
-            self.context = dataclasses.replace(self.context, fingerprint=fingerprint, model=label)
-            self._create_context = dataclasses.replace(self._create_context, fingerprint=fingerprint, model=label)
+            suspect: dict[str, Any] = {"fingerprint": fingerprint, "model": label, "entry": entry}
+            self.context = dataclasses.replace(self.context, **suspect)
+            self._create_context = dataclasses.replace(self._create_context, **suspect)
 
     def _remember_source(self, fingerprint: str) -> None:
         """The model's key for the quarantine before a host has read it again."""

@@ -38,6 +38,10 @@ class TerminateFlag:
         self._listeners: list[Callable[[bool], None]] = []
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type[TerminateFlag], tuple[()]]:
+        # Of a pickled session: who could set it is in another process.
+        return TerminateFlag, ()
+
     @property
     def terminate(self) -> bool:
         return self._terminate

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from qnnbridge._remote_session import RemoteSession
     from qnnbridge._transport.host_process import HostProcess
     from qnnbridge_daemon.accounts import Account, Meter
-    from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
-    from qnnbridge_daemon.shared_sessions import SharedModel, SharedSessions
+    from qnnbridge_daemon.fair_share import FairShare, Queue
+    from qnnbridge_daemon.shared_sessions import Make, SharedModel, SharedSessions
     from qnnbridge_host.engine.calls import BoundCall, BoundTensor, StopHandle
 
 
@@ -77,14 +77,14 @@ class ClientSession:
             self._account.take(size)
             self._account.release_with(value, size)
 
-    def go_private(self, make: Callable[[], Any]) -> None:
+    def go_private(self, make: Make, cancellation: Cancellation) -> None:
         """It gets a state of its own: from now on it is not shared."""
         with self._changing:
             with self._lock:
                 before = self.model
                 if not before.shared or self._closed:
                     return
-            own, _ = self._sessions.open(self._owner, None, before.label, make)
+            own, _ = self._sessions.open(self._owner, None, before.label, make, cancellation)
             with self._lock:
                 closed = self._closed  # and `before` is released
                 if not closed:

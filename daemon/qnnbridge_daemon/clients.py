@@ -38,7 +38,7 @@ class ClientEnds:
     name: str = ""
 
 
-class Left(Exception):
+class Left(BaseException):
     """A thread of a server has noticed that its client is gone, and ends."""
 
 

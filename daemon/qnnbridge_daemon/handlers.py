@@ -134,11 +134,11 @@ class BrokerHandlers:
     def _forward_to_host(self, request: Request, _cancellation: Cancellation) -> Answer:
         return self._broker.host.call({"op": request.op}).header, ()
 
-    def _forward_model(self, request: Request, _cancellation: Cancellation) -> Answer:
+    def _forward_model(self, request: Request, cancellation: Cancellation) -> Answer:
         size = _size(request.buffers)
         self._client.account.take(size)
         try:
-            frame = self._broker.host.call(dict(request.header), None, request.buffers)
+            frame = self._broker.host.call(dict(request.header), None, request.buffers, cancellation)
         finally:
             request.release()
             self._client.account.give_back(size)
@@ -164,7 +164,7 @@ class BrokerHandlers:
         with self._lock:
             self._making.add(request.id)
         try:
-            session, shared = self._open(request)
+            session, shared = self._open(request, cancellation)
         except BaseException:
             account.close_session()
             raise
@@ -195,7 +195,7 @@ class BrokerHandlers:
             "numbers": None if remote.numbers is None else remote.numbers.to_wire(),
         }, ()
 
-    def _open(self, request: Request) -> tuple[ClientSession, bool]:
+    def _open(self, request: Request, cancellation: Cancellation) -> tuple[ClientSession, bool]:
         header = request.header
         try:
             spec = SessionSpec.from_wire(header["spec"])
@@ -210,11 +210,12 @@ class BrokerHandlers:
             recipe, tensors = _recipe(spec, described, request)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
-        recipe = self._broker.known_models.identify(recipe, fingerprint, deadline_after(timeout_s))
+        known_models = self._broker.known_models
+        recipe = known_models.identify(recipe, fingerprint, deadline_after(timeout_s), cancellation)
 
-        def make() -> RemoteSession:
+        def make(stop: Cancellation) -> RemoteSession:
             remote = RemoteSession(self._broker.host, recipe, retry=retry, timeout_s=None)
-            remote.open(timeout_s, on_deadline)
+            remote.open(timeout_s, on_deadline, stop)
             if dynamic:
                 try:
                     remote.set_ep_dynamic_options(dynamic)
@@ -225,7 +226,7 @@ class BrokerHandlers:
 
         shareable = may_be_shared(spec) and not dynamic and recipe.seed is None
         key = key_of(recipe, described, tensors) if shareable else None
-        model, shared = self._broker.sessions.open(self._client, key, recipe.label, make)
+        model, shared = self._broker.sessions.open(self._client, key, recipe.label, make, cancellation)
         session = ClientSession(
             model,
             retry,
@@ -295,12 +296,12 @@ class BrokerHandlers:
         assert before is not None
         recipe = before.recipe
 
-        def make() -> RemoteSession:
+        def make(stop: Cancellation) -> RemoteSession:
             remote = RemoteSession(self._broker.host, recipe, retry=session.retry, timeout_s=None)
-            remote.open(None, "raise")
+            remote.open(None, "raise", stop)
             return remote
 
-        session.go_private(make)
+        session.go_private(make, cancellation)
         with session.call(cancellation, 0) as remote:
             remote.set_ep_dynamic_options(options)
         return {}, ()

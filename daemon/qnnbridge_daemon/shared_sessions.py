@@ -29,6 +29,7 @@ from qnnbridge._host import Host
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._remote_session import RemoteSession
 from qnnbridge_daemon.accounts import Meter
+from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_protocol.errors import BridgeError, CallError, Closed, ModelChanged
 from qnnbridge_protocol.model_records import CacheSettings, ModelIdentity
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
@@ -36,7 +37,8 @@ from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 _OWN_STATE = ("enable_profiling", "optimized_model_filepath")
 _OWN_ENTRIES = ("ep.context_enable", "ep.context_file_path", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
-Make = Callable[[], RemoteSession]
+# Given what withdraws the making.
+Make = Callable[[Cancellation], RemoteSession]
 
 
 def may_be_shared(spec: SessionSpec) -> bool:
@@ -64,6 +66,9 @@ class SharedModel:
         self.owners: dict[object, int] = {}
         self.last_used = time.monotonic()
         self.loaded = False
+        # Withdraws its making, when no client wants it any more.
+        self.stop = Cancellation()
+        self._wanted_by: set[Cancellation] = set()
         self._lock = threading.Lock()
         self._calls = 0
         self._retired = False
@@ -81,6 +86,27 @@ class SharedModel:
     def idle_s(self) -> float:
         """Since the last call; 0 during one."""
         return 0.0 if self._calls else time.monotonic() - self.last_used
+
+    @contextlib.contextmanager
+    def wanted(self, cancellation: Cancellation) -> Iterator[None]:
+        """Around the wait of one client for its making."""
+
+        def give_up() -> None:
+            with self._lock:
+                self._wanted_by.discard(cancellation)
+                unwanted = not self._wanted_by
+            if unwanted:
+                self.stop.stop()
+
+        with self._lock:
+            self._wanted_by.add(cancellation)
+        remove = cancellation.on_stop(give_up)
+        try:
+            yield
+        finally:
+            remove()
+            with self._lock:
+                self._wanted_by.discard(cancellation)
 
     @contextlib.contextmanager
     def use(self, on_reload: Callable[[], None]) -> Iterator[RemoteSession]:
@@ -151,15 +177,20 @@ class SharedSessions:
             models = [*self._by_key.values(), *self._private]
         return [model for model in models if model.remote is not None]
 
-    def open(self, owner: object, key: str | None, label: str, make: Make) -> tuple[SharedModel, bool]:
+    def open(
+        self, owner: object, key: str | None, label: str, make: Make, cancellation: Cancellation
+    ) -> tuple[SharedModel, bool]:
         """A session for this client; whether it existed already. key: ``None`` for a session that is not shared.
+
+        cancellation: of the client's request. A session is made for as long as one client waits for it.
 
         Raises the errors of `make`. A caller that waits for another caller's attempt gets that error, unless it is
         about the attempt alone (its time was up): then it makes one itself.
         """
         if key is None:
-            return self._open_private(owner, label, make), False
+            return self._open_private(owner, label, make, cancellation), False
         while True:
+            cancellation.check()
             with self._lock:
                 model = self._by_key.get(key)
                 if model is None:
@@ -170,7 +201,8 @@ class SharedSessions:
             if ready:
                 return model, True
             try:
-                found = self._make_or_join(model, make)
+                with model.wanted(cancellation):
+                    found = self._make_or_join(model, make)
             except BaseException:
                 self.release(owner, model)
                 raise
@@ -199,17 +231,18 @@ class SharedSessions:
                 raise
             return False
 
-    def _open_private(self, owner: object, label: str, make: Make) -> SharedModel:
+    def _open_private(self, owner: object, label: str, make: Make, cancellation: Cancellation) -> SharedModel:
         model = SharedModel(f"own-{next(self._own_numbers)}", label, shared=False)
         model.owners[owner] = 1
-        self._make(model, make)
+        with model.wanted(cancellation):
+            self._make(model, make)
         with self._lock:
             self._private.add(model)
         return model
 
     def _make(self, model: SharedModel, make: Make) -> None:
         begin = time.monotonic()
-        remote = make()
+        remote = make(model.stop)
         model.opened_ms = round((time.monotonic() - begin) * 1000, 3)
         model.last_used = time.monotonic()
         model.loaded = True
@@ -280,7 +313,9 @@ class KnownModels:
         self._lock = threading.Lock()
         self._known: collections.OrderedDict[str, ModelIdentity] = collections.OrderedDict()
 
-    def identify(self, recipe: SessionRecipe, fingerprint: str | None, deadline: float | None) -> SessionRecipe:
+    def identify(
+        self, recipe: SessionRecipe, fingerprint: str | None, deadline: float | None, stop: Cancellation
+    ) -> SessionRecipe:
         """The recipe, with the identity of its model.
 
         fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if
@@ -290,7 +325,7 @@ class KnownModels:
         with self._lock:
             known = self._known.get(path) if path is not None else None
         if known is None or not _unchanged(known):
-            known = identify(self._host, recipe, deadline).model
+            known = identify(self._host, recipe, deadline, stop).model
             if path is not None:
                 with self._lock:
                     self._known[path] = known

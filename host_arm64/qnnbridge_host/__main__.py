@@ -10,6 +10,10 @@ from qnnbridge_host import stdio_guard
 
 IN_FD, OUT_FD = stdio_guard.claim()
 
+from qnnbridge_host import bytecode  # noqa: E402 - see above
+
+bytecode.spare()
+
 if __name__ == "__main__":
     # A seventh of a start is the collector looking again and again through what imports have just made. `main`
     # switches it on again.

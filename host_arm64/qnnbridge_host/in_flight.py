@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The phase of a request that is out of native code again, and goes on with other work.
+NO_STEP = "ready"
+
 
 class Lane(Generic[T]):
     """A queue with at most one item in work. Any thread may submit.
@@ -124,6 +127,9 @@ class Lane(Generic[T]):
 # Operations that do not count for the limit. The client sends them while all its places are taken, and a refusal
 # would leak the session, object or memory that it releases.
 RELEASING_OPERATIONS = ("slab.release", "session.close", "object.release")
+
+# Operations of which the result is of no use to a client that leaves. They may take minutes in a worker.
+MAKING_OPERATIONS = ("session.create", "model.compile", "model.identify")
 
 
 class Stoppable(Protocol):
@@ -415,9 +421,10 @@ class InFlight:
         self.finish(request, failed=True)
         return request
 
-    def withdraw_patient(self) -> None:
-        """Withdraw what nothing waits for: the client leaves. Does not wait."""
-        self._withdraw(lambda request: bool(request.header.get("patient")))
+    def withdraw_useless(self) -> None:
+        """The client leaves: withdraw what nothing waits for, and what only makes something for later calls. Does
+        not wait."""
+        self._withdraw(lambda request: request.op in MAKING_OPERATIONS or bool(request.header.get("patient")))
 
     def withdraw_all(self) -> None:
         """Withdraw everything: the client is gone. Does not wait."""

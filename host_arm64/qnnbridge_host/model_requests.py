@@ -15,6 +15,7 @@ from qnnbridge_protocol.errors import ModelQuarantined
 
 if TYPE_CHECKING:
     from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.context_read import ContextFolder
     from qnnbridge_host.in_flight import Request
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.rewrite.fixed_source import FixedSource
@@ -100,7 +101,9 @@ def deadline_of(budget_s: Any) -> float | None:
     return time.monotonic() + min(budget_s, LONGEST_S) if budget_s else None
 
 
-def compile_jobs(request: Request, described: Sequence[Mapping[str, Any]], folder: str) -> list[Any]:
+def compile_jobs(
+    request: Request, described: Sequence[Mapping[str, Any]], folder: str, stop: StopSignal
+) -> list[Any]:
     """The jobs of a `model.compile`. Tensors come first, then the models without a path, in the order of the
     jobs."""
     from qnnbridge_host.compile.jobs import CompilerInput
@@ -119,7 +122,7 @@ def compile_jobs(request: Request, described: Sequence[Mapping[str, Any]], folde
         data = bytes(next(models)) if spec.model_path is None else None
         # First: to hash a model of gigabytes takes seconds.
         refuse_compiled(spec.model_path if spec.model_path is not None else data or b"", COMPILE_COMMAND)
-        source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), None)
+        source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), None, stop)
         values = tuple(decoder.value(item) for item in one.get("initializers") or ())
         inputs = {str(name): decoder.value(item) for name, item in one.get("inputs") or ()}
         jobs.append(CompilerInput(source, spec, embed=bool(one.get("embed")), initializers=values, inputs=inputs))
@@ -132,16 +135,18 @@ def open_model(
     data: bytes | None,
     folder: str,
     settings: CacheSettings | None,
+    stop: StopSignal,
     fingerprint: str | None = None,
     files: Sequence[Sequence[Any]] = (),
 ) -> ModelSource:
     """Look at the model, with the hashes that the cache remembers.
 
     Raises:
+        Cancelled: the request was withdrawn.
         ModelChanged: it is not the one with the fingerprint.
         OrtError: it cannot be read.
     """
-    from qnnbridge_host.model.source import ModelSource, open_again
+    from qnnbridge_host.model.source import ModelSource, interruptible, open_again
 
     memo = None
     if settings is not None and settings.in_use:
@@ -149,9 +154,28 @@ def open_model(
 
         memo = memo_of(settings)
     given: str | bytes = path if path is not None else data or b""
-    if fingerprint is not None:
-        return open_again(given, folder, memo, fingerprint, files)
-    return ModelSource.open(given, folder, memo)
+    with interruptible(stop.check):
+        if fingerprint is not None:
+            return open_again(given, folder, memo, fingerprint, files)
+        return ModelSource.open(given, folder, memo)
+
+
+def contexts_of_function(
+    request: Request,
+    spec: SessionSpec,
+    data: bytes | None,
+    folder: str,
+    settings: CacheSettings | None,
+    stop: StopSignal,
+) -> ContextFolder | None:
+    """The context binaries that a function of the application has, beside a copy of the model."""
+    calls_back = request.calls_back
+    if calls_back is None or "ep_context_read" not in calls_back:
+        return None
+    from qnnbridge_host.context_read import fetch_contexts
+
+    source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop)
+    return fetch_contexts(source, calls_back)
 
 
 def cache_settings(told: Mapping[str, Any] | None) -> CacheSettings | None:

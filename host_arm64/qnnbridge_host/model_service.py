@@ -18,6 +18,7 @@ from qnnbridge_host.model_requests import (
     ApplicationModel,
     cache_settings,
     compile_jobs,
+    contexts_of_function,
     data_folder,
     deadline_of,
     model_and_tensors,
@@ -35,7 +36,6 @@ from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
     from qnnbridge_host.compile.worker import WorkOrder
-    from qnnbridge_host.context_read import ContextFolder
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.rewrite.fixed_source import FixedSource
     from qnnbridge_host.server import Answer
@@ -71,7 +71,7 @@ class ModelService:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.identify without a proper description ({error})") from None
         data = None if path is not None else (bytes(request.buffers[-1]) if request.buffers else b"")
-        source = open_model(path, data, folder, settings)
+        source = open_model(path, data, folder, settings, stop_signal(request))
         scan = source.scan
         described = ModelDescription(source.identity, readable=False)
         if scan is not None and scan.format == "onnx":
@@ -112,11 +112,11 @@ class ModelService:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
         data = None if model is None else bytes(model)
-        contexts = _contexts_of_function(request, spec, data, folder, settings)
+        contexts = contexts_of_function(request, spec, data, folder, settings, stop)
         if contexts is not None:
             spec, data, files = dataclasses.replace(spec, model_path=contexts.path), None, []
         source = open_model(
-            spec.model_path, data, data_folder(spec.config_entries, folder), settings, fingerprint, files
+            spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
         )
         refuse_quarantined(source, quarantined)
         warnings = before_session(source, spec.providers, self.hello, spec.config_entries, folder, check)
@@ -175,7 +175,7 @@ class ModelService:
             resume = bool(header.get("resume"))
             deadline = deadline_of(budget_s)
             described = list(header["jobs"])
-            jobs = tuple(compile_jobs(request, described, folder))
+            jobs = tuple(compile_jobs(request, described, folder, stop))
             destinations = tuple(
                 destination_of(job.source, one.get("output"), folder, tag=str(one.get("tag") or ""))
                 for job, one in zip(jobs, described, strict=True)
@@ -281,16 +281,3 @@ def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, 
 
     kept = Verdicts(Store(Path(settings.folder)).root).read(key)
     return None if kept is None else kept.to_wire()
-
-
-def _contexts_of_function(
-    request: Request, spec: SessionSpec, data: bytes | None, folder: str, settings: CacheSettings | None
-) -> ContextFolder | None:
-    """The context binaries that a function of the application has, beside a copy of the model."""
-    calls_back = request.calls_back
-    if calls_back is None or "ep_context_read" not in calls_back:
-        return None
-    from qnnbridge_host.context_read import fetch_contexts
-
-    source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), settings)
-    return fetch_contexts(source, calls_back)

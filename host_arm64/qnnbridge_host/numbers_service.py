@@ -130,7 +130,7 @@ class NumbersService:
             raise  # some are also a `ValueError`
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None
-        source = open_model(spec.model_path, data, folder, settings)
+        source = open_model(spec.model_path, data, folder, settings, stop)
         store = Store(Path(settings.folder)) if settings is not None and settings.enabled else None
 
         def hash_library(path: str) -> str | None:

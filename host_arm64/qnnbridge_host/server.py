@@ -182,7 +182,7 @@ class Server:
 
     def _say_goodbye(self) -> NoReturn:
         """The client leaves: finish and answer the requests under way first."""
-        self._in_flight.withdraw_patient()
+        self._in_flight.withdraw_useless()
         self._in_flight.drain(self._transport.drain_timeout_s)
         self._send(Frame(Kind.GOODBYE, 0, {}))
         self._handlers.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.in_flight import Request
+from qnnbridge_host.in_flight import NO_STEP, Request
 from qnnbridge_host.model_requests import ApplicationModel, WorkerOrders, progress_of, refuse_quarantined
 from qnnbridge_host.model_warnings import against, curing_rewrites, known_faults
 from qnnbridge_host.sessions import Enter, Sessions
@@ -209,6 +209,9 @@ class SessionMaker:
                 creation.stop.check()  # the entry is not at fault
                 if not cache.load_failed(loadable, error):
                     raise
+                # What follows is no native step, and no work on the entry.
+                creation.request.blame = _blame(creation.source)
+                creation.enter(NO_STEP)
             else:
                 info = None
                 try:
@@ -231,7 +234,7 @@ class SessionMaker:
         source, request = creation.source, creation.request
         if loadable is None:
             self._stop_if_curable(creation)
-            request.blame = {"fingerprint": source.fingerprint, "label": source.label}
+            request.blame = _blame(source)
             paths = (source.path, *source.files) if source.path is not None else source.files
             spec, model, values, files = creation.spec, source.data, creation.by_name, paths
         else:
@@ -274,6 +277,7 @@ class SessionMaker:
             creation.initializers,
             settings,
             refused=creation.quarantined,
+            check=creation.stop.check,
             on_wait=on_wait,
             on_compile=lambda seconds: progress("compiling", seconds),
         )
@@ -308,6 +312,10 @@ class SessionMaker:
             rewrites = curing_rewrites(creation.source, creation.spec, self._models.hello)
             if rewrites:
                 raise NeedsRewrite(rewrites)
+
+
+def _blame(source: ModelSource) -> dict[str, Any]:
+    return {"fingerprint": source.fingerprint, "label": source.label}
 
 
 def _may_rewrite(creation: Creation) -> bool:

@@ -30,6 +30,7 @@ if __name__ == "__main__":
     rest = [a for a in sys.argv[1:] if not (a.startswith("--") and "=" in a)]
     step, once = ours["step"], ours.get("once")
     if "file-bytes" in ours:
+        sys.dont_write_bytecode = True  # a cut one would outlive the test
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(ours["file-bytes"]), int(ours["file-bytes"])))
 
     def due():

@@ -102,7 +102,8 @@ _WATCHDOG = re.compile(r"^Timeout \(\d+:\d\d:\d\d")
 class OpenCall:
     """A request that was open when the host died. phase: what the host had declared for it, ``None`` if queued.
 
-    without_qnn: QNN is not asked for, or took no node of the session that runs.
+    without_qnn: QNN is not asked for, or took no node of the session that runs. entry: an entry of the cache stands
+    for the model.
     """
 
     request_id: int
@@ -112,6 +113,7 @@ class OpenCall:
     options_hash: str = ""
     phase: str | None = None
     without_qnn: bool = False
+    entry: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -40,12 +40,14 @@ Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NativeCall:
-    """A model inside native code. phase: creating, compiling or running."""
+    """A model inside native code. phase: creating, compiling or running. entry: an entry of the cache stands for
+    it."""
 
     fingerprint: str
     options_hash: str
     phase: str
     model: str = ""
+    entry: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

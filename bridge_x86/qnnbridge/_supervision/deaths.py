@@ -205,6 +205,7 @@ class Investigator:
                     one.context.options_hash,
                     one.phase,
                     one.context.without_qnn,
+                    one.context.entry,
                 )
                 for one in lost
             ),
@@ -224,7 +225,8 @@ class Investigator:
         self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: CallContext | None
     ) -> None:
         suspects = [
-            NativeCall(call.fingerprint, call.options_hash, str(call.phase), call.model) for call in record.suspects
+            NativeCall(call.fingerprint, call.options_hash, str(call.phase), call.model, call.entry)
+            for call in record.suspects
         ]
         why: Why = "died"
         if suspect is not None:
@@ -261,7 +263,7 @@ def _asked_for(failure: ChannelFailed) -> bool:
 
 
 def _native_call(context: CallContext, phase: str) -> NativeCall:
-    return NativeCall(context.fingerprint, context.options_hash, phase, context.model)
+    return NativeCall(context.fingerprint, context.options_hash, phase, context.model, context.entry)
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:

@@ -2,9 +2,10 @@
 
 An account belongs to (model fingerprint, options, phase) under one set of versions of ONNX Runtime, QNN and the
 driver: other versions may have cured it. Two points within ten minutes put it in quarantine for a day, or until
-the user clears it. The file is the truth: every change reads it, changes it and replaces it whole, so processes can
-share it without a lock (at worst one of two deaths in the same millisecond is lost). If it cannot be written, this
-process remembers by itself.
+the user clears it. An entry of the cache is named to hosts from its first point on: they set it aside and compile
+its model again, which is no refusal. The file is the truth: every change reads it, changes it and replaces it
+whole, so processes can share it without a lock (at worst one of two deaths in the same millisecond is lost). If it
+cannot be written, this process remembers by itself.
 
 Any thread. `check` is asked before every call: a dictionary look-up, and once a second a look at the file's date.
 """
@@ -28,6 +29,7 @@ from qnnbridge._supervision.restart_policy import Clock, RealClock
 from qnnbridge_protocol.errors import ModelQuarantined
 
 LIMIT_POINTS: Final = 2.0
+ENTRY_LIMIT_POINTS: Final = 1.0
 WINDOW_S: Final = 600.0
 TTL_S: Final = 24 * 3600.0
 RECHECK_S: Final = 1.0
@@ -58,7 +60,8 @@ class QuarantineAccount:
     """What a model has done.
 
     since: when it was put in quarantine (seconds since 1970), ``None`` if it is not. source: path, size and date of
-    the model's file (hash, size and 0 of a model given as bytes), as far as known.
+    the model's file (hash, size and 0 of a model given as bytes), as far as known. entry: an entry of the cache,
+    not a model.
     """
 
     id: str
@@ -70,6 +73,7 @@ class QuarantineAccount:
     deaths: tuple[DeathEntry, ...] = ()
     since: float | None = None
     source: Source | None = None
+    entry: bool = False
 
     @property
     def points(self) -> float:
@@ -108,7 +112,7 @@ class Quarantine:
         if self._clock.monotonic() >= self._next_look:
             self._look()
         for account in self._refused.get((fingerprint, options_hash), ()):
-            if account.versions == self.versions and not self._expired(account):
+            if account.versions == self.versions and not account.entry and not self._expired(account):
                 raise self._error(account)
 
     def check_source(self, was_read_from: Callable[[Source], bool], options_hash: str) -> None:
@@ -118,7 +122,8 @@ class Quarantine:
                 raise self._error(account)
 
     def fingerprints(self, options_hash: str) -> tuple[str, ...]:
-        """All that are refused with these options and the versions of the host."""
+        """All models that are refused, and entries that are set aside, with these options and the versions of the
+        host."""
         return tuple(dict.fromkeys(account.fingerprint for account in self._of_options(options_hash)))
 
     def remember_source(self, fingerprint: str, source: Source) -> None:
@@ -159,12 +164,14 @@ class Quarantine:
                 account = QuarantineAccount(
                     account_id, call.fingerprint, call.options_hash, call.phase, call.model, self.versions
                 )
+                account = dataclasses.replace(account, entry=call.entry)
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
             deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
             account = dataclasses.replace(account, deaths=deaths)
             if source is not None and account.source is None:
                 account = dataclasses.replace(account, source=source)
-            guilty = account.points >= LIMIT_POINTS - _ROUNDING
+            limit = ENTRY_LIMIT_POINTS if account.entry else LIMIT_POINTS
+            guilty = account.points >= limit - _ROUNDING
             since = (account.since if account.since is not None else now) if guilty else None
             accounts.pop(account_id, None)
             if deaths:
@@ -178,7 +185,7 @@ class Quarantine:
     def accounts(self) -> list[QuarantineAccount]:
         """All models in quarantine, of all versions, newest first."""
         self._look()
-        found = [a for a in self._accounts.values() if a.since is not None and not self._expired(a)]
+        found = [a for a in self._accounts.values() if a.since is not None and not (a.entry or self._expired(a))]
         return sorted(found, key=lambda account: -(account.since or 0.0))
 
     def until(self, account: QuarantineAccount) -> datetime.datetime:
@@ -315,9 +322,8 @@ def _decode(text: str) -> Accounts:
         )
         since = None if item["since"] is None else float(item["since"])
         names = {name: str(item[name]) for name in _NAMES}
-        accounts[names["id"]] = QuarantineAccount(
-            **names, deaths=deaths, since=since, source=_source(item.get("source"))
-        )
+        source, entry = _source(item.get("source")), item.get("entry") is True
+        accounts[names["id"]] = QuarantineAccount(**names, deaths=deaths, since=since, source=source, entry=entry)
     return accounts
 
 

@@ -27,6 +27,7 @@ from qnnbridge._transport.open_requests import (
     OneWayRequests,
     OpenRequests,
     Waiter,
+    error_of,
     interrupted,
     reentered,
     stalled,
@@ -45,7 +46,6 @@ SILENCE_INTERVAL_S = 5.0
 
 # How long a caller past its deadline waits for the state of its work.
 CANCEL_TIMEOUT_S = 0.8
-
 # How long a caller that waits elsewhere reads for others at a time.
 TAKE_IN_TIMEOUT_S = 1.0
 
@@ -141,7 +141,7 @@ class Channel:
             BridgeError: the error that the host answered with.
             Deadline: the time is up; the work is cancelled if possible.
             ChannelFailed: the host is lost.
-            ChannelRetired, TooLarge: nothing was sent.
+            ChannelRetired, TooLarge: the host does not work on it.
             CallBackFailed: the host waits for this very thread.
         """
         if getattr(inside, "channel", None) is self and header.get("op") != "session.close":
@@ -155,7 +155,7 @@ class Channel:
         finally:
             self._room.release()
         if answer.kind is Kind.ERROR:
-            raise from_wire(answer.header.get("error") or {})
+            raise error_of(answer, retired=self._retired)
         return answer
 
     def ping(self, deadline: float | None) -> None:

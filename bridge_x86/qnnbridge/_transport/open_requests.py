@@ -31,7 +31,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from qnnbridge_protocol.errors import BridgeError, CallBackFailed, HostHung, ProtocolDesync
+from qnnbridge_protocol.errors import BridgeError, CallBackFailed, Cancelled, HostHung, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame
 
 Header = dict[str, Any]
@@ -91,7 +91,7 @@ class Deadline(Exception):
 
 
 class ChannelRetired(Exception):
-    """The connection is being closed in order; nothing was sent. The next generation takes the call."""
+    """The connection is being closed in order; the host does not work on the call. The next generation takes it."""
 
 
 class ChannelFailed(Exception):
@@ -109,6 +109,12 @@ class ChannelFailed(Exception):
         """A copy to be raised. The kept one is never raised: its traceback would keep callers' frames and arrays
         alive."""
         return ChannelFailed(self.reason)
+
+
+def error_of(answer: Frame, *, retired: bool) -> Exception:
+    """What an ERROR frame means. retired: this side has said GOODBYE, which withdraws requests in the host."""
+    error = from_wire(answer.header.get("error") or {})
+    return ChannelRetired() if retired and isinstance(error, Cancelled) else error
 
 
 def stalled(verb: str, seconds: float) -> HostHung:
@@ -145,6 +151,7 @@ class CallContext:
         fingerprint: the fingerprint that a death counts against.
         options_hash: hash of the session's options.
         without_qnn: QNN is not requested, or took no node of the session.
+        entry: the fingerprint is that of an entry of the cache, which stands for the model.
     """
 
     op: str
@@ -152,13 +159,15 @@ class CallContext:
     fingerprint: str = ""
     options_hash: str = ""
     without_qnn: bool = False
+    entry: bool = False
 
     def about(self, phase: Mapping[str, Any]) -> CallContext:
         """The same request, now known to work on the model, or the entry of the cache, that a PHASE names."""
         fingerprint, label = phase.get("fingerprint"), phase.get("label")
         if type(fingerprint) is not str:
             return self
-        return dataclasses.replace(self, fingerprint=fingerprint, model=label if type(label) is str else self.model)
+        model = label if type(label) is str else self.model
+        return dataclasses.replace(self, fingerprint=fingerprint, model=model, entry="entry" in phase)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,7 +313,7 @@ class OpenRequests:
             # A request may be declared after its answer, if a second request arrived at that moment.
             entry = self._open.get(frame.request_id)
             if entry is not None:
-                entry.phase = phase
+                entry.phase = None if phase == "ready" else phase
                 entry.context = entry.context.about(frame.header)
         self.tell(frame)
 

@@ -23,7 +23,7 @@ from qnnbridge_host.cache.locks import Heartbeat, Held, WaitPolicy
 from qnnbridge_host.cache.negative_entries import DAY_S, Kind, NegativeEntries
 from qnnbridge_host.cache.store import Fault, Store
 from qnnbridge_host.model.paths import native_path
-from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.model.source import ModelSource, interruptible
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,
@@ -84,6 +84,7 @@ class SessionCache:
         initializers: values of those that `spec` announces.
         settings: of the application.
         refused: fingerprints of models and entries that the application refuses.
+        check: called now and then while files are read. May raise.
         on_wait: called now and then while another process compiles, with the seconds so far. May raise.
         on_compile: the same while this one compiles.
     """
@@ -96,6 +97,7 @@ class SessionCache:
         settings: CacheSettings,
         *,
         refused: frozenset[str] = frozenset(),
+        check: Callable[[], None] = lambda: None,
         on_wait: Callable[[float], None],
         on_compile: Callable[[float], None],
     ) -> None:
@@ -104,6 +106,7 @@ class SessionCache:
         self._initializers = initializers
         self._settings = settings
         self._refused = refused
+        self._check = check
         self._on_wait = on_wait
         self._on_compile = on_compile
         self._store = Store(Path(settings.folder))
@@ -229,7 +232,8 @@ class SessionCache:
     def _checked(self, key: str) -> CacheEntry | None:
         """The entry with every byte checked. Under the key's lock. A damaged one is set aside."""
         try:
-            entry = self._store.find(key)
+            with interruptible(self._check):
+                entry = self._store.find(key)
         except Damaged as damage:
             self._bad(key, "foreign" if "another key" in str(damage) else "damaged", str(damage))
             return None

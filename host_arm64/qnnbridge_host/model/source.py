@@ -9,13 +9,15 @@ times. Such a stamp is not `settled`, and nothing may rely on it. Immutable; any
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import stat
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from qnnbridge_host.model.collector import ModelScan
@@ -316,13 +318,37 @@ def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
     return hashlib.sha256("\n".join((model, *(file.sha256 for file in beside))).encode()).hexdigest()
 
 
+class _OfThisThread(threading.local):
+    check: Callable[[], None] | None = None
+
+
+_of_this_thread = _OfThisThread()
+
+
+@contextlib.contextmanager
+def interruptible(check: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, `hash_file` in this thread asks `check` after every chunk, which may raise.
+
+    A model of many gigabytes on a slow disk takes minutes.
+    """
+    before, _of_this_thread.check = _of_this_thread.check, check
+    try:
+        yield
+    finally:
+        _of_this_thread.check = before
+
+
 def hash_file(path: str | os.PathLike[str]) -> str:
-    """SHA-256 in hex. Raises `OSError`."""
+    """SHA-256 in hex. Raises `OSError`, and what the check of `interruptible` raises."""
     import hashlib
+
+    check = _of_this_thread.check
 
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK_BYTES))
     with open(path, "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
+            if check is not None:
+                check()
     return digest.hexdigest()
