@@ -87,7 +87,15 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 
 
 def _processes() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
+    return {p for p in psutil.Process().children(recursive=True) if not _is_service_of_windows(p)}
+
+
+def _is_service_of_windows(process: psutil.Process) -> bool:
+    """Wine starts its services when somebody first asks for one; in a lab they end with its machine."""
+    try:
+        return any(word.lower().startswith("c:\\windows\\system32\\") for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _describe(process: psutil.Process) -> str:

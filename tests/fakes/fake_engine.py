@@ -71,7 +71,7 @@ def act(action: str, stop: Any = None) -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif name == "print":
         print(value, flush=True)
-        libc = ctypes.CDLL(None)
+        libc = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
         libc.puts(b"native " + value.encode())
         libc.fflush(None)
         os.write(1, b"raw " + value.encode() + b"\n")
@@ -117,6 +117,15 @@ def run_illegal_instruction() -> None:
 def raise_natively(code: int) -> None:
     """Windows: an unhandled exception, raised by the system's own function."""
     function = ctypes.cast(ctypes.WinDLL("kernel32").RaiseException, ctypes.c_void_p).value or 0  # type: ignore[attr-defined]
+    if platform.machine() == "ARM64":
+        run_machine_code(
+            (0x52800000 | (code & 0xFFFF) << 5).to_bytes(4, "little")  # mov w0, code, the low half
+            + (0x72A00000 | (code >> 16) << 5).to_bytes(4, "little")  # movk w0, the high half, lsl 16
+            + bytes.fromhex("01008052 02008052 030080d2")  # mov w1, 0; mov w2, 0; mov x3, 0
+            + bytes.fromhex("50000058 00021fd6")  # ldr x16, RaiseException; br x16
+            + function.to_bytes(8, "little")
+        )
+        return
     run_machine_code(
         b"\x48\x83\xec\x28"  # sub rsp, 28h
         + b"\xb9"
@@ -134,6 +143,7 @@ def run_machine_code(code: bytes) -> None:
     kernel.VirtualAlloc.restype = kernel.CreateThread.restype = ctypes.c_void_p
     memory = ctypes.c_void_p(kernel.VirtualAlloc(None, 4096, 0x3000, 0x40))
     ctypes.memmove(memory, code, len(code))
+    kernel.FlushInstructionCache(ctypes.c_void_p(kernel.GetCurrentProcess()), memory, len(code))
     thread = kernel.CreateThread(None, 0, memory, None, 0, None)
     kernel.WaitForSingleObject(ctypes.c_void_p(thread), 60_000)
 

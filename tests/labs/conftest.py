@@ -9,6 +9,8 @@ import pytest
 from labs import WindowsArm64Lab, WindowsLab, demand
 from tests import needs
 
+pytest.register_assert_rewrite("foreign_host")
+
 HOST_VERSIONS = ("3.11", "3.12", "3.13")
 FIXTURES_OF_LABS = {"windows_python": "windows", "windows_arm64": "windows_arm64"}
 

@@ -128,8 +128,8 @@ build_python() {
 
 finish_python() {
   find "$work/runtime" \( -name 'vcruntime140*.dll' -o -name 'msvcp140*.dll' \) -exec cp {} "$windows" \;
-  "$python" -I "$parts/math_library.py" "$zig_program" "$windows/lab-ms-win-crt-math-l1-1-0.dll" "$site"/numpy*
-  "$zig_program" cc -target aarch64-windows-gnu -O1 -w -s -fno-sanitize=all -shared "$parts/dxcore.c" -o "$work/dxcore.dll"
+  "$python" "$parts/math_library.py" "$zig_program" "$windows/lab-ms-win-crt-math-l1-1-0.dll" "$site"/numpy*
+  "$python" "$parts/small_dll.py" "$zig_program" "$parts/dxcore.c" "$work/dxcore.dll"
   # Byte code is the same on every system.
   "$python" -m compileall -q -j 0 "$windows/Lib" "$site" || say "some files have no byte code (harmless)"
 }
@@ -149,7 +149,8 @@ export WINESERVER="$root/usr/lib/wine/wineserver64" WINEDEBUG="\${WINEDEBUG:--al
 export WINEDLLOVERRIDES="mscoree,mshtml,winemenubuilder.exe,winedbg.exe=;dxcore=\${LAB_DXCORE:-b}"
 # A processor without pointer authentication, on which Wine ends with an illegal instruction.
 export QEMU_CPU=neoverse-n1
-unset PYTHONPATH PYTHONHOME QEMU_LD_PREFIX
+# Wine frees the text of TMPDIR, which is not its own, and dies of it. Windows has a folder for temporary files.
+unset TMPDIR PYTHONPATH PYTHONHOME QEMU_LD_PREFIX
 ulimit -c 0
 SETTINGS
   # --kill-child and --pdeathsig: nothing in there outlives the machine's program, nor a program its launcher.

@@ -8,19 +8,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import lab_models
-import numpy as np
 import pytest
+from foreign_host import CPU, QNN, HostWithNpuInName, HostWithoutNpu
 from labs import HERE, run_program
-from onnx import TensorProto, helper
 
 import qnnbridge
 from qnnbridge import errors
-
-CPU = ["CPUExecutionProvider"]
-QNN = "QNNExecutionProvider"
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +34,6 @@ def host_with_fake_npu(
         yield host
 
 
-def echo(host: qnnbridge.Host, model: Path, value: Any) -> Any:
-    with qnnbridge.InferenceSession(str(model), providers=CPU, host=host) as session:
-        return session.run(None, {"x": value})[0]
-
-
 def test_the_host_is_another_kind_of_machine(host: qnnbridge.Host) -> None:
     assert platform.machine() == "x86_64"
     assert host.info.machine in ("aarch64", "ARM64")
@@ -52,78 +42,12 @@ def test_the_host_is_another_kind_of_machine(host: qnnbridge.Host) -> None:
     assert host.info.versions["onnxruntime_qnn"]
 
 
-def test_a_real_model_gives_what_this_machine_computes(host: qnnbridge.Host, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    model = lab_models.text_direction(tmp_path)
-    here = onnxruntime.InferenceSession(str(model), providers=CPU)
-    with qnnbridge.InferenceSession(str(model), providers=CPU, host=host) as session:
-        for line, feeds in zip(lab_models.TEXT_LINES, lab_models.text_direction_inputs(), strict=True):
-            (there,) = session.run(None, feeds)
-            np.testing.assert_allclose(there, here.run(None, feeds)[0], rtol=0, atol=1e-5)
-            assert lab_models.says_upside_down(there) == line.upside_down
+class TestWithoutNpu(HostWithoutNpu):
+    pass
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
-        "float64",
-    ],
-)  # fmt: skip
-def test_every_bit_survives_the_way_there_and_back(host: qnnbridge.Host, tmp_path: Path, dtype: str) -> None:
-    raw = np.random.default_rng(3).integers(0, 256, 64 * 8, dtype=np.uint8)
-    value = (raw[:64] > 127) if dtype == "bool" else raw.view(dtype)[:64]  # all NaN payloads included
-    value = value.reshape(4, 16)
-    element_type = int(helper.np_dtype_to_tensor_dtype(value.dtype))
-    back = echo(host, lab_models.identity(tmp_path, element_type, (4, 16)), value)
-    assert back.dtype == value.dtype
-    assert back.shape == value.shape
-    assert back.tobytes() == value.tobytes()
-
-
-def test_a_type_that_numpy_does_not_have_survives_too(host: qnnbridge.Host, tmp_path: Path) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    value = np.arange(0, 2**16, 257, dtype=np.uint16).view(ml_dtypes.bfloat16)
-    back = echo(host, lab_models.identity(tmp_path, TensorProto.BFLOAT16, value.shape), value)
-    assert back.shape == value.shape
-    assert back.view(np.uint16).tobytes() == value.tobytes()
-
-
-def test_strings_of_all_scripts_survive(host: qnnbridge.Host, tmp_path: Path) -> None:
-    value = np.array([["", "plain", "größer"], ["模型", "🙂 emoji", "a\tb\nc"]], dtype=object)
-    back = echo(host, lab_models.identity(tmp_path, TensorProto.STRING, (2, 3)), value)
-    assert back.tolist() == value.tolist()
-
-
-def test_a_sequence_of_maps_comes_back_as_python_objects(host: qnnbridge.Host, tmp_path: Path) -> None:
-    model = lab_models.labelled(tmp_path, ["up", "down", "größer"])
-    with qnnbridge.InferenceSession(str(model), providers=CPU, host=host) as session:
-        (result,) = session.run(None, {"scores": np.array([[0.5, 0.25, 0.125], [1, 2, 3]], np.float32)})
-    assert result == [{"up": 0.5, "down": 0.25, "größer": 0.125}, {"up": 1, "down": 2, "größer": 3}]
-
-
-def test_qnn_is_refused_where_there_is_no_npu_and_the_host_goes_on(host: qnnbridge.Host, tmp_path: Path) -> None:
-    model = lab_models.quantized_convolution(tmp_path)
-    pid = host.info.pid
-    with pytest.raises(errors.ProviderUnavailable) as caught:
-        qnnbridge.InferenceSession(str(model), providers=[QNN], host=host)
-    assert caught.value.cause
-    assert caught.value.fix
-    with qnnbridge.InferenceSession(str(model), providers=CPU, host=host) as session:
-        (result,) = session.run(None, lab_models.quantized_convolution_inputs())
-    assert result.shape == (1, 8, 16, 16)
-    assert host.info.pid == pid
-
-
-def test_a_wanted_fallback_works_without_an_npu_and_is_visible(host: qnnbridge.Host, tmp_path: Path) -> None:
-    model = lab_models.quantized_convolution(tmp_path)
-    with pytest.warns(qnnbridge.CpuFallbackWarning):
-        session = qnnbridge.InferenceSession(str(model), providers=[QNN], host=host, fallback="cpu")
-    with session:
-        assert session.placement.qnn_nodes == 0
-        assert session.placement.cpu_nodes > 0
-        assert session.placement.cause
-        assert session.run(None, lab_models.quantized_convolution_inputs())[0].any()
+class TestWithNpuInName(HostWithNpuInName):
+    saver, ir = "libQnnSaver.so", "libQnnIr.so"
 
 
 def test_an_npu_that_does_not_start_is_refused_with_the_cause_that_only_the_log_has(
@@ -134,48 +58,6 @@ def test_an_npu_that_does_not_start_is_refused_with_the_cause_that_only_the_log_
     with pytest.raises((errors.PlacementRefused, errors.ProviderUnavailable)) as caught:
         qnnbridge.InferenceSession(str(model), providers=[QNN], host=host_with_fake_npu)
     assert "QNN_BACKEND_ERROR_CANNOT_INITIALIZE" in str(caught.value)
-
-
-def test_an_npu_that_does_not_start_is_visible_where_the_cpu_is_allowed(
-    host_with_fake_npu: qnnbridge.Host, tmp_path: Path
-) -> None:
-    model = lab_models.quantized_convolution(tmp_path)
-    with pytest.warns(qnnbridge.CpuFallbackWarning):
-        session = qnnbridge.InferenceSession(str(model), providers=[QNN], host=host_with_fake_npu, fallback="cpu")
-    with session:
-        assert session.placement.qnn_nodes == 0
-        assert session.placement.cpu_nodes > 0
-        assert session.run(None, lab_models.quantized_convolution_inputs())[0].any()
-
-
-def test_a_qnn_session_really_runs_on_arm64_with_the_backend_that_only_records(
-    host_with_fake_npu: qnnbridge.Host, tmp_path: Path
-) -> None:
-    model = lab_models.quantized_convolution(tmp_path)
-    with qnnbridge.InferenceSession(
-        str(model), providers=[(QNN, {"backend_path": "libQnnSaver.so"})], host=host_with_fake_npu
-    ) as session:
-        assert session.placement.qnn_nodes > 0
-        assert session.placement.cpu_nodes == 0
-        (result,) = session.run(None, lab_models.quantized_convolution_inputs())
-    assert result.shape == (1, 8, 16, 16)
-
-
-def test_an_npu_that_fails_at_run_is_one_typed_error_and_the_host_goes_on(
-    host_with_fake_npu: qnnbridge.Host, tmp_path: Path
-) -> None:
-    model = lab_models.quantized_convolution(tmp_path)
-    pid = host_with_fake_npu.info.pid
-    with (
-        qnnbridge.InferenceSession(
-            str(model), providers=[(QNN, {"backend_path": "libQnnIr.so"})], host=host_with_fake_npu
-        ) as session,
-        pytest.raises(errors.EPFail),
-    ):
-        session.run(None, lab_models.quantized_convolution_inputs())
-    back = echo(host_with_fake_npu, lab_models.identity(tmp_path, TensorProto.INT64, (2,)), np.arange(2))
-    assert back.tolist() == [0, 1]
-    assert host_with_fake_npu.info.pid == pid
 
 
 def test_a_host_that_dies_while_it_imports_onnxruntime_is_explained(

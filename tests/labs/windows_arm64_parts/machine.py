@@ -110,16 +110,21 @@ def reap() -> dict[int, int]:
         ended[pid] = os.waitstatus_to_exitcode(status)
 
 
-def spawn(*command: str) -> int:
-    """Without standard streams: Wine's services would keep those of the program that starts them."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    actions = [(os.POSIX_SPAWN_DUP2, nothing, fd) for fd in (0, 1, 2)]
-    return os.posix_spawn(command[0], command, os.environ, file_actions=actions)
+def spawn(lab: Path, *command: str) -> int:
+    """With streams of its own: Wine's services keep those of the program that starts them."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    log = os.open(lab / "machine.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    actions = [(os.POSIX_SPAWN_DUP2, stream, fd) for fd, stream in enumerate((nothing, nothing, log))]
+    try:
+        return os.posix_spawn(command[0], command, os.environ, file_actions=actions)
+    finally:
+        os.close(nothing)
+        os.close(log)
 
 
-def run(watch: Watch, seconds: float, *command: str) -> int | None:
+def run(lab: Path, watch: Watch, seconds: float, *command: str) -> int | None:
     """The exit code of a program; ``None`` if it does not end in time."""
-    pid = spawn(*command)
+    pid = spawn(lab, *command)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         ended = reap()
@@ -134,15 +139,17 @@ def main() -> None:
     lab, program = Path(sys.argv[1]), sys.argv[2:]
     # Before the namespace has a /proc of its own, this is the number that others know.
     number = os.readlink("/proc/self")
+    (lab / "machine.log").unlink(missing_ok=True)
     prepare(lab)
     signal.signal(signal.SIGTERM, lambda *_: leave(0, "ended by a signal"))
     watch = Watch()
     server = str(lab / "root/usr/lib/wine/wineserver64")
-    keeper = spawn(server, "--foreground", "--persistent")
-    code = run(watch, START_TIMEOUT_S, *program)
+    keeper = spawn(lab, server, "--foreground", "--persistent")
+    code = run(lab, watch, START_TIMEOUT_S, *program)
     if code != 0:
         said = f"does not end within {START_TIMEOUT_S:.0f} s" if code is None else f"ends with {code}"
-        leave(EXIT_UNSUITABLE, f"its first program {said}: {' '.join(program)}")
+        log = (lab / "machine.log").read_text(errors="replace").strip().splitlines()[-1:]
+        leave(EXIT_UNSUITABLE, f"its first program {said}: {' '.join([*program, *log])}")
     half = lab / "machine.pid.half"
     half.write_text(number)
     half.rename(lab / "machine.pid")
@@ -153,7 +160,7 @@ def main() -> None:
             leave(EXIT_UNSUITABLE, "the Wine server has ended")
     (lab / "machine.pid").unlink(missing_ok=True)
     # The server writes the registry when it ends.
-    run(watch, END_TIMEOUT_S, server, "--kill")
+    run(lab, watch, END_TIMEOUT_S, server, "--kill")
 
 
 if __name__ == "__main__":

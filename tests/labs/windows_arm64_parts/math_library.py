@@ -9,10 +9,11 @@ others to the C runtime.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from small_dll import make
 
 THEIRS = b"api-ms-win-crt-math-l1-1-0.dll"
 OURS = b"lab-ms-win-crt-math-l1-1-0.dll"
@@ -84,8 +85,7 @@ def main(zig: str, out: Path, folders: list[str]) -> None:
     exports = out.with_suffix(".def")
     lines = [f"  {n}={'x_' + n if n in COMPUTED else 'ucrtbase.' + n}" for n in sorted(wanted)]
     exports.write_text("\n".join([f"LIBRARY {OURS.decode()}", "EXPORTS", *lines, ""]))
-    command = [zig, "cc", "-target", "aarch64-windows-gnu", "-O1", "-w", "-s", "-fno-builtin", "-fno-sanitize=all"]
-    subprocess.run([*command, "-shared", SOURCE, exports, "-o", out], check=True)
+    make(zig, SOURCE, out, exports)
     exports.unlink()
 
 
