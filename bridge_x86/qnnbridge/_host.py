@@ -25,6 +25,7 @@ from qnnbridge._supervision.deaths import DeathHandler, Investigator
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.supervisor import Supervisor
+from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.host_process import HostProcess, Launch
 from qnnbridge_protocol.errors import Closed, DeadlineExceeded, HostStartFailed
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connector import DaemonConnector
     from qnnbridge._fastpath.arrays import SharedArrays
-    from qnnbridge._terminate import Terminable
 
 START_TIMEOUT_S = 60.0
 NO_FUNCTIONS: Mapping[str, CalledFunction] = MappingProxyType({})
@@ -341,9 +341,7 @@ class Host:
         stop: Terminable | None = None,
     ) -> Frame:
         """An operation on the host itself; repeated if the host dies meanwhile, once if it may be the cause.
-
-        stop: setting its `terminate` from another thread withdraws the request.
-        """
+        stop: setting its `terminate` from another thread withdraws the request."""
         deadline = deadline_after(timeout)
         patience = Patience(deadline)
         last = False
@@ -355,7 +353,7 @@ class Host:
                     continue
                 raise
             try:
-                with _relay(stop, process) as on_sent:
+                with TerminateRelay(stop, process) as on_sent:
                     return process.call(header, buffers, deadline, CallContext(str(header.get("op"))), on_sent)
             except Deadline:
                 raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
@@ -499,11 +497,3 @@ def _close_all() -> None:
         host.supervisor.exiting = True
         with contextlib.suppress(Exception):
             host.close()
-
-
-def _relay(stop: Terminable | None, process: HostProcess) -> Any:
-    if stop is None:
-        return contextlib.nullcontext()
-    from qnnbridge._terminate import TerminateRelay
-
-    return TerminateRelay(stop, process)
