@@ -15,9 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from qnnbridge_host.model.known_wrong import table
 from tests.sweep import report
 from tests.sweep.cases import Case
-from tests.sweep.driver import Results, run_cases
+from tests.sweep.driver import Results, Worker, run_cases
 from tests.sweep.generator import FAMILIES, generated, node_tests
 
 _NODE_SETS = ("node", "node-constants")
@@ -34,13 +35,31 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true")
+    parser.add_argument("--examples", action="store_true", help="of the rows of the table, instead of cases")
     chosen = parser.parse_args()
     unknown = set(chosen.families) - {*FAMILIES, *_NODE_SETS}
     if unknown:
         parser.error(f"no such family: {', '.join(sorted(unknown))}")
+    if chosen.examples:
+        return examples(chosen)
     if not chosen.report:
         sweep(chosen)
     print(report.text_of(report.read(chosen.out)))
+    return 0
+
+
+def examples(chosen: argparse.Namespace) -> int:
+    """Prints what became of the example of each row on another chip or release; cured: with its rewrite."""
+    worker = Worker(chosen.python, chosen.soc)
+    worker.start()
+    found: dict[str, dict[str, str]] = {}
+    for row in table():
+        case = Case.from_words(row.example)
+        found[row.name] = {"as it is": worker.run(case)["status"]}
+        if row.rewrite:
+            found[row.name]["cured"] = worker.run(case, row.rewrite)["status"]
+    worker.close()
+    print(json.dumps({"soc": chosen.soc, "python": chosen.python, "rows": found}, indent=1))
     return 0
 
 

@@ -174,6 +174,7 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     ("AveragePool", "count_include_pad"): 0,
     **{(op, "group"): 1 for op in _WEIGHTED},
     ("ConvTranspose", "output_padding"): [],
+    ("GatherND", "batch_dims"): 0,
     ("Pad", "mode"): "constant",
     ("Resize", "mode"): "nearest",
     ("Resize", "coordinate_transformation_mode"): "half_pixel",

@@ -100,6 +100,13 @@ REWRITES: Final = (
         "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
         known_wrong.average_by_sums,
     ),
+    Rewrite("gather-list", "Gather with a table of indices becomes one with a list", known_wrong.gather_by_list),
+    Rewrite("gather-slices", "GatherND of slices takes them as one dimension", known_wrong.gather_flat_slices),
+    Rewrite(
+        "conv-step",
+        "a depthwise Conv of one value with a stride becomes Slice and Conv",
+        known_wrong.step_before_conv,
+    ),
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", known_wrong.resize_by_gather),
     Rewrite(
         "transposed-padding",

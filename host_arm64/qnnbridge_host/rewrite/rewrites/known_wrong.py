@@ -114,6 +114,8 @@ def powers_by_products(editor: Editor) -> list[str]:
         value = editor.constant(node.input[1], 1)
         exponent = 0.0 if value is None else float(value.reshape(-1)[0])
         rank = editor.rank(node.input[0])
+        if exponent == 1 and value is not None and not value.ndim:
+            return [editor.make("Identity", [node.input[0]], node, node.output[0])]
         if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
             return None
         if value is not None and value.ndim and (rank is None or value.ndim > rank):
@@ -171,7 +173,15 @@ def average_by_sums(editor: Editor) -> list[str]:
         scale = editor.add_constant(factor[None, None].astype(_dtype(editor, output)), f"{output}/factor")
         return [*made, node, editor.make("Mul", [node.output[0], scale], node, output)]
 
-    rows = ("average-pool-1d", "average-pool-ceil", "average-pool-few-channels")
+    rows = (
+        "average-pool-1d",
+        "average-pool-1d-pair",
+        "average-pool-ceil",
+        "average-pool-few-channels",
+        "average-pool-counted",
+        "average-pool-column",
+        "average-pool-even",
+    )
     return _rewrite(editor, "AveragePool", rows, change, "AveragePool")
 
 
@@ -221,6 +231,57 @@ def resize_by_gather(editor: Editor) -> list[str]:
     return _rewrite(editor, "Resize", ("resize-nearest",), change, "Resize to nearest values")
 
 
+def gather_by_list(editor: Editor) -> list[str]:
+    """Gather with indices in rows and columns becomes one with a list of them, and Reshape."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        made_shape = editor.shape(node.output[0])
+        if made_shape is None:
+            return None
+        flat = editor.add_constant(np.array([-1]), "flat")
+        first = editor.make("Reshape", [node.input[1], flat], node)
+        node.input[1] = first.output[0]
+        return [first, node, _reshaped(editor, node, made_shape)]
+
+    return _rewrite(editor, "Gather", ("gather-table",), change, "Gather with a table of indices")
+
+
+def gather_flat_slices(editor: Editor) -> list[str]:
+    """GatherND of slices that have several dimensions takes them as one."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
+        if shape is None or indices is None or made_shape is None:
+            return None
+        flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
+        first = editor.make("Reshape", [node.input[0], flat], node)
+        node.input[0] = first.output[0]
+        return [first, node, _reshaped(editor, node, made_shape)]
+
+    return _rewrite(editor, "GatherND", ("gather-nd-slices",), change, "GatherND of slices")
+
+
+def step_before_conv(editor: Editor) -> list[str]:
+    """A depthwise Conv of one value with a stride becomes Slice with a step, and Conv."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        step = static.attributes["strides"][0]
+        limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
+        first = editor.make("Slice", [node.input[0], *limits], node)
+        node.input[0] = first.output[0]
+        _drop(node, "strides")
+        return [first, node]
+
+    return _rewrite(editor, "Conv", ("conv-depthwise-step",), change, "depthwise Conv of one value")
+
+
+def _reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
+    """The Reshape that gives a node's result its shape back."""
+    output = node.output[0]
+    node.output[0] = editor.fresh(f"{output}/flat")
+    return editor.make("Reshape", [node.output[0], editor.add_constant(np.array(shape), "back")], node, output)
+
+
 def zero_instead_of_softmax(editor: Editor) -> list[str]:
     """LogSoftmax along one element is zero."""
 
@@ -238,13 +299,10 @@ def normalise_in_three(editor: Editor) -> list[str]:
         if shape is None or len(node.output) > 1:
             return None
         flat = editor.add_constant(np.array([shape[0], shape[1] * shape[2], shape[3]]), "flat")
-        back = editor.add_constant(np.array(shape), "back")
         first = editor.make("Reshape", [node.input[0], flat], node)
-        output = node.output[0]
         node.input[0] = first.output[0]
-        node.output[0] = editor.fresh(f"{output}/flat")
         _set(node, "axis", -1)
-        return [first, node, editor.make("Reshape", [node.output[0], back], node, output)]
+        return [first, node, _reshaped(editor, node, shape)]
 
     return _rewrite(editor, "RMSNormalization", ("rms-normalization-4d",), change, "RMSNormalization")
 
