@@ -34,8 +34,8 @@ class SparseCooView:
     _indices: Array
 
     def indices(self) -> Array:
-        """Positions in the flattened tensor (one dimension) or coordinates (two)."""
-        return self._indices
+        """Positions in the flattened tensor (one dimension) or coordinates (two); read-only."""
+        return _read_only(self._indices)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -46,12 +46,12 @@ class SparseCsrView:
     _outer: Array
 
     def inner(self) -> Array:
-        """Column of each value."""
-        return self._inner
+        """Column of each value; read-only."""
+        return _read_only(self._inner)
 
     def outer(self) -> Array:
-        """Where each row starts among the values."""
-        return self._outer
+        """Where each row starts among the values; read-only."""
+        return _read_only(self._outer)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +61,8 @@ class SparseBlockSparseView:
     _indices: Array
 
     def indices(self) -> Array:
-        """Which block of rows and which of columns each block is: int32, of shape (2, blocks)."""
-        return self._indices
+        """Which block of rows and which of columns each block is: int32, of shape (2, blocks); read-only."""
+        return _read_only(self._indices)
 
 
 class SparseTensor:
@@ -128,7 +128,9 @@ class SparseTensor:
         return cls(_sparse(values, dense_shape, "block", (np.ascontiguousarray(indices, dtype=np.int32),)))
 
     def values(self) -> Array:
-        return self._sparse.values
+        """Numbers: the array that was given, read-only. Strings: a copy."""
+        values = self._sparse.values
+        return values.copy() if values.dtype.kind == "O" else _read_only(values)
 
     def as_coo_view(self) -> SparseCooView:
         if self._sparse.format != "coo":
@@ -185,7 +187,13 @@ def _values(values: Any, device: OrtDevice | DeviceNumbers, *, blocks: bool = Fa
         raise errors.RemoteRuntimeError(f"Expecting values 1-D numpy values array. Got dims: {values.ndim}")
     if not values.flags.c_contiguous:
         raise errors.RemoteRuntimeError("Require contiguous numpy array of values")
-    return values
+    return values.astype(object) if values.dtype.kind == "U" else values
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _indices(indices: Any) -> Array:

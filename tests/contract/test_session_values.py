@@ -11,6 +11,8 @@ from onnx import TensorProto, helper
 
 pytest.importorskip("onnxruntime_qnn")
 
+import onnxruntime
+
 import qnnbridge
 from qnnbridge_protocol.values import ElementType, Typed, equal_bits
 from tests.contract.both_sides import assert_same_run, two_sessions
@@ -165,6 +167,39 @@ def test_sequences_of_tensors_go_in_and_come_out(count: int, host: qnnbridge.Hos
         result, length = assert_same_run(direct, bridged, {"s": items, "x": np.array([7, 8])})
     assert length == count + 1
     assert result[-1].tolist() == [7, 8]
+
+
+SEQUENCES = {
+    "bfloat16": [np.zeros(2, np.uint16)],
+    "float8e4m3fn": [np.zeros(2, np.uint8)],
+    "int4": [np.zeros(1, np.uint8)],
+    "float16": [np.arange(3, dtype=np.float16), np.zeros(0, np.float16)],
+    "double": [np.arange(3.0)],
+    "bool": [np.array([True, False])],
+    "uint64": [np.array([2**64 - 1], np.uint64)],
+    "string": [np.array(["a", "größer"], object), np.array([], object)],
+    "complex64": [np.zeros(2, np.complex64)],
+}
+
+
+@pytest.mark.parametrize("element", SEQUENCES)
+def test_sequences_of_every_type_are_those_of_onnxruntime(element: str, host: qnnbridge.Host) -> None:
+    """No operator of ONNX Runtime takes sequences of bfloat16, float8 or int4: such a model is refused alike."""
+    kind = getattr(TensorProto, element.upper())
+    ends = [helper.make_tensor_sequence_value_info(name, kind, None) for name in "xy"]
+    graph = helper.make_graph([node("Identity", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    if element in ("bfloat16", "float8e4m3fn", "int4", "complex64"):
+        with pytest.raises(Exception, match=r"Type|MLDataType") as native:
+            onnxruntime.InferenceSession(made, providers=[CPU])
+        with pytest.raises(qnnbridge.BridgeError) as caught:
+            qnnbridge.InferenceSession(made, providers=[CPU], host=host)
+        assert type(caught.value).__name__ == type(native.value).__name__
+        assert str(native.value).strip() in str(caught.value)
+        return
+    with two_sessions(host, made) as (direct, bridged):
+        for items in (SEQUENCES[element], []):
+            assert_same_run(direct, bridged, {"x": items})
 
 
 def test_sequences_of_strings_come_out(host: qnnbridge.Host) -> None:

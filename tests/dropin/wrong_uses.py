@@ -275,3 +275,29 @@ def run_terminated_before_it_began(ort: Any) -> Any:
 @wrong
 def dlpack_of_nothing(ort: Any) -> Any:
     return ort.OrtValue.from_dlpack(17)
+
+
+@wrong
+def provider_arguments_that_are_no_sequence(ort: Any) -> Any:
+    import importlib
+
+    inner = importlib.import_module(f"{ort.__name__}.capi.onnxruntime_inference_collection")
+    return inner.check_and_normalize_provider_args(3, None, ["a"])
+
+
+@wrong
+def write_into_a_sparse_tensor(ort: Any) -> Any:
+    cpu = ort.OrtDevice.make("cpu", 0)
+    values, places = np.ones(2, np.float32), np.array([0, 2])
+    made = ort.SparseTensor.sparse_coo_from_numpy([3], values, places, cpu)
+    made.values()[0] = 3
+    return made
+
+
+@wrong
+def indices_written_in_a_sparse_tensor(ort: Any) -> Any:
+    cpu = ort.OrtDevice.make("cpu", 0)
+    values, places = np.ones(2, np.float32), np.array([0, 2])
+    made = ort.SparseTensor.sparse_coo_from_numpy([3], values, places, cpu)
+    made.as_coo_view().indices()[0] = 1
+    return made

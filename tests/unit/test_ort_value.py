@@ -254,12 +254,15 @@ def test_sparse_tensors_are_made_and_read_as_in_onnxruntime(index: int) -> None:
     for name in ("format", "dense_shape", "data_type", "device_name"):
         assert getattr(ours, name)() == getattr(theirs, name)()
     np.testing.assert_array_equal(ours.values(), theirs.values())
+    assert ours.values().flags.writeable == theirs.values().flags.writeable
+    assert ours.values().dtype == theirs.values().dtype
     for view, parts in (("as_coo_view", ["indices"]), ("as_csrc_view", ["inner", "outer"])):
         want, mine = outcome(getattr(theirs, view)), outcome(getattr(ours, view))
         _assert_same(mine, want)
         if not isinstance(want, Exception):
             for part in parts:
                 np.testing.assert_array_equal(getattr(mine, part)(), getattr(want, part)())
+                assert getattr(mine, part)().flags.writeable == getattr(want, part)().flags.writeable
     for name in ("as_blocksparse_view",):
         _assert_same(outcome(getattr(ours, name)), outcome(getattr(theirs, name)))
     _assert_same_facts(

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from qnnbridge._providers import CPU, QNN, option_text
 from qnnbridge._session_options import KNOWN_PROVIDERS
-from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteTypeError, RemoteValueError
+from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteValueError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,8 +89,6 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
     """The arguments of ``InferenceSession``, checked as ONNX Runtime checks them; empty for none."""
     if providers is None:
         return []
-    if not hasattr(providers, "__iter__"):
-        raise RemoteTypeError(f"'{type(providers).__name__}' object is not iterable")
     if not isinstance(providers, collections.abc.Sequence):
         raise RemoteValueError("'providers' should be a sequence.")
     pairs = _pairs(providers, provider_options)

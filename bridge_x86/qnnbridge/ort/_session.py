@@ -77,6 +77,8 @@ class Session(bridge.InferenceSession):
         """A log line says it; as a warning, which may be made an error, a program for ONNX Runtime never met it."""
 
     def _begin(self, providers: Any, provider_options: Any) -> None:
+        if providers is not None and not hasattr(providers, "__iter__"):
+            raise RemoteTypeError(f"'{type(providers).__name__}' object is not iterable")
         named = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
         options = self._ort_options
         if not named and options is not None and options.selection is not None:
