@@ -187,11 +187,12 @@ def _values(values: Any, device: OrtDevice | DeviceNumbers, *, blocks: bool = Fa
         raise errors.RemoteRuntimeError(f"Expecting values 1-D numpy values array. Got dims: {values.ndim}")
     if not values.flags.c_contiguous:
         raise errors.RemoteRuntimeError("Require contiguous numpy array of values")
-    return values.astype(object) if values.dtype.kind == "U" else values
+    given: Array = values.astype(object) if values.dtype.kind == "U" else values
+    return given
 
 
 def _read_only(array: Array) -> Array:
-    view = array.view()
+    view: Array = array.view()
     view.flags.writeable = False
     return view
 
