@@ -16,7 +16,9 @@ import subprocess
 import tomllib
 
 PYPROJECT = pathlib.Path(__file__).resolve().parents[2] / "pyproject.toml"
-SAME_VERSION = ("onnxruntime", "onnxruntime-qnn", "onnxruntime-genai", "onnx")
+SAME_VERSION = ("onnxruntime", "onnxruntime-qnn", "onnx")
+# Likewise, of an extra that not every lab has.
+OF_EXTRAS = {"genai": ("onnxruntime-genai",)}
 
 ASK_VERSIONS = """
 import importlib.metadata as m, sys
@@ -34,8 +36,9 @@ def requirements(extras: list[str]) -> list[str]:
     return lines
 
 
-def versions_of(python: str) -> list[str]:
-    command = [python, "-c", ASK_VERSIONS, *SAME_VERSION]
+def versions_of(python: str, extras: list[str]) -> list[str]:
+    more = (name for extra in extras for name in OF_EXTRAS.get(extra, ()))
+    command = [python, "-c", ASK_VERSIONS, *SAME_VERSION, *more]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
@@ -46,7 +49,7 @@ def main() -> None:
     parser.add_argument("extras", nargs="*")
     arguments = parser.parse_args()
     lines = [] if arguments.only_versions else requirements(arguments.extras)
-    print("\n".join(lines + (versions_of(arguments.like) if arguments.like else [])))
+    print("\n".join(lines + (versions_of(arguments.like, arguments.extras) if arguments.like else [])))
 
 
 if __name__ == "__main__":
