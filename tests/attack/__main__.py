@@ -1,8 +1,9 @@
 """``python -m tests.attack [NAME ...]``: attacks, seeded and counted; exit code 1 if anything was found.
 
 Names: streams (damaged byte streams for live hosts), frames (the same in process), hosts (hostile hosts), http (a
-real `qnnbridge serve`), compiled (damaged compiled models), models (hostile models through the tools), storm (kills
-as soon as a call has recovered), surroundings (environment, limits, other users). Default: all of them, each as long
+real `qnnbridge serve`), compiled (damaged compiled models), swaps (models and cache entries that are exchanged while
+they are read), models (hostile models through the tools), storm (kills as soon as a call has recovered), daemon
+(half-open connections, scribbled memory, stopped processes), surroundings (environment, limits, other users). Default: all of them, each as long
 as ``--scale`` says: 1 is a short form of about a minute, 100 what docs/verification.md reports.
 """
 
@@ -55,6 +56,7 @@ def http(scale: float, seed: int) -> Report:
         reader = threading.Thread(target=lambda: said.append(server.errors()))
         reader.start()
         report = attacks.attack(server.address, "mul_1", max(1, int(400 * scale)), seed)
+        report.add(attacks.half_open(server.address, min(1000, int(100 * scale)), seed))
         server.end()
         reader.join()
     for finding in attacks.log_findings(said[0]):
@@ -89,6 +91,18 @@ def storm(scale: float, seed: int) -> Report:
     return report
 
 
+def swaps(scale: float, seed: int) -> Report:
+    from tests.attack.swaps import attack
+
+    return attack(max(1, int(3 * scale)), seed)
+
+
+def daemon(scale: float, seed: int) -> Report:
+    from tests.attack.daemon import attack
+
+    return attack(scale, seed)
+
+
 def surroundings(scale: float, seed: int) -> Report:
     from tests.attack.surroundings import attack
 
@@ -96,7 +110,8 @@ def surroundings(scale: float, seed: int) -> Report:
 
 
 ATTACKS: dict[str, Callable[[float, int], Report]] = {
-    attack.__name__: attack for attack in (streams, frames, hosts, http, compiled, models, storm, surroundings)
+    attack.__name__: attack
+    for attack in (streams, frames, hosts, http, compiled, swaps, models, storm, daemon, surroundings)
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import threading
@@ -12,6 +13,8 @@ from tests.attack.report import Report
 
 ANSWER_TIMEOUT_S = 6.0
 CLIENTS = 8
+# For an answer beside connections that only wait.
+SOON_S = 3.0
 
 METHODS = [
     "GET",
@@ -86,6 +89,7 @@ BODIES = [
     b"x" * 100_000,
     b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 ]
+HALF_BODY = b"POST /v2/models/mul_1/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{"
 VERSIONS = [*["HTTP/1.1"] * 12, "HTTP/1.0", "HTTP/1.0", "HTTP/2.0", "HTTP/0.9", "HTTP/1.1 x", ""]
 
 
@@ -109,6 +113,38 @@ def attack(address: str, model: str, count: int, seed: int) -> Report:
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         list(pool.map(work, range(CLIENTS)))
+    return report
+
+
+def half_open(address: str, count: int, seed: int) -> Report:
+    """So many connections that send nothing, a part of a request, or one byte now and then; others are answered."""
+    report = Report("half-open http")
+    host, _, port = address.rpartition(":")
+    whole = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    held = []
+    try:
+        for number in range(count):
+            rng = random.Random(f"{seed} {number}")
+            connection = socket.create_connection((host, int(port)), ANSWER_TIMEOUT_S)
+            held.append(connection)
+            connection.sendall(rng.choice([b"", whole[: rng.randrange(len(whole))], HALF_BODY]))
+            report.count("half-open connections")
+            if number % 20 == 19:
+                begin = time.monotonic()
+                outcome = ask(address, whole, True)
+                report.count(f"others: {outcome}")
+                report.expect(outcome == "status 2xx", f"beside {number} half-open connections: {outcome}")
+                report.expect(
+                    time.monotonic() - begin < SOON_S, f"beside {number} half-open ones an answer was late"
+                )
+                with contextlib.suppress(OSError):
+                    rng.choice(held).sendall(b"x")
+    except OSError as error:
+        report.finding(f"after {len(held)} half-open connections: {error}")
+    finally:
+        for connection in held:
+            connection.close()
+    report.expect(ask(address, whole, True) == "status 2xx", "no answer after the half-open connections")
     return report
 
 

@@ -33,6 +33,11 @@ class Report:
         if not held:
             self.finding(otherwise)
 
+    def add(self, other: Report) -> None:
+        """What a further attack on the same thing found."""
+        self.counts.update(other.counts)
+        self.findings += other.findings
+
     @property
     def good(self) -> bool:
         return not self.findings

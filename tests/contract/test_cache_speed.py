@@ -15,11 +15,12 @@ import onnx
 import pytest
 
 import qnnbridge
-from qnnbridge_host.cache import memo, store
+from qnnbridge_host.cache import memo
 from qnnbridge_host.cache.key import key_of, key_parts
 from qnnbridge_host.cache.lookup import SessionCache
 from qnnbridge_host.cache.memo import HashMemo, memo_of
 from qnnbridge_host.cache.store import Store
+from qnnbridge_host.model import source as source_module
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.cache_settings import cache_dir, cache_settings
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
@@ -101,7 +102,7 @@ def test_an_unchanged_model_of_100_mb_costs_no_reading_and_less_than_20_ms(
 
     look()
     read: list[Any] = []
-    for module in (memo, store):
+    for module in (memo, source_module):
         monkeypatch.setattr(module, "hash_file", read.append)
     assert min(look() for _ in range(TRIES)) < BOOKKEEPING_S
     assert read == []

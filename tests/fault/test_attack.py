@@ -4,9 +4,10 @@ beside their subjects."""
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
-from tests.attack import hosts, streams, surroundings
+from tests.attack import daemon, hosts, streams, surroundings, swaps
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform == "win32", reason="signals, limits and users")]
 
@@ -32,3 +33,23 @@ def test_poisoned_surroundings_cost_nothing_or_a_typed_error() -> None:
 def test_the_attack_on_streams_can_find_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "EXIT_PROTOCOL", 5)
     assert not streams.attack(6, seed=1).good
+
+
+@pytest.mark.simulator
+def test_files_that_are_exchanged_while_they_are_read_are_never_taken_for_others() -> None:
+    """The whole: ``python -m tests.attack swaps --scale 100``."""
+    pytest.importorskip("onnxruntime_qnn")
+    report = swaps.attack(3, seed=1)
+    assert report.good, str(report)
+    assert report.counts["cache miss"]
+
+
+def test_a_daemon_serves_others_beside_half_open_connections_scribblers_and_stopped_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole: ``python -m tests.attack daemon --scale 10``."""
+    for name in ("RUNTIME", "STATE", "CACHE"):
+        monkeypatch.setenv(f"QNNBRIDGE_{name}_DIR", str(tmp_path / name.lower()))
+    report = daemon.attack(0.5, seed=1)
+    assert report.good, str(report)
+    assert report.counts["half-open connections"]

@@ -14,6 +14,7 @@ from tests.attack import http
 pytestmark = pytest.mark.process
 
 REQUESTS = 3000
+HALF_OPEN = 200
 MODEL = f"mul_1={models.MODELS / 'mul_1.onnx'}"
 # A head of HEAD whose body is no chunk, and a second request that is none, on one connection.
 HEAD_WITHOUT_BODY = b"HEAD /v2 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
@@ -42,6 +43,7 @@ def test_every_request_gets_a_status_or_a_closed_connection_and_the_log_no_trace
         upgrade = b"GET /v2 HTTP/1.0\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
         assert b"200 OK" in exchange(server.address, upgrade)
         report = http.attack(server.address, "mul_1", REQUESTS, seed=1)
+        report.add(http.half_open(server.address, HALF_OPEN, seed=1))
         assert server.ask("GET", "/v2/health/live").status == 200
         server.end()
         reader.join()

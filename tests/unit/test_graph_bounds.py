@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.attack import models
 
-from qnnbridge_host.graph import bounds, graphs
+from qnnbridge_host.graph import bounds, graphs, runnable
 from qnnbridge_host.rewrite import folding
 from qnnbridge_protocol.errors import InvalidGraph
 
@@ -37,3 +37,36 @@ def test_gigantic_constants_are_not_folded(make: object, tmp_path: object) -> No
 
     model = make()  # type: ignore[operator]
     assert folding.fold(Editor(model, Path(str(tmp_path)))) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (models.gigantic_constant, r"a tensor of 128 GB"),
+        (models.gigantic_pad, r"a tensor of 16 GB"),
+        (models.growing_tiles, r"a tensor of"),
+        (models.doubling_sizes, r"a tensor of"),
+        (models.endless_loop, r"repeats its body 4,611,686,018,427,387,904 times"),
+    ],
+)
+def test_a_model_that_no_machine_can_run_is_refused_before_it_is_run(make: object, says: str) -> None:
+    with pytest.raises(InvalidGraph, match=says):
+        runnable.check_runnable(make())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("make", [models.deep_branches, models.long_name, lambda: models.long_chain(50)])
+def test_other_models_are_run(make: object) -> None:
+    runnable.check_runnable(make())  # type: ignore[operator]
+
+
+def test_a_loop_with_a_condition_may_have_any_number_of_repetitions() -> None:
+    """Exporters write the largest number there is for a loop that ends by its condition."""
+    model = models.endless_loop()
+    body = model.graph.node[0].attribute[0].g
+    body.node[0].op_type = "Not"
+    runnable.check_runnable(model)
+
+
+def test_a_tensor_without_its_data_is_refused() -> None:
+    with pytest.raises(InvalidGraph, match="w of the model has fewer bytes"):
+        bounds.check_tensors(models.false_size())

@@ -295,6 +295,13 @@ def test_with_nothing_installed_on_windows_on_arm_each_step_is_named() -> None:
 # --- the running interpreter -----------------------------------------------------------------------------------
 
 
+def test_an_environment_inside_of_a_folder_of_pythonpath_is_seen_by_the_host() -> None:
+    """A project with its environment in ``.venv``, and ``PYTHONPATH=.``."""
+    names = ("qnnbridge_host", "onnxruntime")
+    packages = {name: f"/project/.venv/lib/site-packages/{name}/__init__.py" for name in names}
+    assert find_host_in(surroundings(packages=packages, not_isolated=("/project",))).path == sys.executable
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

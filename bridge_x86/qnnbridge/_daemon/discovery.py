@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge import _platform as platform
-from qnnbridge._platform import write_private_file
+from qnnbridge._platform import read_private_file, write_private_file
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.errors import HostStartFailed
 
@@ -143,8 +143,7 @@ def look_at_discovery(folder: Path) -> Discovery | None:
     if not check_private(path):
         return None
     try:
-        with open(path, "rb") as file:
-            return Discovery.from_json(json.loads(file.read(_MAX_BYTES)))
+        return Discovery.from_json(json.loads(read_private_file(path, _MAX_BYTES)))
     except (FileNotFoundError, ValueError, RecursionError):
         return None  # being replaced, or damaged: then the daemon that is about to start writes a new one
 

@@ -228,7 +228,7 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
         origin = surroundings.origin(name)
         if origin is None:
             return f"does not have {name}"
-        hidden = next((folder for folder in surroundings.not_isolated if _is_in(origin, folder)), None)
+        hidden = next((folder for folder in surroundings.not_isolated if _is_from(origin, folder)), None)
         if hidden is not None:
             return (
                 f"has {name} in {hidden}, which the host does not see: it is started isolated, without PYTHONPATH "
@@ -260,9 +260,11 @@ def _own_folders() -> list[str]:
     return folders
 
 
-def _is_in(path: str, folder: str) -> bool:
-    path, folder = os.path.normcase(os.path.abspath(path)), os.path.normcase(os.path.abspath(folder))
-    return path.startswith(os.path.join(folder, ""))
+def _is_from(origin: str, folder: str) -> bool:
+    """Whether a package was found by this entry of the path. One below it proves nothing: a project often has its
+    environment inside of its own folder."""
+    found = os.path.dirname(os.path.dirname(os.path.abspath(origin)))
+    return os.path.normcase(found) == os.path.normcase(os.path.abspath(folder))
 
 
 __all__ = [

@@ -209,7 +209,10 @@ def make_private_folder(path: Path) -> None:
 
 def why_not_private(path: Path) -> str | None:
     """The fault of a folder or file that only this user may use; ``None`` if there is none."""
-    status = os.lstat(path)
+    return _why_not_private(os.lstat(path))
+
+
+def _why_not_private(status: os.stat_result) -> str | None:
     if stat.S_ISLNK(status.st_mode):
         return "it is a symbolic link"
     if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
@@ -227,6 +230,18 @@ def how_to_make_private(path: Path) -> str | None:
     if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
         return None
     return f"If no other user needs it: chmod go-rwx {shlex.quote(str(path))}"
+
+
+def read_private_file(path: Path, limit: int) -> bytes:
+    """The beginning of a file that only this user can have written: what was opened is looked at, not its name,
+    which another file may have by now. Raises `OSError`."""
+    # Without O_NONBLOCK a pipe in its place would be waited for.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        problem = _why_not_private(os.fstat(fd))
+        if problem is not None:
+            raise PermissionError(f"{path}: {problem}")
+        return file.read(limit)
 
 
 def write_private_file(path: Path, data: bytes) -> None:

@@ -381,6 +381,12 @@ def how_to_make_private(path: Path) -> str | None:
     return f'If no other user needs it: icacls "{path}" /inheritance:r /grant:r "%USERNAME%:(OI)(CI)F"'
 
 
+def read_private_file(path: Path, limit: int) -> bytes:
+    """The beginning of a file; `why_not_private` is asked first. Raises `OSError`."""
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
 def write_private_file(path: Path, data: bytes) -> None:
     """Make a new file that only this user can read. Raises `FileExistsError`."""
     attributes = OwnerOnly()

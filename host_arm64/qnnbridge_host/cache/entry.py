@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from qnnbridge_host.cache.files import Damaged, read_json, write_json
 from qnnbridge_host.model.paths import native_path
+from qnnbridge_host.model.source import KnownFile
 from qnnbridge_protocol.errors import ProtocolDesync
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
@@ -105,10 +106,12 @@ class EntryManifest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """An entry on the disk. folder: absolute."""
+    """An entry on the disk. folder: absolute. checked: its files as they were when they were compared with the
+    manifest."""
 
     folder: Path
     manifest: EntryManifest
+    checked: tuple[KnownFile, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def key(self) -> str:
@@ -171,6 +174,12 @@ class Loadable:
     def files(self) -> tuple[str, ...]:
         """Absolute paths of the session's files, the model first."""
         return tuple(os.path.join(self.folder, file.name) for file in self.entry.manifest.files)
+
+    def check_unchanged(self) -> None:
+        """To be asked when native code has read the files. Raises `Damaged`, and `OSError`."""
+        for file in self.entry.checked:
+            if file.changed():
+                raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")
 
     def restore(self, loaded: SessionInfo) -> SessionInfo:
         """The information that a session of the original would show. Raises `Differs`.

@@ -282,10 +282,13 @@ class SessionCache:
     def loaded(self, loadable: Loadable, info: SessionInfo) -> SessionInfo | None:
         """The session's information; ``None`` if the entry does not match the model and was set aside."""
         try:
+            loadable.check_unchanged()
             return loadable.restore(info)
         except Differs as difference:
             self._give_up(loadable, "differs", str(difference))
-            return None
+        except (Damaged, OSError) as damage:
+            self._give_up(loadable, "damaged", str(damage))
+        return None
 
     def load_failed(self, loadable: Loadable, error: BridgeError) -> bool:
         """ONNX Runtime could not load the entry. Returns whether it was set aside, so that the session can be

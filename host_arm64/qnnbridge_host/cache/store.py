@@ -43,7 +43,7 @@ from qnnbridge_host.cache.files import (
 )
 from qnnbridge_host.cache.locks import Held, hold, holding, try_hold
 from qnnbridge_host.cache.memo import HashMemo
-from qnnbridge_host.model.source import hash_file
+from qnnbridge_host.model.source import KnownFile
 
 VERSION_FOLDER: Final = f"v{SCHEMA}"
 SWEEP_WAIT_S: Final = 10.0
@@ -120,8 +120,7 @@ class Store:
         entry = self.peek(key)
         if entry is None:
             return None
-        self._check(entry, fresh)
-        return entry
+        return dataclasses.replace(entry, checked=self._check(entry, fresh))
 
     def peek(self, key: str) -> CacheEntry | None:
         """The entry with nothing checked but its manifest. Raises `Damaged`."""
@@ -293,31 +292,30 @@ class Store:
 
     # --- details ---
 
-    def _check(self, entry: CacheEntry, fresh: bool) -> None:
+    def _check(self, entry: CacheEntry, fresh: bool) -> tuple[KnownFile, ...]:
         if entry.manifest.key != entry.folder.name:
             raise Damaged(f"it is the entry of another key ({entry.manifest.key})")
         names = {record.name for record in entry.manifest.files}
         strangers = {file.name for file in _listed(entry.folder)} - names - {FILE_NAME}
         if strangers:
             raise Damaged(f"it has a file that does not belong to it: {sorted(strangers)[0]}")
+        checked = []
         for record in entry.manifest.files:
             path = entry.folder / record.name
             try:
                 size, found = path.lstat().st_size, None
                 if size == record.size and not path.is_symlink():
-                    found = hash_file(path) if fresh else self._remembered(path)
+                    found = KnownFile.look(os.fspath(path), None if fresh else self.memo)
             except FileNotFoundError:
                 raise Damaged(f"{record.name} is not there") from None
             except OSError as error:
                 raise Damaged(f"{record.name} cannot be read ({error.strerror or error})") from None
             if size != record.size:
                 raise Damaged(f"{record.name} has {size} bytes instead of {record.size}")
-            if found != record.sha256:
+            if found is None or found.sha256 != record.sha256:
                 raise Damaged(f"{record.name} has other contents than when it was compiled")
-
-    def _remembered(self, path: Path) -> str | None:
-        found = self.memo.look(path)
-        return found.sha256 if found is not None else None
+            checked.append(found)
+        return tuple(checked)
 
     def _share(self, path: Path, sha256: str, size: int) -> None:
         """The file of another entry in place of an equal one, where the file system has hard links."""

@@ -85,6 +85,9 @@ class _Compilation:
                 made = [dataclasses.replace(files, died_at_teardown=True) for files in made]
         for files in made:
             check_whole(files.folder, files.model, files.blob)
+        for job in self._jobs:
+            # Else the result would be kept under the hashes of other contents.
+            job.source.check_unchanged()
         return made
 
     def _compile(self, worker: Worker, index: int) -> CompiledFiles:

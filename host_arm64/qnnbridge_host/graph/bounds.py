@@ -16,6 +16,8 @@ from qnnbridge_protocol.errors import InvalidGraph
 MAX_NODES: Final = 1_000_000
 # Elements of a tensor of sizes (or of positions), as far as sizes are computed for shapes.
 MAX_SIZES: Final = 1 << 16
+# Below it a damaged tensor costs nothing, and the reader of the tensor says what is wrong.
+SMALL_MESSAGE: Final = 1 << 16
 
 
 def check_functions(model: Any) -> None:
@@ -31,6 +33,27 @@ def check_functions(model: Any) -> None:
             cause=f"They call each other: {len(model.functions)} functions stand for {_about(total)} nodes.",
             fix="Export the model without functions, or with fewer calls from one to the other.",
         )
+
+
+def check_tensors(model: Any) -> None:
+    """Raises `InvalidGraph` for an initializer with fewer bytes than its shape says."""
+    from onnx import helper
+
+    for tensor in model.graph.initializer:
+        if not tensor.HasField("raw_data"):
+            continue
+        try:
+            itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        except (KeyError, TypeError, ValueError):
+            continue
+        promised = math.prod(tensor.dims) * itemsize
+        # The whole message, so that no bytes are copied. Elements of four bits take less than their type.
+        if promised > SMALL_MESSAGE and tensor.ByteSize() * 2 < promised:
+            raise InvalidGraph(
+                f"The tensor {tensor.name} of the model has fewer bytes than its shape says.",
+                cause=f"Its shape {list(tensor.dims)} takes {promised:,} bytes; {tensor.ByteSize():,} are there.",
+                fix="The file is damaged: export the model again.",
+            )
 
 
 def _count(

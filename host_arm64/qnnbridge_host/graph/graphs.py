@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_host.graph.bounds import check_functions, computes_many_sizes
+from qnnbridge_host.graph.bounds import check_functions, check_tensors, computes_many_sizes
 from qnnbridge_host.graph.files import TOO_LARGE_FOR_ONE_MESSAGE, inside_folder
 from qnnbridge_protocol.errors import InvalidProtobuf
 
@@ -51,7 +51,7 @@ SMALL_BYTES = 1 << 12
 def load(path: Path, *, weights: bool = False) -> Any:
     """The `ModelProto` of a file, without the tensors that are in other files unless `weights`.
 
-    Raises `InvalidProtobuf`, and `InvalidGraph` for functions without an end.
+    Raises `InvalidProtobuf`, and `InvalidGraph` for functions without an end and for tensors without their data.
     """
     import onnx
 
@@ -67,6 +67,7 @@ def load(path: Path, *, weights: bool = False) -> Any:
             details={"path": str(path)},
         ) from None
     check_functions(model)
+    check_tensors(model)
     return model
 
 

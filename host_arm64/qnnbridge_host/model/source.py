@@ -135,6 +135,24 @@ class KnownFile(NamedTuple):
         stamp = take_stamp(path)
         return cls(path, stamp, MISSING if stamp is None else hash_file(path))
 
+    def changed(self) -> bool:
+        """Whether there is another file now than the one that was hashed.
+
+        One that had not rested, or of which only the time of change is another (a new link does that), is hashed
+        again. Raises `OSError`.
+        """
+        now, then = take_stamp(self.path), self.stamp
+        if now is None or then is None:
+            return now is not then
+        if (now.size, now.modified_ns, now.inode, now.device) != (
+            then.size,
+            then.modified_ns,
+            then.inode,
+            then.device,
+        ):
+            return True
+        return not (then.settled and now.changed_ns == then.changed_ns) and hash_file(self.path) != self.sha256
+
 
 class ModelSource(NamedTuple):
     """A model as the application gave it.
@@ -169,10 +187,7 @@ class ModelSource(NamedTuple):
         To be asked when native code has read the files: their hashes would be those of other contents.
         """
         for file in self.known:
-            if file.stamp is None:
-                continue
-            now = take_stamp(file.path)
-            if now is None or now.to_plain()[:2] != file.stamp.to_plain()[:2] or now.inode != file.stamp.inode:
+            if file.changed():
                 name = os.path.basename(file.path)
                 raise ModelChanged(
                     f"The file {name} of the model {self.label} changed while it was loaded.",

@@ -14,6 +14,7 @@ from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, tolerance_of
 from qnnbridge_host.rewrite.result import FixResult, RewriteStep
 from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES, Rewrite, chosen
@@ -192,6 +193,8 @@ def fix_model(
         model_path, target_path, overwrite=overwrite, source_files=given.weights, external=external
     ) as output:
         model = graphs.load(model_path)
+        if check:
+            check_runnable(model)
         before = graphs.count_ops(model)
         decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
         _refuse_unwanted_sizes(decided, constants, wanted)

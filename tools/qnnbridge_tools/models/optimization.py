@@ -27,6 +27,7 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.files import Output, inside_folder, total_size
+from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.scan import scan_model
@@ -254,6 +255,7 @@ def optimize_model(
         given = model_path
         if shapes.fix(original, shapes.as_dimensions(dims)):
             given = output.resized(original, model_path, model.scan.external_files)
+        check_runnable(original)
         _optimize(given, output, graph_level, external)
         changes = _finish(original, output.model)
         result = graphs.load(output.model)

@@ -13,6 +13,7 @@ import numpy as np
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools.models.quantize import judging, precision, search
@@ -77,6 +78,7 @@ def quantize_model(
             path.name,
             lambda: shapes_in(options.calibration, [value.name for value in shapes.real_inputs(model.graph)]),
         )
+        check_runnable(model)
         samples = gather(
             model, options.calibration, random=options.random, seed=options.seed, held_out=options.held_out
         )

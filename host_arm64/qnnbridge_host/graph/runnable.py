@@ -1,0 +1,91 @@
+"""Refuses models that no machine of this size can run: gigantic tensors, loops without an end.
+
+For commands that run a model in their own process, where ONNX Runtime cannot be interrupted and takes memory until
+the system ends something. Takes time in proportion to the file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Final
+
+from qnnbridge_host.graph import graphs
+from qnnbridge_protocol.errors import InvalidGraph
+
+# Of one tensor; or half of the machine's memory, if that is less.
+MAX_TENSOR_BYTES: Final = 8 * 2**30
+MAX_TRIPS: Final = 10**9
+_UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
+
+
+def check_runnable(model: Any) -> None:
+    """Raises `InvalidGraph`."""
+    types = graphs.types_of(model)
+    limit = min(MAX_TENSOR_BYTES, _memory_bytes() // 2)
+    for node in model.graph.node:
+        for name in node.output:
+            element, shape = types.get(name, (0, None))
+            if shape is None or not all(isinstance(size, int) and size >= 0 for size in shape):
+                continue
+            count = math.prod(shape)  # type: ignore[arg-type]
+            size = count * _element_bytes(element)
+            if size > limit:
+                raise InvalidGraph(
+                    f"The model computes a tensor of {_in_words(size)}.",
+                    cause=f"{name} ({node.op_type}) has the shape {list(shape)}.",
+                    fix="Give smaller sizes (--dim), or export the model without this tensor.",
+                )
+        if node.op_type == "Loop" and node.domain in graphs.ONNX_DOMAINS:
+            _check_loop(node, model.graph)
+
+
+def _check_loop(node: Any, graph: Any) -> None:
+    trips = _constant(node.input[0], graph) if node.input else None
+    body = next((one.g for one in node.attribute if one.name == "body"), None)
+    if trips is None or trips <= MAX_TRIPS or body is None or len(body.input) < 2 or not body.output:
+        return
+    if len(node.input) > 1 and node.input[1] and not _constant(node.input[1], graph):
+        return  # it may never begin
+    condition = body.input[1].name
+    always = {condition} | {
+        one.output[0] for one in body.node if one.op_type == "Identity" and list(one.input) == [condition]
+    }
+    if body.output[0].name in always:
+        raise InvalidGraph(
+            f"A Loop of the model repeats its body {trips:,.0f} times.",
+            cause=f"{node.name or node.output[0]} has no condition that ends it earlier.",
+            fix="Export the model with the number of repetitions that it needs.",
+        )
+
+
+def _constant(name: str, graph: Any) -> float | None:
+    from onnx import numpy_helper
+
+    for tensor in graph.initializer:
+        if tensor.name == name and math.prod(tensor.dims) == 1 and not tensor.external_data:
+            return float(numpy_helper.to_array(tensor).item())
+    return None
+
+
+def _element_bytes(element: int) -> int:
+    from onnx import helper
+
+    try:
+        return int(helper.tensor_dtype_to_np_dtype(element).itemsize)
+    except (KeyError, TypeError, ValueError):
+        return 1
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        import psutil  # Windows
+
+        return int(psutil.virtual_memory().total)
+
+
+def _in_words(size: int) -> str:
+    power = min(len(_UNITS) - 1, (max(1, size).bit_length() - 1) // 10)
+    return f"{size / 2 ** (10 * power):,.0f} {_UNITS[power]}"
