@@ -42,7 +42,7 @@ DIFFERS = {
     "Generator.get_output": "a copy",
     "Generator.get_sequence": "without pads",
     "Generator.rewind_to": "on pipelines, too",
-    "Generator.set_runtime_option": "terminate_session stops what runs ahead",
+    "Generator.set_runtime_option": "terminate_session raises Cancelled in what it ends",
     "Generator.token_count": "without pads",
     "Model": "takes host=, fallback= and timeout=",
     "Model.device_type": "see Model.placement for the stages",

@@ -14,6 +14,7 @@ import pytest
 import qnnbridge
 from qnnbridge import genai
 from qnnbridge.errors import (
+    Cancelled,
     DeadlineExceeded,
     GenerationError,
     HostCrashed,
@@ -25,6 +26,7 @@ from tests import needs
 from tests.genai.conftest import Folders, prompt
 from tests.genai.kills import Killer, run
 from tests.genai.plain_loop import PlainLoop
+from tests.genai.tiny_decoders import Sizes, write_model
 
 pytestmark = [pytest.mark.process, pytest.mark.simulator, needs.posix]
 
@@ -192,6 +194,30 @@ def test_cancel_deadline_and_stop(folders: Folders, own_host: qnnbridge.Host) ->
         list(genai.generate(model, prompt(9), timeout=0.15))
     assert late.value.fix
     assert "".join(genai.generate(model, prompt(9), max_tokens=40)) == whole
+
+
+def test_a_prompt_is_cancelled_while_it_is_processed(own_host: qnnbridge.Host, tmp_path: Path) -> None:
+    """ONNX Runtime looks between two nodes; this prompt takes it some seconds."""
+    model = genai.Model(write_model(tmp_path / "long", "dynamic", sizes=Sizes(context=20_000)), host=own_host)
+    tokens = prompt(18_000)
+    at_once = genai.generate(model, tokens, on_begin=genai.TextStream.cancel)
+    assert (list(at_once), at_once.finish_reason, at_once.prompt_tokens) == ([], "cancelled", 18_000)
+    begun: list[genai.TextStream] = []
+    timer = threading.Timer(0.1, lambda: begun[0].cancel())
+    answer = genai.generate(model, tokens, on_begin=lambda stream: (begun.append(stream), timer.start()))
+    assert (list(answer), answer.finish_reason, answer.tokens) == ([], "cancelled", [])
+    timer.join()
+    one = generator(model)
+    one.append_tokens(tokens[:9])
+    one.set_runtime_option("terminate_session", "1")
+    with pytest.raises(Cancelled):
+        for _ in range(100):
+            one.generate_next_token()
+    one.set_runtime_option("terminate_session", "0")
+    made = one.token_count()
+    one.generate_next_token()
+    assert one.token_count() == made + 1
+    assert own_host.stats.crashes == 0
 
 
 def test_a_host_that_is_closed_or_restarted(folders: Folders) -> None:

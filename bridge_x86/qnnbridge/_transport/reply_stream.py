@@ -49,6 +49,10 @@ class ReplyStream:
             raise
         return stream
 
+    @property
+    def request_id(self) -> int:
+        return self._request_id
+
     def next(self, deadline: float | None) -> Frame:
         """The next EVENT, or the REPLY, which is the last. Past the deadline the stream stays open.
 

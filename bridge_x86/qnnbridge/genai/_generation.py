@@ -17,6 +17,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._terminate import TerminateFlag, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed
 from qnnbridge._transport.reply_stream import ReplyStream
 from qnnbridge.genai._model import Adapters, RemoteModel, RunsAhead, token_values
@@ -82,6 +83,8 @@ class RemoteGeneration:
         self.base = 0
         self.done = False
         self.stats = GenerationStats()
+        # Assigned by any thread: ends the prompt, or the step, that is under way.
+        self.stopping = TerminateFlag()
         # Seconds that one call may take; ``None`` for ever.
         self.timeout_s: float | None = None
         # Tokens that came before they were asked for.
@@ -107,7 +110,7 @@ class RemoteGeneration:
 
         def attempt(process: HostProcess) -> Frame:
             number, values, arguments = self._prepared(process, prompt, 0)
-            return call_object(process, number, "step", arguments, values, self._deadline, context)
+            return call_object(process, number, "step", arguments, values, self._deadline, context, self.stopping)
 
         frame = self._with_replay(attempt, context)
         self.tokens += prompt
@@ -196,7 +199,10 @@ class RemoteGeneration:
                 return
             assert self._stream is not None
             try:
-                frame = self._stream.next(deadline)
+                with TerminateRelay(self.stopping, process) as stoppable:
+                    if stoppable is not None:
+                        stoppable(self._stream.request_id)
+                    frame = self._stream.next(deadline)
             except (ChannelFailed, BridgeError):
                 self._stream = None
                 raise
@@ -221,7 +227,7 @@ class RemoteGeneration:
         self._step = min(2 * self._step, self._longest)
         if self._stream is not None:
             return False
-        frame = call_object(process, number, "step", arguments, values, deadline, self._context)
+        frame = call_object(process, number, "step", arguments, values, deadline, self._context, self.stopping)
         self._take(frame.header["result"])
         return True
 

@@ -147,9 +147,10 @@ class Generator:
         self._remote.change()
 
     def set_runtime_option(self, key: str, value: str) -> None:
-        """Set an option of the running model. ``terminate_session`` stops what is under way."""
+        """Set an option of the running model. ``terminate_session``, from any thread: "1" ends the prompt or token
+        that is under way with `Cancelled`, and all later ones, until it is "0"."""
         if key == "terminate_session":
-            self._remote.settle()
+            self._remote.stopping.assign(str(value) == "1")
             return
         self._remote.recipe.runtime[str(key)] = str(value)
         self._remote.change()

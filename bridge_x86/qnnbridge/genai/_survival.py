@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qnnbridge._host_objects import HostObject, object_message
 from qnnbridge._supervision.deadlines import Patience, overdue
+from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, Closed, HostCrashed, HostStartFailed, StateLost
@@ -114,10 +115,15 @@ def call_object(
     values: Sequence[Any],
     deadline: float | None,
     context: CallContext,
+    stopping: Terminable | None = None,
 ) -> Frame:
-    """Call an operation of an object, whose number is known. Raises as `Channel.call` does."""
+    """Call an operation of an object, whose number is known. Raises as `Channel.call` does.
+
+    stopping: may end it.
+    """
     header, buffers = operation_request(number, operation, arguments, values)
-    return process.call(header, buffers, deadline, context)
+    with TerminateRelay(stopping, process) as on_sent:
+        return process.call(header, buffers, deadline, context, on_sent)
 
 
 def operation_request(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from qnnbridge.genai._generation import GenerationStats
 from qnnbridge.genai._generator import Generator, GeneratorParams
 from qnnbridge.genai._model import Model
 from qnnbridge.genai._tokenizer import Tokenizer
-from qnnbridge_protocol.errors import DeadlineExceeded, OptionError
+from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, OptionError
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -66,7 +67,7 @@ class TextStream(Iterator[str]):
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.cancel()
+        self._cancelled = True
         self._generator.close()
 
     @property
@@ -75,8 +76,18 @@ class TextStream(Iterator[str]):
         return self._generator.stats
 
     def cancel(self) -> None:
-        """End the answer before its next token."""
+        """End the answer before its next token, and the prompt between two nodes of the model. Returns at once."""
         self._cancelled = True
+        flag = self._generator._remote.stopping
+        # A listener waits for the host's answer, which the caller need not.
+        threading.Thread(target=flag.assign, args=(True,), name="qnnbridge cancel", daemon=True).start()
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Process the prompt. Once, by `generate`."""
+        try:
+            self._generator.append_tokens(tokens)
+        except Cancelled:
+            self._end_if_cancelled()
 
     def _next_piece(self) -> str:
         if self._cancelled:
@@ -94,7 +105,10 @@ class TextStream(Iterator[str]):
                     details={"state": "stopped", "tokens": len(self.tokens)},
                 )
             self._generator.timeout = left
-        self._generator.generate_next_token()
+        try:
+            self._generator.generate_next_token()
+        except Cancelled:
+            return self._end_if_cancelled()
         token = int(self._generator.get_next_tokens()[0])
         self.tokens.append(token)
         if token in self._generator._model.info.eos:
@@ -118,6 +132,12 @@ class TextStream(Iterator[str]):
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
+    def _end_if_cancelled(self) -> str:
+        """Where `Cancelled` has been caught."""
+        if not self._cancelled:
+            raise
+        return self._finish("cancelled")
+
     def _finish(self, reason: FinishReason) -> str:
         self.finish_reason = reason
         self._generator._remote.settle()
@@ -138,6 +158,7 @@ def generate(
     top_k: int | None = None,
     guidance: tuple[str, str] | None = None,
     template: str | None = None,
+    on_begin: Callable[[TextStream], object] | None = None,
     **search: Any,
 ) -> TextStream:
     """Generate an answer.
@@ -154,6 +175,7 @@ def generate(
         top_p, top_k: restrict sampling to the most likely tokens.
         guidance: kind and text of a grammar, as of `GeneratorParams.set_guidance`.
         template: chat template in place of the model's.
+        on_begin: given the stream before the prompt is processed, so that another thread can cancel that, too.
         search: further options of the search.
 
     Returns:
@@ -180,8 +202,11 @@ def generate(
         params.set_guidance(*guidance)
     generator = Generator(model, params)
     generator.timeout = timeout
-    generator.append_tokens(tokens)
-    return TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout)
+    stream = TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout)
+    if on_begin is not None:
+        on_begin(stream)
+    stream.begin(tokens)
+    return stream
 
 
 def _tokens(tokenizer: Tokenizer, prompt: Prompt, template: str | None) -> Sequence[int]:

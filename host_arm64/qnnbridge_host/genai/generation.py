@@ -114,7 +114,7 @@ class Generation:
         """Add a prompt, or a further one. Raises `PromptRefused`."""
         self._check_prompt(tokens)
         again = bool(self.tokens)
-        appended = self._native is not None and self._append(tokens)
+        appended = self._native is not None and self._append(tokens, stop)
         self.tokens += tokens
         self.base, self.done = len(self.tokens), False
         if not appended:
@@ -167,13 +167,14 @@ class Generation:
 
     # --- native steps ---
 
-    def _append(self, tokens: Sequence[int]) -> bool:
-        """Append to the native generator. False if it cannot; it is of no use then.
+    def _append(self, tokens: Sequence[int], stop: StopSignal) -> bool:
+        """Append to the native generator. False if it cannot, or is to stop; it is of no use then.
 
         The model has not processed the token that was generated last, and genai forgets it: it is appended again.
         """
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
         if self._window is None and (self._shares or not last):
+            self._prefilling = self._native
             try:
                 with self._model.turns.turn():
                     if last:
@@ -182,10 +183,13 @@ class Generation:
                         self._call(
                             "OgaGenerator_AppendTokens", token_array([*last, *tokens]), len(last) + len(tokens)
                         )
-                self._seen, self._is_ahead = self._count(), False
-                return True
+                if not stop.stopped:
+                    self._seen, self._is_ahead = self._count(), False
+                    return True
             except GenerationError:
                 pass
+            finally:
+                self._prefilling = None
         self._native = None
         return False
 
@@ -219,7 +223,7 @@ class Generation:
     def _ready(self, stop: StopSignal) -> None:
         if not self.tokens:
             raise GenerationError("The generator has no tokens yet.", fix="Call append_tokens first.")
-        if self._native is None or (self._is_ahead and not self._append(())):
+        if self._native is None or (self._is_ahead and not self._append((), stop)):
             self._build(stop, again=True)
 
     def _build(self, stop: StopSignal, *, again: bool) -> None:

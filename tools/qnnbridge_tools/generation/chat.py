@@ -47,7 +47,8 @@ class Answered:
 class SpokenAnswer:
     """One answer, made by a thread of its own. Pieces are in a queue, ``None`` is the end."""
 
-    def __init__(self, ask: Callable[[], TextStream]) -> None:
+    def __init__(self, ask: Callable[[Callable[[TextStream], None]], TextStream]) -> None:
+        """ask: `generate` with its ``on_begin``."""
         self.pieces: queue.Queue[str | None] = queue.Queue()
         self.error: BaseException | None = None
         self.done: Answered | None = None
@@ -55,12 +56,15 @@ class SpokenAnswer:
         self._ask = ask
         self._pace = Pace()
         self._stopping = threading.Event()
+        self._stream: TextStream | None = None
         self._thread = threading.Thread(target=self._work, name="qnnbridge chat answer", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End it before its next token."""
+        """End it before its next token, or between two nodes of its prompt."""
         self._stopping.set()
+        if self._stream is not None:
+            self._stream.cancel()
 
     def join(self) -> None:
         while self._thread.is_alive():
@@ -68,12 +72,17 @@ class SpokenAnswer:
 
     def _work(self) -> None:
         try:
-            with self._ask() as stream:
+            with self._ask(self._begin) as stream:
                 self._pass_on(stream)
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self.error = error
         finally:
             self.pieces.put(None)
+
+    def _begin(self, stream: TextStream) -> None:
+        self._stream = stream
+        if self._stopping.is_set():
+            stream.cancel()
 
     def _pass_on(self, stream: TextStream) -> None:
         seen = 0
@@ -145,8 +154,13 @@ class Chat:
         asked = [*self._messages, {"role": "user", "content": line}]
         options = self._options
         answer = SpokenAnswer(
-            lambda: generate(
-                self._model, asked, tokenizer=self._tokenizer, max_tokens=options.max_tokens, **options.search
+            lambda on_begin: generate(
+                self._model,
+                asked,
+                tokenizer=self._tokenizer,
+                max_tokens=options.max_tokens,
+                on_begin=on_begin,
+                **options.search,
             )
         )
         stopped = self._print_pieces(answer)

@@ -143,13 +143,11 @@ class GeneratedAnswer:
         try:
             with queues.turn(client, self._cancellation):
                 self._begun = True
-                with self._open() as stream:
+                with contextlib.ExitStack() as held, self._open(held) as stream:
                     prompt = stream.prompt_tokens
-                    remove = self._cancellation.on_stop(stream.cancel)
                     try:
                         self._pass_on(stream, pace)
                     finally:
-                        remove()
                         restarts = stream.stats.restarts
                 outcome = stream.finish_reason or "cancelled"
             self._tell(Ended(outcome, Counts(prompt, pace.tokens)))
@@ -172,7 +170,8 @@ class GeneratedAnswer:
                 return
             self._tell(piece)
 
-    def _open(self) -> TextStream:
+    def _open(self, held: contextlib.ExitStack) -> TextStream:
+        """held: what ends with the answer."""
         from qnnbridge.genai import generate
 
         asked, model = self.asked, self._model
@@ -187,6 +186,7 @@ class GeneratedAnswer:
                 stop=asked.stop,
                 timeout=timeout,
                 guidance=guidance,
+                on_begin=lambda stream: held.callback(self._cancellation.on_stop(stream.cancel)),
                 **asked.search,
             )
         except PromptRefused as error:
