@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -46,12 +47,17 @@ def holdings() -> Holdings:
     gc.collect()
     threads = {f"{t.name} ({t.ident})" for t in threading.enumerate() if t.name not in ALWAYS_THERE}
     return Holdings(
-        files=len(os.listdir("/proc/self/fd")),
+        files=_open_files(),
         threads=frozenset(threads),
         children=frozenset(p.pid for p in psutil.Process().children(recursive=True)),
         temporary=frozenset(p.name for p in Path(tempfile.gettempdir()).glob(OUR_FILES)),
         shared_memory=frozenset(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else frozenset(),
     )
+
+
+def _open_files() -> int:
+    """On Windows all handles, since files are some of them."""
+    return psutil.Process().num_handles() if sys.platform == "win32" else len(os.listdir("/proc/self/fd"))
 
 
 def leaked_since(before: Holdings, grace_s: float = GRACE_S) -> dict[str, object]:

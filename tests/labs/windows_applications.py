@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,10 @@ import qnnbridge  # noqa: E402
 X = np.arange(4, dtype=np.float32)
 TIMEOUT_S = 60.0
 PYTHON = str(Path(sys.executable).with_name("python.exe"))
+# The ARM64 lab has none; without a console and streams python.exe is the same.
+PYTHON_WITHOUT_CONSOLE = next(
+    str(path) for path in (Path(PYTHON).with_name("pythonw.exe"), Path(PYTHON)) if path.exists()
+)
 
 
 def works() -> bool:
@@ -61,6 +66,19 @@ def without_streams(folder: str) -> None:
     answer.write_text(json.dumps(report), encoding="utf-8")
 
 
+def in_a_console() -> None:
+    with fake_host(python=PYTHON) as host:
+        session = qnnbridge.InferenceSession(script(scale=3, on_run=["sleep:5"], once=sys.argv[2]), host=host)
+        print("ready", flush=True)
+        try:
+            session.run(None, {"x": X})
+            said = "no interruption"
+        except KeyboardInterrupt:
+            said = "KeyboardInterrupt"
+        right = np.array_equal(session.run(None, {"x": X})[0], X * 3)
+        print(json.dumps([said, bool(right), host.stats.generation]), flush=True)
+
+
 def in_a_job() -> None:
     sys.stdin.readline()  # it is in the job by now
     with fake_host(python=PYTHON) as host:
@@ -76,13 +94,33 @@ def in_a_job() -> None:
 def look_without_streams() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [str(Path(PYTHON).with_name("pythonw.exe")), __file__, "without_streams", folder],
+            [PYTHON_WITHOUT_CONSOLE, __file__, "without_streams", folder],
             creationflags=subprocess.DETACHED_PROCESS,  # type: ignore[attr-defined, unused-ignore]
             close_fds=True,
             check=True,
             timeout=TIMEOUT_S,
         )
         return json.loads(Path(folder, "answer").read_text(encoding="utf-8"))
+
+
+def look_at_ctrl_c() -> Any:
+    """Ctrl+C goes to all programs of a console: the application is interrupted, its host is not."""
+    import ctypes
+
+    kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined, unused-ignore]
+    kernel.FreeConsole()
+    console = kernel.AllocConsole()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [PYTHON, __file__, "in_a_console", str(Path(folder, "once"))]
+        application = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        assert application.stdout is not None
+        ready = application.stdout.readline().strip()
+        time.sleep(2)
+        kernel.SetConsoleCtrlHandler(None, True)  # this process stays
+        sent = kernel.GenerateConsoleCtrlEvent(0, 0)
+        out, _ = application.communicate(timeout=TIMEOUT_S)
+        kernel.FreeConsole()
+        return [bool(console), ready.decode(), bool(sent), *json.loads(out or b"[]"), application.returncode]
 
 
 def look_in_a_job() -> Any:
@@ -109,11 +147,14 @@ def look_in_a_job() -> Any:
 def main() -> None:
     if sys.argv[1:2] == ["without_streams"]:
         without_streams(sys.argv[2])
+    elif sys.argv[1:2] == ["in_a_console"]:
+        in_a_console()
     elif sys.argv[1:2] == ["in_a_job"]:
         in_a_job()
     else:
         report: dict[str, Any] = {}
-        for name, look in {"without streams": look_without_streams, "in a job": look_in_a_job}.items():
+        looks = {"without streams": look_without_streams, "in a job": look_in_a_job, "ctrl-c": look_at_ctrl_c}
+        for name, look in looks.items():
             try:
                 report[name] = look()
             except BaseException:

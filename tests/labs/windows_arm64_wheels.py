@@ -1,16 +1,17 @@
 """What every win_arm64 wheel of onnxruntime-qnn does on Windows on Arm, as far as no NPU is needed.
 
-``python -m tests.labs.windows_arm64_wheels`` (from the root of the checkout, half an hour) asks pip for the wheels
+``python -m tests.labs.windows_arm64_wheels`` (from the root of the checkout, ten minutes) asks pip for the wheels
 that the lab's Python can import, runs `wheel_steps.py` with each in the lab, and writes `windows_arm64_wheels.json`
-beside this file; a release 2.x runs with several onnxruntime. The lab must have the NPU in name only. With versions
-as arguments only these are run again. `test_windows_arm64_wheels.py` holds data, doctor and `versions` together.
+beside this file; a release 2.x runs with several onnxruntime. With versions as arguments only these are run again. `test_windows_arm64_wheels.py` holds data, doctor and `versions` together.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.labs.labs import CHECKOUT, HERE, lab_folder, windows_path
+from tests.labs.labs import CHECKOUT, HERE, WindowsArm64Lab, lab_folder
 
 from qnnbridge_host.model.releases import load_releases, version_key
 
@@ -60,22 +61,12 @@ def unpacked(requirement: str, folder: Path) -> Path:
     return target
 
 
-def run_wheel(python: Path, version: str, onnxruntime: str | None, folder: Path) -> dict[str, Any]:
+def run_wheel(lab: WindowsArm64Lab, version: str, onnxruntime: str | None, folder: Path) -> dict[str, Any]:
     """What `wheel_steps.py` found."""
     folders = [unpacked(f"onnxruntime-qnn=={version}", folder)]
     if onnxruntime is not None:
         folders.append(unpacked(f"onnxruntime=={onnxruntime}", folder))
-    paths = [HERE / "wheel_steps.py", MODEL, *folders]
-    done = subprocess.run(
-        [python, *(windows_path(path) for path in paths)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        timeout=WHEEL_TIMEOUT_S,
-        check=True,
-    )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return lab.run(HERE / "wheel_steps.py", MODEL, *folders, timeout_s=WHEEL_TIMEOUT_S, npu=True).json()
 
 
 def main() -> int:
@@ -86,10 +77,16 @@ def main() -> int:
     options = parser.parse_args()
     known = json.loads(DATA.read_text("utf-8"))["wheels"] if DATA.exists() else []
     rows = {(row["version"], row["onnxruntime"]): row for row in known}
-    with tempfile.TemporaryDirectory(prefix="windows-arm64-wheels-") as temporary:
+    lab = WindowsArm64Lab(options.lab)
+    with contextlib.ExitStack() as stack:
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="windows-arm64-wheels-"))
+        for name in ("STATE", "CACHE", "RUNTIME"):
+            os.environ[f"QNNBRIDGE_{name}_DIR"] = os.path.join(temporary, name.lower())
+        stack.callback(lab.stop)
+        lab.start()
         folder = options.wheels or Path(temporary)
         for version, onnxruntime in wanted(options.versions):
-            steps = run_wheel(options.lab / "python", version, onnxruntime, folder.resolve())
+            steps = run_wheel(lab, version, onnxruntime, folder.resolve())
             rows[version, onnxruntime] = {"version": version, "onnxruntime": onnxruntime, "steps": steps}
             print(version, onnxruntime or "", "done", file=sys.stderr, flush=True)
             document = {

@@ -90,7 +90,7 @@ def _sdk(files: Sequence[QnnFile]) -> str | None:
     return None
 
 
-_LOADABLE: Final = {
+LOADABLE: Final = {
     "win-arm64": {"ARM64", "ARM64X"},
     "win-amd64": {"x64", "ARM64EC", "ARM64X"},
     "linux-x86_64": {"x86_64"},
@@ -159,7 +159,7 @@ def _wrong_text(wrong: DamagedFile) -> str:
 
 
 def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
-    allowed = _LOADABLE.get(answer.platform)
+    allowed = LOADABLE.get(answer.platform)
     if allowed is None:
         return
     bad = [f for f in loaded.files if f.role != "skel" and f.machine is not None and f.machine not in allowed]
