@@ -20,3 +20,10 @@ def test_an_application_without_standard_streams_has_its_host(report: dict[str, 
 
 def test_an_application_in_a_job_that_ends_with_its_owner_takes_its_host_along(report: dict[str, Any]) -> None:
     assert report["in a job"] == {"works": True, "the host ends with the job": True}
+
+
+def test_ctrl_c_interrupts_the_application_and_not_its_host(report: dict[str, Any]) -> None:
+    """It goes to all programs of a console. The next call is answered by the same host."""
+    console, ready, sent, said, right, generation, exit_code = report["ctrl-c"]
+    assert (console, ready, sent) == (True, "ready", True)
+    assert (said, right, generation, exit_code) == ("KeyboardInterrupt", True, 1, 0)
