@@ -1,10 +1,11 @@
 """``python -m tests.attack [NAME ...]``: attacks, seeded and counted; exit code 1 if anything was found.
 
 Names: streams (damaged byte streams for live hosts), frames (the same in process), hosts (hostile hosts), http (a
-real `qnnbridge serve`), compiled (damaged compiled models), swaps (models and cache entries that are exchanged while
-they are read), models (hostile models through the tools), storm (kills as soon as a call has recovered), daemon
-(half-open connections, scribbled memory, stopped processes), surroundings (environment, limits, other users). Default: all of them, each as long
-as ``--scale`` says: 1 is a short form of about a minute, 100 what docs/verification.md reports.
+real `qnnbridge serve`), compiled (damaged compiled models), entries (damaged entries of the cache), swaps (models
+and entries that are exchanged while they are read), models (hostile models through the tools), storm (kills as soon
+as a call has recovered), daemon (half-open connections, scribbled memory, stopped processes), users (another
+user of the machine), surroundings (environment, limits). Default: all of them, each as long as ``--scale`` says: 1 is a short form of a
+few minutes, 100 what docs/verification.md reports.
 """
 
 from __future__ import annotations
@@ -91,6 +92,12 @@ def storm(scale: float, seed: int) -> Report:
     return report
 
 
+def entries(scale: float, seed: int) -> Report:
+    from tests.attack.entries import attack
+
+    return attack(max(1, int(10 * scale)), seed)
+
+
 def swaps(scale: float, seed: int) -> Report:
     from tests.attack.swaps import attack
 
@@ -103,6 +110,12 @@ def daemon(scale: float, seed: int) -> Report:
     return attack(scale, seed)
 
 
+def users(scale: float, seed: int) -> Report:
+    from tests.attack.users import attack
+
+    return attack(scale, seed)
+
+
 def surroundings(scale: float, seed: int) -> Report:
     from tests.attack.surroundings import attack
 
@@ -111,7 +124,20 @@ def surroundings(scale: float, seed: int) -> Report:
 
 ATTACKS: dict[str, Callable[[float, int], Report]] = {
     attack.__name__: attack
-    for attack in (streams, frames, hosts, http, compiled, swaps, models, storm, daemon, surroundings)
+    for attack in (
+        streams,
+        frames,
+        hosts,
+        http,
+        compiled,
+        entries,
+        swaps,
+        models,
+        storm,
+        daemon,
+        users,
+        surroundings,
+    )
 }
 
 

@@ -3,11 +3,12 @@ beside their subjects."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
-from tests.attack import daemon, hosts, streams, surroundings, swaps
+from tests.attack import daemon, entries, hosts, streams, surroundings, swaps, users
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform == "win32", reason="signals, limits and users")]
 
@@ -53,3 +54,21 @@ def test_a_daemon_serves_others_beside_half_open_connections_scribblers_and_stop
     report = daemon.attack(0.5, seed=1)
     assert report.good, str(report)
     assert report.counts["half-open connections"]
+
+
+@pytest.mark.simulator
+def test_no_damaged_entry_of_the_cache_is_loaded() -> None:
+    """The whole: ``python -m tests.attack entries --scale 25``."""
+    pytest.importorskip("onnxruntime_qnn")
+    report = entries.attack(6, seed=2)
+    assert report.good, str(report)
+    assert report.counts["cache miss"]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="becoming another user takes root")
+def test_another_user_reaches_nothing_and_is_never_taken_for_the_daemon() -> None:
+    """The whole: ``python -m tests.attack users --scale 10``."""
+    report = users.attack(0.3, seed=1)
+    assert report.good, str(report)
+    assert report.counts["attempts"]
+    assert report.counts["looks for the daemon"]

@@ -40,13 +40,18 @@ def state_dir() -> Path:
     return Path(platformdirs.user_state_dir("qnnbridge", appauthor=False))
 
 
+def make_private_parents(path: Path) -> None:
+    """Make the missing folders above a file, each for this user alone, whatever the umask: what is in there decides
+    which models run. Raises `OSError`."""
+    for folder in reversed([one for one in path.parents if not one.exists()]):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Writes a file so that a reader sees the old one or the new one, never a part. Raises `OSError`."""
     import secrets  # 8 ms, for a case that is rare
 
-    # Each for this user alone, whatever the umask: the quarantine decides which models run.
-    for folder in reversed([one for one in path.parents if not one.exists()]):
-        folder.mkdir(mode=0o700, exist_ok=True)
+    make_private_parents(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         # A model's name may be no UTF-8; JSON, too, writes such bytes as `\udc80`.

@@ -225,8 +225,11 @@ def _why_not_private(status: os.stat_result) -> str | None:
 
 
 def how_to_make_private(path: Path) -> str | None:
-    """A command; ``None`` for a path of another user, or a link."""
-    status = os.lstat(path)
+    """A command; ``None`` for a path of another user, a link, or one that is gone by now."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
     if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
         return None
     return f"If no other user needs it: chmod go-rwx {shlex.quote(str(path))}"

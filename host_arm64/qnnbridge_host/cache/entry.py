@@ -17,6 +17,7 @@ from qnnbridge_host.cache.files import Damaged, read_json, write_json
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.source import KnownFile
 from qnnbridge_protocol.errors import ProtocolDesync
+from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 # The version of entries, negative entries and keys. Data of another version is never read.
@@ -89,11 +90,14 @@ class EntryManifest:
         try:
             if content.pop("schema") != SCHEMA:
                 raise Damaged("the manifest is of another version of the cache")
-            content["files"] = tuple(EntryFile(**file) for file in content["files"])
-            content["info"] = SessionInfo.from_wire(content["info"])
-            manifest = cls(**content)
+            files = tuple(EntryFile(**file) for file in content.pop("files"))
+            for file in files:
+                _check_types(EntryFile, dataclasses.asdict(file))
+            info = SessionInfo.from_wire(content.pop("info"))
+            _check_types(cls, content)
+            manifest = cls(**content, files=files, info=info)
         except (TypeError, LookupError, ValueError, AttributeError, ProtocolDesync) as error:
-            raise Damaged(f"the manifest lacks something ({error})") from None
+            raise Damaged(f"the manifest lacks something ({getattr(error, 'message', error)})") from None
         manifest._check()
         return manifest
 
@@ -102,6 +106,13 @@ class EntryManifest:
         # A name with a folder in it would let a foreign manifest point anywhere.
         if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
             raise Damaged("the manifest names other files than an entry has")
+
+
+def _check_types(record: type[EntryFile] | type[EntryManifest], content: Mapping[str, Any]) -> None:
+    """A manifest with a proper hash may still be another program's. Raises `ProtocolDesync`."""
+    for declared in dataclasses.fields(record):
+        if declared.name in content:
+            field(content, declared.name, str(declared.type))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
