@@ -1,11 +1,14 @@
 """A Windows application whose Windows host dies in many ways: prints what it saw and was told, as JSON.
 
+    windows_deaths.py [DEATH...]     default all
+
 The host is the real host process with the scripted engine; the deaths are real ones.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import sys
 import tempfile
@@ -29,11 +32,21 @@ from qnnbridge import errors  # noqa: E402
 
 X = np.arange(4, dtype=np.float32)
 
+# What differs between processors: ud2; mov ecx, FAST_FAIL_FATAL_APP_EXIT; int 29h; xor ecx, ecx; div ecx.
+X64 = {
+    "illegal instruction": "machine_code:0f0b",
+    "fast fail": "machine_code:b907000000cd29",
+    "division by zero": "machine_code:31c9f7f1",
+}
+# udf #0; mov w0, FAST_FAIL_FATAL_APP_EXIT; brk #0xf003. A division gives 0 there, so its exception is raised.
+ARM64 = {
+    "illegal instruction": "machine_code:00000000",
+    "fast fail": "machine_code:e080005260003ed4",
+    "division by zero": "seh:C0000094",
+}
 DEATHS = {
     "access violation": "read_null",
-    "illegal instruction": "machine_code:0f0b",  # ud2
-    "fast fail": "machine_code:b907000000cd29",  # mov ecx, FAST_FAIL_FATAL_APP_EXIT; int 29h
-    "division by zero": "machine_code:31c9f7f1",  # xor ecx, ecx; div ecx
+    **(ARM64 if platform.machine() == "ARM64" else X64),
     # Wine ends no process for a true overflow, only the thread: so the same exception, raised.
     "stack overflow": "seh:C00000FD",
     "C++ exception": "seh:E06D7363",
@@ -85,10 +98,12 @@ def poison() -> dict[str, Any]:
         return {"seen": seen, "generation": host.stats.generation}
 
 
-def library_missing() -> dict[str, Any]:
-    """An interpreter without its python311.dll: it dies before its first line."""
+def cannot_start(library: str | None) -> dict[str, Any]:
+    """An interpreter with another library as its python311.dll, or without any: it dies before its first line."""
     with tempfile.TemporaryDirectory() as folder:
         alone = shutil.copy(sys.executable, folder)
+        if library is not None:
+            shutil.copy(Path(sys.executable).with_name(library), Path(folder, "python311.dll"))
         with qnnbridge.Host(_command=[alone, "-c", ""]) as host:
             try:
                 host.start()
@@ -116,10 +131,12 @@ def main() -> None:
     # One host for all: each death costs one start, which takes seconds here.
     with fake_host() as host:
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
-        for name, action in DEATHS.items():
-            note(name, partial(dies, host, other, action))
-    note("poison", poison)
-    note("library missing", library_missing)
+        for name in sys.argv[1:] or DEATHS:
+            note(name, partial(dies, host, other, DEATHS[name]))
+    if not sys.argv[1:]:
+        note("poison", poison)
+    note("library missing", partial(cannot_start, None))
+    note("entry point missing", partial(cannot_start, "vcruntime140.dll"))
     print(json.dumps(report))
 
 

@@ -11,7 +11,7 @@ from tests.fakes.fair_clock import FairClock
 
 from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, diagnose, to_error
 from qnnbridge._diagnosis.death_rules import DEATH_RULES
-from qnnbridge._diagnosis.exit_codes import POSIX, SIGNALS, WINDOWS, ExitStatus, Platform
+from qnnbridge._diagnosis.exit_codes import POSIX, SIGNALS, WINDOWS, ExitStatus, Platform, from_low_byte
 from qnnbridge._launch.stderr import decode_stderr
 from qnnbridge_protocol.errors import BridgeError, HostCrashed, HostStartFailed
 
@@ -431,3 +431,32 @@ def test_a_proof_is_not_mixed_with_the_last_line() -> None:
 
 def test_silence_stays_silence() -> None:
     assert diagnose(died_with("\n  \n"))[0].evidence == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "stderr", "expected"),
+    [
+        (5, "Windows fatal exception: access violation\n\nThread 0x1", 0xC0000005),
+        (253, "Windows fatal exception: stack overflow\n", 0xC00000FD),
+        (0x74, "Windows fatal exception: code 0xc0000374\n", 0xC0000374),
+        (29, "Windows fatal exception: code 0xc000001d\n", 0xC000001D),
+        (9, "", 0xC0000409),
+        (99, "", 0xE06D7363),
+        (58, "", 0xC000013A),
+        (0, "", 0),
+        (1, "Windows fatal exception: access violation\n", 1),
+        (3, "Fatal Python error: Aborted\n", 3),
+        (5, "no word of it", 5),
+        (29, "no word of it", 29),
+        (77, "Windows fatal exception: code 0x0000004d\n", 77),
+    ],
+)
+def test_a_windows_code_is_found_again_by_the_eight_bits_that_linux_passes_on(
+    raw: int, stderr: str, expected: int
+) -> None:
+    status = from_low_byte(raw, stderr)
+    assert (status.unsigned, status.platform) == (expected, "win32")
+
+
+def test_a_signal_stays_one_whatever_the_host_was() -> None:
+    assert from_low_byte(-9, "Windows fatal exception: access violation").signal == 9

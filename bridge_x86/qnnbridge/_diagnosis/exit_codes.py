@@ -8,6 +8,7 @@ it, with the system whose rules it follows. Frozen rows, no state; any thread.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Final, Literal
 
 # crash: native code died. loader: the program never got to run. killed: ended from outside. python: ended itself
@@ -404,6 +405,33 @@ def windows_code(unsigned: int) -> ExitCode:
         "a Windows error status that this table does not name: native code ended the process",
         "Look at the Application event log (event 1000): it names the module.",
     )
+
+
+# What Python's faulthandler calls them before it leaves the process to Windows.
+_FATAL_EXCEPTIONS = {
+    "access violation": 0xC0000005,
+    "page error": 0xC0000006,
+    "float divide by zero": 0xC000008E,
+    "float overflow": 0xC0000091,
+    "int divide by zero": 0xC0000094,
+    "integer overflow": 0xC0000095,
+    "stack overflow": 0xC00000FD,
+}
+_FATAL_EXCEPTION = re.compile(r"^Windows fatal exception: (?:code 0x([0-9a-fA-F]{8})|([a-z ]+))", re.MULTILINE)
+
+
+def from_low_byte(raw: int, stderr: str) -> ExitStatus:
+    """How a Windows process ended that a Linux parent waited for, as under Wine: 8 bits of its code are left.
+
+    The code is the one with these bits that Python named last on stderr, else the only one of the table."""
+    if raw < 0:
+        return ExitStatus(raw, "posix")
+    for number, name in reversed(_FATAL_EXCEPTION.findall(stderr)):
+        code = int(number, 16) if number else _FATAL_EXCEPTIONS.get(name.strip(), 0)
+        if code and code & 0xFF == raw:
+            return ExitStatus(code, "win32")
+    fits = [code for code in _WINDOWS if code & 0xFF == raw]
+    return ExitStatus(fits[0] if raw not in fits and len(fits) == 1 else raw, "win32")
 
 
 def signal_code(number: int) -> ExitCode:

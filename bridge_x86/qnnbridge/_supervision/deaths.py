@@ -120,7 +120,7 @@ class Investigator:
             process.kill("it closed its output and did not end")
             raw = process.exit_code(KILL_TIMEOUT_S)
         process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
-        status = _exit_status(raw)
+        status = _exit_status(raw, process)
         record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
         self._book(record, failure, report, suspect)
@@ -163,7 +163,7 @@ class Investigator:
             # The pipe stays open with the host; the end marker says that the worker's last words are read.
             process.stderr.section(request, STDERR_TIMEOUT_S)
         record = CrashRecord(
-            exit=_exit_status(code if isinstance(code, int) else None),
+            exit=_exit_status(code if isinstance(code, int) else None, process, of_worker=True),
             host_phase=str(phase or "starting"),
             generation=process.generation,
             uptime_s=float(told.get("uptime_s") or 0.0),
@@ -242,10 +242,16 @@ class Investigator:
                 self._blame.forget(points.call.fingerprint)
 
 
-def _exit_status(raw: int | None) -> ExitStatus | None:
-    from qnnbridge._diagnosis.exit_codes import ExitStatus
+def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = False) -> ExitStatus | None:
+    """of_worker: the number comes from the host, as the host's system gives it."""
+    from qnnbridge._diagnosis.exit_codes import ExitStatus, from_low_byte
 
-    return None if raw is None else ExitStatus(raw, "win32" if sys.platform == "win32" else "posix")
+    if raw is None:
+        return None
+    theirs = process.peer.platform if process.ready_at is not None and process.peer.platform else sys.platform
+    if theirs == "win32" and sys.platform != "win32" and not of_worker:
+        return from_low_byte(raw, decode_stderr(process.stderr.head() + b"\n" + process.stderr.tail()))
+    return ExitStatus(raw, "win32" if theirs == "win32" else "posix")
 
 
 def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:

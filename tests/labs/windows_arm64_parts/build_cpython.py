@@ -55,6 +55,14 @@ EDITS = (
     ("Modules/socketmodule.c", "issue29515 */\n#ifdef MS_WINDOWS", "issue29515 */\n#if 0"),
     ("Modules/selectmodule.c", "#if defined(_MSC_VER)", "#if 1"),
     ("Modules/_ctypes/callproc.c", "|| defined(__MINGW32__)", ""),
+    # The start-up code of this C library makes signals of some exceptions, which Microsoft's does not: their codes
+    # would never reach the parent.
+    (
+        "Programs/python.c",
+        "    return Py_Main(argc, argv);",
+        "    SetUnhandledExceptionFilter(NULL);\n    return Py_Main(argc, argv);",
+    ),
+    ("Programs/python.c", '#include "Python.h"', '#include "Python.h"\n#include <windows.h>'),
     (
         "PC/config.c",
         "/* -- ADDMODULE MARKER 1 -- */",
