@@ -71,6 +71,18 @@ def test_an_npu_without_a_driver_is_refused_with_the_cause_in_words(
     assert "driver" in caught.value.fix
 
 
+def test_compiling_for_a_named_chip_needs_the_driver_and_says_so(
+    host_with_fake_npu: qnnbridge.Host, tmp_path: Path
+) -> None:
+    """The compiler is a process of its own, which the Windows host starts by its own interpreter."""
+    model, compiled = lab_models.quantized_convolution(tmp_path), tmp_path / "compiled.onnx"
+    with pytest.raises(errors.CompileFailed) as caught:
+        qnnbridge.compile(str(model), compiled, host=host_with_fake_npu, soc_model=60)
+    assert "no NPU driver, or no NPU [QNN_BACKEND_ERROR_CANNOT_INITIALIZE (4000)]" in caught.value.cause
+    assert "nothing to compile" in str(caught.value)
+    assert not compiled.exists()
+
+
 def test_memory_of_one_system_is_not_offered_to_the_other(host: qnnbridge.Host, tmp_path: Path) -> None:
     model = lab_models.convolution(tmp_path)
     with qnnbridge.InferenceSession(str(model), providers=["CPUExecutionProvider"], host=host) as session:
