@@ -59,7 +59,7 @@ def examples(chosen: argparse.Namespace) -> int:
         if row.rewrite:
             found[row.name]["cured"] = worker.run(case, row.rewrite)["status"]
     worker.close()
-    print(json.dumps({"soc": chosen.soc, "python": chosen.python, "rows": found}, indent=1))
+    print(json.dumps({"versions": worker.versions, "rows": found}, indent=1))
     return 0
 
 

@@ -256,7 +256,11 @@ def gelu_case(*, half_first: bool = False, form: str = "qdq8", behind: str = "")
     x, nodes = "x", []
     if behind:
         tensors["b"] = SweepTensor((64, 64) if behind == "MatMul" else (64,), "float", "fan", True)
-        nodes, x = [SweepNode(behind, ("x", "b"))], "y0"
+        given = ("x", "b")
+        if behind == "LayerNormalization":
+            tensors |= {"c": tensors["b"], "b": SweepTensor((64,), "float", ["uniform", 0.5, 1.5], True)}
+            given = ("x", "b", "c")
+        nodes, x = [SweepNode(behind, given)], "y0"
     number = len(nodes)
     nodes += [
         SweepNode("Div", (x, "root")),

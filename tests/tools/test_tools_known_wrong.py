@@ -75,7 +75,7 @@ def test_a_rewrite_is_right_on_qnn_for_shapes_of_a_seed(family: str, row: str, w
 @pytest.mark.process
 @pytest.mark.parametrize("form", ["qdq8", "qdq16"])
 @pytest.mark.parametrize("half_first", [False, True])
-@pytest.mark.parametrize("behind", ["", "Add", "MatMul"])
+@pytest.mark.parametrize("behind", ["", "Add", "MatMul", "LayerNormalization"])
 def test_a_quantised_gelu_runs_whole_on_qnn(behind: str, half_first: bool, form: str, worker: Worker) -> None:
     case = fix_models.gelu_case(half_first=half_first, form=form, behind=behind)
     result = worker.run(case, "gelu")

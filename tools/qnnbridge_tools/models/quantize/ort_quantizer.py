@@ -131,6 +131,10 @@ class CalibratedModel:
         self._ranges = ranges
         self._settings = settings
 
+    def with_matrices(self, kind: str) -> CalibratedModel:
+        """The same with another type for the weights of MatMul and Gemm."""
+        return CalibratedModel(self.path, self._ranges, dataclasses.replace(self._settings, matrix_type=kind))
+
     def magnitude(self, tensor: str) -> float | None:
         """The largest magnitude that the samples gave a tensor; None if it is not known."""
         import numpy as np
@@ -228,7 +232,8 @@ def _config(model: Path, reader: CalibrationReader | None, settings: ResolvedSet
     from onnxruntime.quantization.execution_providers import qnn
 
     loaded = graphs.load(model)
-    overrides = _norm_overrides(loaded, settings) | _wide_overrides(loaded, settings, precision)
+    overrides = _norm_overrides(loaded, settings) | _matrix_overrides(loaded, settings)
+    overrides |= _wide_overrides(loaded, settings, precision)
 
     def made(per_channel: bool) -> Any:
         return qnn.get_qnn_qdq_config(
@@ -288,6 +293,15 @@ def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
     return {
         name: [{"quant_type": kind, "symmetric": False}]
         for name, _ in _weight_readers(model, ("LayerNormalization",))
+    }
+
+
+def _matrix_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
+    if settings.matrix_type == settings.weight_type:
+        return {}
+    kind = settings.ort_type(settings.matrix_type)
+    return {
+        name: [{"quant_type": kind, "symmetric": False}] for name, _ in _weight_readers(model, ("MatMul", "Gemm"))
     }
 
 

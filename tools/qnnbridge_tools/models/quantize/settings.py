@@ -105,6 +105,7 @@ class QuantizeSettings:
             signed if self.symmetric_weights is None else self.symmetric_weights,
             self.method,
             self.percentile,
+            weight_type,
         )
 
     def _refuse_scales(self, weight_type: str, signed: bool) -> None:
@@ -127,7 +128,11 @@ class QuantizeSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResolvedSettings:
-    """The types and ranges of `QuantizeSettings`, every default decided."""
+    """The types and ranges of `QuantizeSettings`, every default decided.
+
+    Args:
+        matrix_type: of the weights of MatMul and Gemm.
+    """
 
     activation_type: str
     weight_type: str
@@ -136,6 +141,7 @@ class ResolvedSettings:
     symmetric_weights: bool
     method: str
     percentile: float
+    matrix_type: str
 
     def ort_type(self, name: str) -> Any:
         from onnxruntime.quantization import QuantType
