@@ -36,6 +36,8 @@ _TRIED = 60
 _LOOKED_AT = 20
 # Below it, weights get 16 bits where those are worth as much.
 _GOOD_DB, _WORTH_DB = 30.0, 3.0
+# For finding the weights that QNN does not take in 16 bits.
+_NARROWING_S = 60.0
 # Less is chance.
 _BETTER_DB = 0.3
 
@@ -247,7 +249,7 @@ class _Work:
             return start, [f"weights of 16 bits would give {gain} (--weight-type int16, V73 and newer)"]
         there = trial.on_qnn(trial.write(wide))
         if there is None:
-            deadline = time.monotonic() + self.wished.search_timeout_s
+            deadline = time.monotonic() + min(_NARROWING_S, self.wished.search_timeout_s)
             wide = search.without_refused(trial, FoundPrecision(wide), deadline).precision
             there = trial.on_qnn(trial.write(wide))
         if there is None or there < (trial.on_qnn(trial.write(start)) or 0.0) + _WORTH_DB:
