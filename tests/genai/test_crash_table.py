@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from qnnbridge import genai
 from qnnbridge.errors import GenerationUnsupported, PlacementRefused, PromptRefused
 from tests.genai.conftest import Folders, prompt
 from tests.genai.plain_loop import PlainLoop
-from tests.genai.tiny_decoders import PAD
+from tests.genai.tiny_decoders import END, PAD, write_model
 
 pytestmark = [pytest.mark.process, pytest.mark.simulator]
 
@@ -155,10 +156,63 @@ def test_prompts_that_are_refused(pair: Pair, tokens: list[int], words: str) -> 
     assert generate(one, 3) == truth.generate(prompt(9), 3)
 
 
-def test_a_prompt_of_pads_is_a_prompt_where_nothing_is_masked(folders: Folders, host: qnnbridge.Host) -> None:
+@pytest.mark.parametrize("tokens", [[PAD] * 5, [7, PAD, 8], [7, 8, PAD]])
+def test_a_prompt_with_pads_is_refused(tokens: list[int], folders: Folders, host: qnnbridge.Host) -> None:
+    """genai: the answer to another prompt."""
     one = generator(genai.Model(folders("window"), host=host))
-    one.append_tokens([PAD] * 5)
-    assert len(generate(one, 4)) == 4
+    with pytest.raises(PromptRefused, match="pad token 0"):
+        one.append_tokens(tokens)
+    dynamic = generator(genai.Model(folders("dynamic"), host=host))
+    if tokens[-1] == PAD:
+        with pytest.raises(PromptRefused, match="pad token 0"):
+            dynamic.append_tokens(tokens)
+    else:
+        dynamic.append_tokens(tokens)
+        assert generate(dynamic, 4) == PlainLoop(folders("dynamic")).generate(tokens, 4)
+
+
+@pytest.mark.parametrize("layout", ["dynamic", "window"])
+def test_an_end_token_that_is_the_pad_token_is_a_token_of_the_prompt(
+    layout: str, host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    """As of SmolLM2, whose chat template writes it behind each message. genai: wrong tokens, exit code 0."""
+    folder = write_model(tmp_path / layout, layout)
+    config = json.loads((folder / "genai_config.json").read_text("utf-8"))
+    config["model"]["pad_token_id"] = END
+    (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")
+    model, truth = genai.Model(folder, host=host), PlainLoop(folder)
+    assert (model.info.pad, genai.Tokenizer(model).pad_token_id) == (END, END)
+    for tokens in ([*prompt(4), END, *prompt(5, 9)], [END, *prompt(33), END], [*prompt(6), END]):
+        one = generator(model)
+        one.append_tokens(tokens)
+        first = generate(one, 5)
+        assert first == truth.generate(tokens, 5)
+        one.append_tokens([END, *prompt(3)])
+        assert generate(one, 4) == truth.generate([*tokens, *first, END, *prompt(3)], 4)
+
+
+def test_rows_of_a_batch_are_filled_with_the_pad_token_of_the_config(
+    folders: Folders, host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    onnxruntime_genai = pytest.importorskip("onnxruntime_genai")
+    folder = write_model(tmp_path / "dynamic", "dynamic")
+    config = json.loads((folder / "genai_config.json").read_text("utf-8"))
+    config["model"]["pad_token_id"] = END
+    (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")
+    rows = [[*prompt(4), END, END], prompt(6, 9)]
+    told = []
+    for module, model in (
+        (onnxruntime_genai, onnxruntime_genai.Model(str(folder))),
+        (genai, genai.Model(folder, host=host)),
+    ):
+        params = module.GeneratorParams(model)
+        params.set_search_options(batch_size=2, max_length=14)
+        one = module.Generator(model, params)
+        one.append_tokens(rows)
+        while not one.is_done():
+            one.generate_next_token()
+        told.append([list(map(int, one.get_sequence(row))) for row in range(2)])
+    assert told[0] == told[1]
 
 
 def test_a_log_callback_and_the_end_of_the_program(folders: Folders) -> None:

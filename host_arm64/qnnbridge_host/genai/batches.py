@@ -41,6 +41,7 @@ class BatchGeneration(Generation):
 
     def append(self, tokens: Sequence[int], stop: StopSignal) -> None:
         self._check_prompt(tokens)
+        tokens = self._with_fillers(tokens)
         if self._native is None:
             self._native = self._make(0, again=False)
         with self._model.turns.turn():
@@ -60,7 +61,26 @@ class BatchGeneration(Generation):
         native, handle = self._model.library, self._native.handle
         count = native.get("OgaGenerator_GetSequenceCount", handle, index)
         found: list[int] = native.get("OgaGenerator_GetSequenceData", handle, index)[:count]
-        return found
+        return self._with_pads(found)
+
+    def _with_fillers(self, tokens: Sequence[int]) -> list[int]:
+        """Pads at the ends of each row, as genai has them here."""
+        pad, filler = self._model.folder.pad, self._model.filler
+        given = list(tokens)
+        if pad == filler or filler is None or self.rows < 2:
+            return given
+        size = len(given) // self.rows
+        for start in range(0, len(given), size or 1):
+            for way in (range(start, start + size), range(start + size - 1, start - 1, -1)):
+                for at in way:
+                    if given[at] != pad:
+                        break
+                    given[at] = filler
+        return given
+
+    def _with_pads(self, tokens: list[int]) -> list[int]:
+        pad, filler = self._model.folder.pad, self._model.filler
+        return tokens if pad == filler or pad is None else [pad if one == filler else one for one in tokens]
 
     def _ready(self, stop: StopSignal) -> None:
         if self._native is None:
@@ -71,4 +91,4 @@ class BatchGeneration(Generation):
             self._call("OgaGenerator_GenerateNextToken")
         self.done = self._is_done()
         assert self._native is not None
-        return self._model.library.ints("OgaGenerator_GetNextTokens", self._native.handle)
+        return self._with_pads(self._model.library.ints("OgaGenerator_GetNextTokens", self._native.handle))

@@ -402,14 +402,18 @@ class Generation:
                 f"{folder.context_length} tokens.",
                 details={"tokens": total, "max_length": self.max_length, "context_length": folder.context_length},
             )
+        filler = self._model.filler
+        if filler is not None and self.rows == 1:
+            whole = [*self.tokens, *tokens]
+            if filler in whole if self._window is not None else whole[-1] == filler:
+                raise PromptRefused(
+                    f"The prompt has the model's pad token {filler}.",
+                    cause="genai takes it for filling, and would answer another prompt.",
+                    fix="Leave it out of the prompt.",
+                    details={"token": filler},
+                )
         if self._window is None:
             return
-        if folder.layout == "sliding" and folder.pad is not None and set(tokens) | set(self.tokens) == {folder.pad}:
-            raise PromptRefused(
-                "The prompt consists of pad tokens only.",
-                cause="genai takes pad tokens out of the attention of this layout, and nothing is left.",
-                fix="Append a prompt.",
-            )
         size, room = self._window.size, folder.context_length
         if total < size and total + _pads(total, size) >= room:
             raise _does_not_fit(total, size, room)

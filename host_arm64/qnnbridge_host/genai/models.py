@@ -18,7 +18,7 @@ from qnnbridge_host.genai.native import GenaiLibrary, Object, library
 from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.genai.turns import Turns
 from qnnbridge_host.model.genai_cache import kv_cache
-from qnnbridge_host.model.genai_folder import GenaiFolder, read_folder
+from qnnbridge_host.model.genai_folder import GenaiFolder, filler, read_folder
 from qnnbridge_host.model.genai_releases import is_too_old, refusal
 from qnnbridge_protocol.errors import BridgeError, ModelChanged, ModelQuarantined
 from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
@@ -45,11 +45,18 @@ _registered = False
 
 
 class GenaiModel:
-    """A model in memory. device: genai's word for where it runs. kv_bytes: of one generation's KV cache."""
+    """A model in memory. device: genai's word for where it runs. kv_bytes: of one generation's KV cache. filler:
+    the token that genai takes for a pad."""
 
     def __init__(
-        self, native: GenaiLibrary, folder: GenaiFolder, model: Object, placement: list[StagePlacement]
+        self,
+        native: GenaiLibrary,
+        folder: GenaiFolder,
+        model: Object,
+        placement: list[StagePlacement],
+        filler: int | None,
     ) -> None:
+        self.filler = filler if filler is not None else folder.pad
         self.library = native
         self.folder = folder
         self.model = model
@@ -136,17 +143,21 @@ def load(
         declare(folder)
         _register(native, engine, folder)
         placement = place(folder, probe, request.cache, engine.versions(), strict=request.strict)
-        model = GenaiModel(native, folder, _make(native, request), placement)
+        other = filler(folder)
+        model = GenaiModel(native, folder, _make(native, request, other), placement, other)
         if not request.data:
             _loaded[key] = model
         return model
 
 
-def _make(native: GenaiLibrary, request: ModelRequest) -> Object:
+def _make(native: GenaiLibrary, request: ModelRequest, pad: int | None) -> Object:
     config = native.make("Config", "OgaCreateConfig", os.fsencode(request.path))
     for name, *arguments in request.steps:
         values = [one if isinstance(one, int) else str(one).encode() for one in arguments]
         native.call(CONFIG_STEPS[name], config.handle, *values)
+    if pad is not None:
+        overlay = json.dumps({"model": {"pad_token_id": pad}})
+        native.call("OgaConfigOverlay", config.handle, overlay.encode())
     kept: list[Any] = [config]
     for name, content in request.data.items():
         memory = c_char_p(content)

@@ -31,9 +31,14 @@ class ModelTokenizer:
         """The numbers of the special tokens, ``None`` where this release or the model has none."""
         return {
             "bos_token_id": self._id("OgaTokenizerGetBosTokenId"),
-            "pad_token_id": self._id("OgaTokenizerGetPadTokenId"),
+            "pad_token_id": self._pad(),
             "eos_token_ids": self._optional("OgaTokenizerGetEosTokenIds"),
         }
+
+    def _pad(self) -> int | None:
+        """The config's: the one in use may be another."""
+        found = self._id("OgaTokenizerGetPadTokenId")
+        return self.model.folder.pad if found is not None and found == self.model.filler else found
 
     def encode(self, text: str) -> list[int]:
         sequences = self._native.make("Sequences", "OgaCreateSequences")

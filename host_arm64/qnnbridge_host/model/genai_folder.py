@@ -7,6 +7,7 @@ see docs/genai.md. Nothing native is loaded here. Pure functions; any thread.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -58,7 +59,7 @@ class GenaiStage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenaiFolder:
-    """The facts of a model. search: the config's defaults of search options."""
+    """The facts of a model. search: the config's defaults of search options. bos: the token that begins a text."""
 
     path: str
     type: str
@@ -66,6 +67,7 @@ class GenaiFolder:
     vocab_size: int
     eos: frozenset[int]
     pad: int | None
+    bos: int | None
     stages: tuple[GenaiStage, ...]
     window: PromptWindow | None
     search: Mapping[str, Any]
@@ -111,6 +113,7 @@ def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -
             vocab_size=int(model.get("vocab_size") or 0),
             eos=frozenset(_ints(model.get("eos_token_id"))),
             pad=next(iter(_ints(model.get("pad_token_id"))), None),
+            bos=next(iter(_ints(model.get("bos_token_id"))), None),
             stages=stages,
             window=window,
             search=dict(config.get("search") or {}),
@@ -122,6 +125,45 @@ def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -
         raise _invalid(path, f"{CONFIG} names no model file.", "Export the model again.")
     files = _check_files(folder, set(given))
     return dataclasses.replace(folder, fingerprint=_fingerprint(config, files))
+
+
+def filler(folder: GenaiFolder) -> int | None:
+    """The token for genai to fill windows with: no prompt has it. ``None``: it is the config's own pad token.
+
+    genai takes each pad token of a prompt for filling, wherever it is: its answers are wrong then, in silence. Many
+    models have their end token as pad token, which every chat template writes between messages.
+    """
+    ends = {*folder.eos, folder.bos}
+    if folder.pad is not None and folder.pad not in ends and 0 <= folder.pad < folder.vocab_size:
+        return None
+    tokens, template = _tokenizer(folder.path)
+    for token in tokens:
+        number, text = token.get("id"), str(token.get("content"))
+        if not token.get("special") or not isinstance(number, int) or not 0 <= number < folder.vocab_size:
+            continue
+        if number not in {*ends, folder.pad} and text not in template:
+            return number
+    return next((n for n in range(folder.vocab_size - 1, 0, -1) if n not in {*ends, folder.pad}), None)
+
+
+def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
+    """Added tokens and chat template, as far as they can be read."""
+    told, template = "", _text(path, "chat_template.jinja")
+    added: Any = ()
+    with contextlib.suppress(ValueError, AttributeError):
+        added = json.loads(_text(path, "tokenizer.json")).get("added_tokens", ())
+    with contextlib.suppress(ValueError, AttributeError):
+        told = json.loads(_text(path, "tokenizer_config.json")).get("chat_template") or ""
+    template += told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+    return [token for token in added if isinstance(token, Mapping)], template
+
+
+def _text(folder: str, name: str) -> str:
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8-sig") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
 
 
 def _read_config(path: str) -> dict[str, Any]:
