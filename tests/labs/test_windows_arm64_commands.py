@@ -1,20 +1,14 @@
-"""Commands on Windows ARM64, where QNN has no NPU: demo, exec, serve, and a short run of the fault lab."""
+"""Commands on Windows ARM64, where QNN has no NPU: demo, exec, and a short run of the fault lab."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shutil
-import socket
-import subprocess
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from labs import CHECKOUT, HERE, Program, WindowsArm64Lab, windows_environment, windows_path
+from labs import CHECKOUT, HERE, Program, WindowsArm64Lab
 
 pytestmark = pytest.mark.timeout(WindowsArm64Lab.SET_UP_TIMEOUT_S + 400.0)
 
@@ -58,36 +52,3 @@ def test_calls_survive_kills_of_the_host(windows_arm64: WindowsArm64Lab) -> None
     assert told[2] == "2"
     for line in ("wrong results: 0", "errors that reached a caller: 0", "left over: nothing"):
         assert line in ran.stdout
-
-
-@contextlib.contextmanager
-def serving(lab: WindowsArm64Lab, port: int) -> Iterator[str]:
-    """The URL of a server there, once it is ready."""
-    url = f"http://127.0.0.1:{port}/v2"
-    words = ["serve", "--http", f"127.0.0.1:{port}", "--model", f"m={windows_path(MODEL)}", "--provider", "cpu"]
-    command = [lab.python, windows_path(MODULE), "qnnbridge_tools", *words, "--host", "private"]
-    nothing = subprocess.DEVNULL
-    server = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, env=windows_environment())
-    try:
-        until = time.monotonic() + TIMEOUT_S
-        while True:
-            assert server.poll() is None
-            assert time.monotonic() < until, "it is not ready"
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health/ready", timeout=5):
-                break
-            time.sleep(0.2)
-        yield url
-    finally:
-        server.kill()
-        server.wait()
-
-
-def test_a_server_there_answers_a_client_over_http(windows_arm64: WindowsArm64Lab) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    given = {"name": "X", "datatype": "FP32", "shape": [3, 2], "data": [1.0] * 6}
-    with serving(windows_arm64, port) as url:
-        body = json.dumps({"inputs": [given]}).encode()
-        with urllib.request.urlopen(f"{url}/models/m/infer", body, timeout=60) as answer:
-            (output,) = json.load(answer)["outputs"]
-    assert (output["shape"], sum(output["data"])) == ([3, 2], 21.0)
