@@ -11,9 +11,9 @@ import test_windows_handles
 import test_windows_processes
 from labs import HERE, WindowsArm64Lab
 
-pytestmark = pytest.mark.timeout(WindowsArm64Lab.SET_UP_TIMEOUT_S + 400.0)
+pytestmark = pytest.mark.timeout(WindowsArm64Lab.SET_UP_TIMEOUT_S + 600.0)
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 500.0
 
 EXPECTED: dict[str, dict[str, Any]] = {
     # Pipes, exit codes, jobs, kill on close, inherited handles, standard streams, the parent's watch.
