@@ -25,6 +25,9 @@ from qnnbridge_tools.models.shared.progress import OnProgress
 CALIBRATING = "calibrating"
 _HISTOGRAM_METHODS = ("entropy", "percentile")
 _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
+# Of the ranges of 16-bit activations. A speech detector that was calibrated with 190 samples had 24 dB in one ten
+# of 60 others, and 48 to 69 in the rest: a sound was louder than all before.
+HEADROOM = 1.5
 # Operators whose second input is the weight.
 WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
 # The quantizer's settings for single tensors.
@@ -130,6 +133,16 @@ class CalibratedModel:
         self.path = path
         self._ranges = ranges
         self._settings = settings
+
+    def with_headroom(self) -> CalibratedModel | None:
+        """The same with wider ranges: 16 bits have steps to spare, and what is beyond its range is cut off."""
+        from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
+
+        if self._settings.method != "minmax" or self._settings.activation_type not in ("uint16", "int16"):
+            return None
+        ends = {name: self._ranges[name].range_value for name in self._ranges}
+        widened = {name: (low * HEADROOM, high * HEADROOM) for name, (low, high) in ends.items()}
+        return CalibratedModel(self.path, TensorsData(CalibrationMethod.MinMax, widened), self._settings)
 
     def with_matrices(self, kind: str) -> CalibratedModel:
         """The same with another type for the weights of MatMul and Gemm."""

@@ -38,6 +38,8 @@ _LOOKED_AT = 20
 _GOOD_DB, _WORTH_DB = 30.0, 3.0
 # For finding the weights that QNN does not take in 16 bits.
 _NARROWING_S = 60.0
+# What wider ranges may cost.
+_HEADROOM_DB = 1.0
 # Less is chance.
 _BETTER_DB = 0.3
 
@@ -196,13 +198,14 @@ class _Work:
             self.qnn if isinstance(self.qnn, QnnRunner) else None,
             on_progress,
         )
+        trial = self._with_headroom(trial, start)
         if self.wished.target_snr is None:
             trial, told = self._with_better_matrices(trial, start)
             start, more = self._with_enough_bits(trial, start)
             layers = search.layer_report(trial, start) if self.wished.layer_report else ()
             return _Chosen(FoundPrecision(start, layers), groups, (*changes, *told, *more), trial.calibrated)
         found = search.reach(trial, start, self.wished.target_snr, self.wished.search_timeout_s)
-        return _Chosen(found, groups, tuple(changes), self.calibrated)
+        return _Chosen(found, groups, tuple(changes), trial.calibrated)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
         """Outputs with pixels and scores in their columns, that no Concat joins."""
@@ -215,6 +218,15 @@ class _Work:
             and columns_of_scales(np.stack(values))
         ]
 
+    def _with_headroom(self, trial: PrecisionTrial, start: Precision) -> PrecisionTrial:
+        """With wider ranges, for samples louder than these, unless that costs something here."""
+        wider = self.calibrated.with_headroom()
+        if wider is None:
+            return trial
+        other = dataclasses.replace(trial, calibrated=wider)
+        plain, reached = (one.on_cpu(one.write(start)) for one in (trial, other))
+        return trial if reached < plain - _HEADROOM_DB else other
+
     def _with_better_matrices(self, trial: PrecisionTrial, start: Precision) -> tuple[PrecisionTrial, list[str]]:
         """Weights of MatMul and Gemm in uint8, which uses its range whole, where that is better than int8."""
         matrices = any(node.op_type in ("MatMul", "Gemm") for node in trial.index.nodes)
@@ -222,7 +234,7 @@ class _Work:
             return trial, []
         if not self.settings.activation_type.startswith("u"):
             return trial, []
-        other = dataclasses.replace(trial, calibrated=self.calibrated.with_matrices("uint8"))
+        other = dataclasses.replace(trial, calibrated=trial.calibrated.with_matrices("uint8"))
         plain, reached = (one.on_cpu(one.write(start)) for one in (trial, other))
         if reached < plain + _BETTER_DB:
             return trial, []
