@@ -36,9 +36,17 @@ WAIT_TIMEOUT_S = 60.0
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("language")
+    strict = write_model(root / "strict", "dynamic")
+    settings = json.loads((strict / "tokenizer_config.json").read_text("utf-8"))
+    settings["chat_template"] = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system message') }}{% endif %}"
+        "<|user|>{{ m['content'] }}{% endfor %}"
+    )
+    (strict / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
     return {
         "tiny": write_model(root / "tiny", "dynamic"),
         "long": write_model(root / "long", "dynamic", sizes=Sizes(context=6000)),
+        "strict": strict,
     }
 
 
@@ -91,7 +99,7 @@ def metric(server: Server, name: str, **labels: str) -> float:
 
 
 def test_models_are_listed(client: Any) -> None:
-    assert [one.id for one in client.models.list()] == ["tiny", "long"]
+    assert [one.id for one in client.models.list()] == ["tiny", "long", "strict"]
     assert client.models.retrieve("tiny").owned_by == "qnnbridge"
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("gone")
@@ -200,6 +208,15 @@ def test_a_prompt_that_is_too_long_has_its_code_also_in_a_stream(client: Any) ->
         with pytest.raises(openai.BadRequestError) as caught:
             chat(client, "x" * 400, stream=stream)
         assert caught.value.code == "context_length_exceeded"
+
+
+def test_a_template_that_raises_is_the_clients_error(client: Any) -> None:
+    system = [{"role": "system", "content": "be brief"}, *HELLO]
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="chat template refuses the messages") as caught:
+            chat(client, model="strict", messages=system, stream=stream)
+        assert caught.value.param == "messages"
+    assert chat(client, model="strict").choices[0].message.content
 
 
 def test_errors_have_the_form_of_openai_on_its_paths_only(server: Server) -> None:
