@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.attack import daemon, entries, hosts, streams, surroundings, swaps, users
+from tests.attack import daemon, entries, hosts, models, streams, surroundings, swaps, users
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform == "win32", reason="signals, limits and users")]
 
@@ -54,6 +54,13 @@ def test_a_daemon_serves_others_beside_half_open_connections_scribblers_and_stop
     report = daemon.attack(0.5, seed=1)
     assert report.good, str(report)
     assert report.counts["half-open connections"]
+
+
+def test_hostile_models_get_an_answer_from_the_tools_in_little_time_and_memory() -> None:
+    """The whole: ``python -m tests.attack models --scale 10``."""
+    report = models.attack(("fix", "optimize", "prepare"), ("gigantic_pad", "endless_loop"))
+    assert report.good, str(report)
+    assert report.counts["answers"] == 6
 
 
 @pytest.mark.simulator
