@@ -55,7 +55,7 @@ def test_a_run_of_a_future_is_stopped_by_the_options_it_was_given() -> None:
         qnnbridge.futures.submit(session, None, feed(1), options).result(60)
     options.terminate = False
     assert len(qnnbridge.futures.submit(session, None, feed(1), options).result(60)) == 1
-    assert not options._listeners
+    assert not options._flag._listeners
 
 
 def test_an_event_loop_awaits_many_runs_at_once() -> None:
