@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from qnnbridge_host.cache.files import Damaged, read_json, write_json
 from qnnbridge_host.model.paths import native_path
-from qnnbridge_host.model.source import KnownFile
+from qnnbridge_host.model.source import KnownFile, take_stamp
 from qnnbridge_protocol.errors import ProtocolDesync
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
@@ -191,6 +191,15 @@ class Loadable:
         for file in self.entry.checked:
             if file.changed():
                 raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")
+
+    def touched(self) -> bool:
+        """Whether anything was done to the files since they were checked, though their contents are the same now.
+        Raises `OSError`."""
+        for file in self.entry.checked:
+            now = take_stamp(file.path)
+            if now is None or file.stamp is None or not now.same(file.stamp):
+                return True
+        return False
 
     def restore(self, loaded: SessionInfo) -> SessionInfo:
         """The information that a session of the original would show. Raises `Differs`.

@@ -283,6 +283,11 @@ class SessionCache:
         """The session's information; ``None`` if the entry does not match the model and was set aside."""
         try:
             loadable.check_unchanged()
+            if loadable.touched():
+                # A link to them, or other contents that were put back: checked and loaded once more.
+                self.release()
+                self.off("its files were touched while they were loaded")
+                return None
             return loadable.restore(info)
         except Differs as difference:
             self._give_up(loadable, "differs", str(difference))
