@@ -44,7 +44,7 @@ class BatchGeneration(Generation):
         tokens = self._with_fillers(tokens)
         if self._native is None:
             self._native = self._make(0, again=False)
-        with self._model.turns.turn():
+        with self._model.turns.prompt():
             self._call("OgaGenerator_AppendTokens", token_array(tokens), len(tokens))
         self.done = self._is_done()
 
@@ -87,7 +87,7 @@ class BatchGeneration(Generation):
             super()._ready(stop)
 
     def _one(self, stop: StopSignal) -> list[int]:
-        with self._model.turns.turn():
+        with self._model.turns:
             self._call("OgaGenerator_GenerateNextToken")
         self.done = self._is_done()
         assert self._native is not None

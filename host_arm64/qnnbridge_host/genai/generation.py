@@ -34,8 +34,8 @@ from qnnbridge_host.genai.native import Object, token_array
 from qnnbridge_host.genai.tensors import make_tensor, read_tensor
 from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, GenerationUnsupported, PromptRefused
 
-# Between two frames with tokens, except the first.
-FLUSH_INTERVAL_S: Final = 0.004
+# How long a token waits for the next one, to share its frame: less than a screen shows, more than a frame costs.
+HOLD_S: Final = 0.002
 _FLOAT32: Final = 1
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
@@ -124,18 +124,22 @@ class Generation:
     def generate(self, count: int, stop: StopSignal, emit: Callable[[list[int]], None] | None) -> list[int]:
         """Up to `count` tokens. Those that `emit` was not given are returned.
 
-        emit: given the first token at once, later ones a few at a time.
+        emit: given tokens as they are made, together if they take less than `HOLD_S`. A token that would wait
+        longer for the next one, for another generation's prompt or for a replay goes at once.
         """
         made: list[int] = []
-        last, first, total = time.monotonic(), True, 0
+        began = before = time.monotonic()
+        total = 0
         while total < count and not self.done and not stop.stopped:
             new = self._one(stop)
             total += len(new)
             made += new
             now = time.monotonic()
-            if emit is not None and total < count and not self.done and (first or now - last >= FLUSH_INTERVAL_S):
+            due = now + (now - before) - began >= HOLD_S or self._native is None or self._model.turns.has_prompt
+            if emit is not None and total < count and not self.done and due:
                 emit(made)
-                made, last, first = [], now, False
+                made, began = [], now
+            before = now
         return made
 
     def interrupt(self) -> None:
@@ -148,12 +152,12 @@ class Generation:
     def logits(self, stop: StopSignal) -> Any:
         """Of the next token: what the model makes of the history."""
         self._ready(stop)
-        with self._model.turns.turn():
+        with self._model.turns:
             return self._tensor("OgaGenerator_GetLogits")
 
     def set_logits(self, logits: Any, stop: StopSignal) -> None:
         self._ready(stop)
-        with self._model.turns.turn():
+        with self._model.turns:
             self._tensor("OgaGenerator_GetLogits")  # computes them; they would overwrite what is set
             made = make_tensor(self._model.library, np.asarray(logits, np.float32))
             self._call("OgaGenerator_SetLogits", made.handle)
@@ -162,7 +166,7 @@ class Generation:
         """An input or output of the last run."""
         self._ready(stop)
         function = "OgaGenerator_GetInput" if which == "input" else "OgaGenerator_GetOutput"
-        with self._model.turns.turn():
+        with self._model.turns:
             return self._tensor(function, name.encode())
 
     # --- native steps ---
@@ -176,7 +180,7 @@ class Generation:
         if self._window is None and (self._shares or not last):
             self._prefilling = self._native
             try:
-                with self._model.turns.turn():
+                with self._model.turns.prompt():
                     if last:
                         self._call("OgaGenerator_RewindTo", len(self.tokens) - 1)
                     if last or tokens:
@@ -195,7 +199,7 @@ class Generation:
 
     def _one(self, stop: StopSignal) -> list[int]:
         self._ready(stop)
-        with self._model.turns.turn():
+        with self._model.turns:
             self._call("OgaGenerator_GenerateNextToken")
         new = self._new_tokens()
         self.tokens += new
@@ -239,7 +243,7 @@ class Generation:
         try:
             self._native = self._make(_pads(given, self._window.size) if self._window else 0, again=again)
             self._prefilling = self._native
-            with self._model.turns.turn():
+            with self._model.turns.prompt():
                 if not stop.stopped:
                     self._call("OgaGenerator_AppendTokens", token_array(self.tokens[:given]), given)
             self._seen, self._is_ahead = self._count(), False
@@ -310,7 +314,7 @@ class Generation:
         for token in tokens:
             if stop.stopped:
                 raise Cancelled("The call was cancelled.")
-            with self._model.turns.turn():
+            with self._model.turns:
                 if self._is_done():
                     raise PromptRefused(
                         "The history does not fit into the model's windows.",

@@ -9,23 +9,32 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """A lock that is handed over in order. Any thread."""
+    """A lock that is handed over in order, used as a context manager around one native step. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy = False
         self._waiting: collections.deque[threading.Lock] = collections.deque()
+        self._prompts = 0
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether a prompt is processed, or waits for its turn: the next turn may come late."""
+        return self._prompts > 0
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Around one native step."""
-        self._enter()
+    def prompt(self) -> Iterator[None]:
+        """Around the processing of a prompt: a turn that may be long."""
+        with self._lock:
+            self._prompts += 1
         try:
-            yield
+            with self:
+                yield
         finally:
-            self._leave()
+            with self._lock:
+                self._prompts -= 1
 
-    def _enter(self) -> None:
+    def __enter__(self) -> None:
         with self._lock:
             if not self._busy:
                 self._busy = True
@@ -35,7 +44,7 @@ class Turns:
             self._waiting.append(mine)
         mine.acquire()
 
-    def _leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()
