@@ -19,14 +19,13 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from qnnbridge_host.npu_driver import driver_version
+from qnnbridge_protocol.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, NamedTuple
+    from typing import Literal
 
     Generation = Literal["builtin", "plugin"]
-else:
-    from qnnbridge_protocol.records import NamedTuple
 
 QNN_DISTRIBUTION = "onnxruntime-qnn"
 # Distributions that bring the module ``onnxruntime``.

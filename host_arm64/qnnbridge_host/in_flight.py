@@ -32,7 +32,9 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.calls_back import CallsBack

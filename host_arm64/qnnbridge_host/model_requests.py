@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_protocol.errors import ModelQuarantined
+from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.compile.worker import WorkOrder

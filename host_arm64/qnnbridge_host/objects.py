@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.in_flight import Request
 from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed, RemoteTypeError, UnknownOperation
 from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.server import Answer

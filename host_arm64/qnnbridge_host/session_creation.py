@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_host.in_flight import NO_STEP, Request
@@ -17,6 +17,7 @@ from qnnbridge_host.model_requests import ApplicationModel, WorkerOrders, progre
 from qnnbridge_host.model_warnings import against, curing_rewrites, known_faults
 from qnnbridge_host.sessions import Enter, Sessions
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelError, PlacementRefused
+from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.entry import CacheEntry, Loadable

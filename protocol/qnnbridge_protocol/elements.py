@@ -18,12 +18,13 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.element_types import ElementType as ElementType
+from qnnbridge_protocol.records import NamedTuple
 
 # Most dimensions a tensor may have (numpy's own limit; before numpy 2 it is 32).
 MAX_RANK = 64

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import NamedTuple
 
 from qnnbridge_protocol.frames import ALIGNMENT, Frame, aligned, desync
 from qnnbridge_protocol.framing import FrameReader, write_frame
 from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.records import NamedTuple
 
 CHANNEL_MAGIC = b"\x89NPL"
 HEAD = struct.Struct("<4sBBHIIQQ")

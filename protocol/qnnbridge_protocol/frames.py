@@ -27,12 +27,11 @@ import zlib
 
 from qnnbridge_protocol.errors import ProtocolDesync
 from qnnbridge_protocol.limits import EVIDENCE_BYTES, MAX_HELLO_BYTES, Limits
+from qnnbridge_protocol.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NamedTuple
-else:
-    from qnnbridge_protocol.records import NamedTuple
+    from typing import Any
 
 MAGIC = b"\x89NPB"
 WIRE_VERSION = 1

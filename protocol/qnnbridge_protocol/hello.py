@@ -12,12 +12,11 @@ from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import HandshakeFailed, VersionMismatch
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.limits import MIN_HEADER_BYTES, Limits
+from qnnbridge_protocol.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NamedTuple
-else:
-    from qnnbridge_protocol.records import NamedTuple
+    from typing import Any
 
 # Lowest and highest version of the operations that this build speaks. Only additions inside a version.
 API_VERSIONS = (2, 2)

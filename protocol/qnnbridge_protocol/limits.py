@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qnnbridge_protocol.records import NamedTuple
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NamedTuple
-else:
-    from qnnbridge_protocol.records import NamedTuple
+    from typing import Any
 
 MIB = 1024 * 1024
 

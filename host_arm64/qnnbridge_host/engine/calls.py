@@ -14,7 +14,9 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     import numpy.typing as npt

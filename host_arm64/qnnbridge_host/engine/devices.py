@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnxruntime as ort
 
 from qnnbridge_host.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_protocol.errors import InvalidArgument
+from qnnbridge_protocol.records import NamedTuple
 
 
 class _Registered(NamedTuple):

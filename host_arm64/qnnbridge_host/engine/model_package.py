@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from qnnbridge_host.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_protocol import errors
+from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import SessionSpec
 
 # Methods that take and give texts, numbers and truth values.

@@ -11,11 +11,12 @@ import dataclasses
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from qnnbridge_host.engine import config_keys, qnn_checks
 from qnnbridge_host.engine.qnn_options import RUN_OPTIONS
 from qnnbridge_protocol import errors
+from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import RunSpec, SessionSpec, in_memory
 
 Kind = Literal["bool", "int", "str"]

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from qnnbridge_host.engine import soc
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
+from qnnbridge_protocol.records import NamedTuple
 
 _GIT_LFS = b"version https://git-lfs"
 _V73 = 73
@@ -226,8 +227,8 @@ _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
     (RuntimeError, errors.RemoteRuntimeError),
 )
 
-_PREFIX = re.compile(r"\[ONNXRuntimeError\] : (\d+) : ")
-_QNN_CODE = re.compile(r"\b[Cc]ode: (\d+)")
+_PREFIX = r"\[ONNXRuntimeError\] : (\d+) : "
+_QNN_CODE = r"\b[Cc]ode: (\d+)"
 # ONNX Runtime prints QNN's whole number; the upper bits are internal to QNN.
 _QNN_CODE_MASK = 0xFFFF
 
@@ -261,7 +262,7 @@ def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]
         known = errors.ORT_ERRORS.get(type(error).__name__)
         if known is not None:
             return known
-    match = _PREFIX.match(text)
+    match = re.match(_PREFIX, text)
     if match and type(error) is RuntimeError:
         known = _BY_NUMBER.get(int(match[1]))
         if known is not None:
@@ -279,10 +280,10 @@ def details_of(cls: type[BridgeError], text: str) -> dict[str, Any]:
     `EngineError`, or `EPFail` with one of two codes.
     """
     details: dict[str, Any] = {}
-    prefix = _PREFIX.search(text)
+    prefix = re.search(_PREFIX, text)
     if prefix:
         details["ort_code"] = int(prefix[1])
-    code = _QNN_CODE.search(text)
+    code = re.search(_QNN_CODE, text)
     if code:
         details["qnn_code"] = int(code[1]) & _QNN_CODE_MASK
     by_text = details.get("qnn_code") in (QNN_COMMUNICATION, QNN_COMMUNICATION_FATAL) or _RESET_TEXT in text

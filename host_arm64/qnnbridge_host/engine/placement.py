@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
+from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import NodeInfo, Placement
 
 CPU_PROVIDER = "CPUExecutionProvider"

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from qnnbridge_host.engine import qnn_checks, soc
 from qnnbridge_host.engine.config_keys import DISABLE_CPU_FALLBACK, RECORD_ASSIGNMENT
 from qnnbridge_host.engine.placement import CPU_PROVIDER, PlacementTarget
 from qnnbridge_host.engine.qnn_options import PROVIDER, SESSION_PREFIX
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
+from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
 Providers = Sequence[tuple[str, dict[str, str]]]

@@ -11,7 +11,9 @@ behaviour of 2.7.0 on the simulator.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from qnnbridge_protocol.records import NamedTuple
 
 PROVIDER = "QNNExecutionProvider"
 

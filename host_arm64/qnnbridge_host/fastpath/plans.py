@@ -7,7 +7,7 @@ taken or referred to. A plan belongs to one channel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from qnnbridge_host.engine.calls import BoundCall, BoundTensor, StopHandle
 from qnnbridge_host.fastpath.shared_memory import Slabs
@@ -15,6 +15,7 @@ from qnnbridge_protocol.errors import InvalidArgument
 from qnnbridge_protocol.fastpath import layout
 from qnnbridge_protocol.frames import ALIGNMENT, desync
 from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

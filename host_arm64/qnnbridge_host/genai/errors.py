@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Final, NamedTuple
+from typing import Final
 
 from qnnbridge_host.model.genai_folder import GenaiFolder
 from qnnbridge_host.model.genai_releases import EVERY_LAYOUT, OLDEST
@@ -16,6 +16,7 @@ from qnnbridge_protocol.errors import (
     PromptRefused,
     ProviderUnavailable,
 )
+from qnnbridge_protocol.records import NamedTuple
 
 
 class _Rule(NamedTuple):

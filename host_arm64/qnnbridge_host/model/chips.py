@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Final, NamedTuple
+from typing import Final
+
+from qnnbridge_protocol.records import NamedTuple
 
 
 class Chip(NamedTuple):

@@ -7,9 +7,10 @@ that no row refuses is tried: what it refuses is told when it refuses it.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from qnnbridge_host.model.genai_folder import Layout
+from qnnbridge_protocol.records import NamedTuple
 
 # Older ones lack functions that the host calls.
 OLDEST: Final = (0, 13, 0)

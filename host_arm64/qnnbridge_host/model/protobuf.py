@@ -9,7 +9,9 @@ Knows nothing of ONNX and needs no onnx. Pure functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import BinaryIO, Final, NamedTuple, Protocol
+from typing import BinaryIO, Final, Protocol
+
+from qnnbridge_protocol.records import NamedTuple
 
 WINDOW_BYTES: Final = 8192
 # The number of a field and its value or length, two variable-length integers.

@@ -8,11 +8,12 @@ or weights calls `refuse_compiled` first. Any thread.
 from __future__ import annotations
 
 import os
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from qnnbridge_host.model.collector import EpContextNode, ModelScan
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, InvalidProtobuf
+from qnnbridge_protocol.records import NamedTuple
 
 Level = Literal["ok", "recompile recommended", "cannot run here"]
 

@@ -18,13 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.paths import path_problem
 from qnnbridge_host.model.scan import scan_open
 from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged, NoSuchFile
 from qnnbridge_protocol.model_records import ModelIdentity, absolute_model_path, check_travels, unreadable
+from qnnbridge_protocol.records import NamedTuple
 
 if sys.platform == "win32":
     from qnnbridge_host._platform._win32_files import change_time_ns
