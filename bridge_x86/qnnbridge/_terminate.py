@@ -88,8 +88,9 @@ class TerminateRelay:
         return self._on_sent
 
     def __exit__(self, *_: object) -> None:
-        if self._remove is not None:
-            self._remove()
+        remove, self._remove = self._remove, None  # it holds this object: no circle is left behind
+        if remove is not None:
+            remove()
 
     def _on_sent(self, request_id: int) -> None:
         self._request_id = request_id

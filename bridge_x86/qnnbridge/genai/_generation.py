@@ -235,8 +235,9 @@ class RemoteGeneration:
         self, process: HostProcess, prompt: Sequence[int], count: int
     ) -> tuple[int, list[Any], dict[str, Any]]:
         """The generator's number there; values and arguments of a step that begins where the application is."""
-        is_new = not self.remade.is_in(process)
+        made_before = self.remade.times_made
         number = self.remade.number_in(process, self._deadline)
+        is_new = self.remade.times_made > made_before
         if is_new:
             self._keep_stats()
             # Through a daemon the connection outlives the host.

@@ -1,0 +1,30 @@
+"""What connects a flag with the request that it stops."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+from qnnbridge._terminate import TerminateFlag, TerminateRelay
+
+
+def test_a_relay_leaves_nothing_for_the_collector() -> None:
+    """One is made for each token: garbage would be collected in the middle of a generation."""
+    process: Any = SimpleNamespace()
+    flag = TerminateFlag()
+    relay = TerminateRelay(flag, process)
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        with relay as on_sent:
+            assert on_sent is not None
+            on_sent(7)
+        gone = weakref.ref(relay)
+        del relay, on_sent
+        assert gone() is None
+        flag.assign(True)
+    finally:
+        if was_on:
+            gc.enable()
