@@ -218,7 +218,7 @@ def test_a_compiled_model_is_refused(tmp_path: Path) -> None:
     ("settings", "activation", "weight"),
     [
         ({}, "UINT16", "INT8"),
-        ({"activation_type": "uint8"}, "UINT8", "INT8"),
+        ({"activation_type": "uint8", "weight_type": "int8"}, "UINT8", "INT8"),
         ({"per_channel": False}, "UINT16", "UINT8"),
         ({"activation_type": "int8"}, "INT8", "INT8"),
         ({"activation_type": "int16"}, "INT16", "INT8"),

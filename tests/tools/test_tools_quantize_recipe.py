@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,43 @@ def test_the_defaults_are_better_than_the_recipe(tmp_path: Path) -> None:
     assert ours > by_hand
 
 
-def test_where_8_bits_spoil_a_model_16_are_tried(tmp_path: Path) -> None:
-    """The recipe leaves all weights of this model in float, because they come out of Constant nodes.
-
-    With QNN at hand the result has them; the program does it, since QNN compiles int16 weights for a minute.
-    """
-    narrow, by_hand, result = beside_the_recipe("text direction (PaddleOCR)", tmp_path)
+def test_where_8_bits_spoil_a_model_the_recipe_is_taken(tmp_path: Path) -> None:
+    """The recipe leaves all weights of this model in float, because they come out of Constant nodes."""
+    ours, by_hand, result = beside_the_recipe("text direction (PaddleOCR)", tmp_path)
     assert recipe.leaves_weights_float(tmp_path / "r.onnx")
+    assert ours >= by_hand - 0.1, "with the same samples it is the same model"
+    assert any("the weights stay float" in change for change in result.changes)
+    assert not any("initializers now" in change for change in result.changes), "what was not done is not told"
+    assert not result.settings.per_channel
+
+
+def test_where_8_bits_spoil_a_model_16_are_tried(tmp_path: Path) -> None:
+    """With QNN at hand the result has them; the program does it, since QNN compiles int16 weights for a minute."""
+    narrow, by_hand, result = beside_the_recipe("text direction (PaddleOCR)", tmp_path, per_channel=True)
     assert narrow < by_hand - 5
     (told,) = [change for change in result.changes if "weights of 16 bits would give" in change]
     assert float(re.findall(r"give (\d+\.\d) dB", told)[0]) > narrow + 5
+
+
+def test_one_scale_for_all_channels_is_taken_where_it_is_better(tmp_path: Path) -> None:
+    """Weights that are all positive: uint8 has twice the steps of int8 for them."""
+    rng = np.random.default_rng(3)
+    names = ["x", *"abc", "y"]
+    made = models.model(
+        [
+            onnx.helper.make_node("Conv", [a, f"w{n}"], [b], name=f"n{n}")
+            for n, (a, b) in enumerate(pairwise(names))
+        ],
+        [models.value("x", [1, 8, 6, 6])],
+        [models.value("y", [1, 8, 6, 6])],
+        [models.constant(f"w{n}", rng.uniform(0.5, 1, (8, 8, 1, 1)).astype(np.float32)) for n in range(4)],
+    )
+    source = models.saved(made, tmp_path / "m.onnx")
+    samples = models.samples_for(source, {}, 8, tmp_path / "samples")
+    chosen = models.quantize(source, tmp_path / "q.onnx", samples)
+    signed = models.quantize(source, tmp_path / "s.onnx", samples, weight_type="int8")
+    assert chosen.settings.weight_type == "uint8"
+    assert any("uint8" in change and "with int8 weights per channel" in change for change in chosen.changes)
+    assert chosen.snr_db is not None
+    assert signed.snr_db is not None
+    assert chosen.snr_db > signed.snr_db + 2

@@ -132,21 +132,25 @@ class CalibratedModel:
     def __init__(self, path: Path, ranges: Any, settings: ResolvedSettings) -> None:
         self.path = path
         self._ranges = ranges
-        self._settings = settings
+        self.settings = settings
 
     def with_headroom(self) -> CalibratedModel | None:
         """The same with wider ranges: 16 bits have steps to spare, and what is beyond its range is cut off."""
         from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
 
-        if self._settings.method != "minmax" or self._settings.activation_type not in ("uint16", "int16"):
+        if self.settings.method != "minmax" or self.settings.activation_type not in ("uint16", "int16"):
             return None
         ends = {name: self._ranges[name].range_value for name in self._ranges}
         widened = {name: (low * HEADROOM, high * HEADROOM) for name, (low, high) in ends.items()}
-        return CalibratedModel(self.path, TensorsData(CalibrationMethod.MinMax, widened), self._settings)
+        return CalibratedModel(self.path, TensorsData(CalibrationMethod.MinMax, widened), self.settings)
 
     def with_matrices(self, kind: str) -> CalibratedModel:
         """The same with another type for the weights of MatMul and Gemm."""
-        return CalibratedModel(self.path, self._ranges, dataclasses.replace(self._settings, matrix_type=kind))
+        return self.with_settings(dataclasses.replace(self.settings, matrix_type=kind))
+
+    def with_settings(self, settings: ResolvedSettings) -> CalibratedModel:
+        """The same ranges with other types."""
+        return CalibratedModel(self.path, self._ranges, settings)
 
     def magnitude(self, tensor: str) -> float | None:
         """The largest magnitude that the samples gave a tensor; None if it is not known."""
@@ -197,13 +201,13 @@ class CalibratedModel:
             return config, quantizer
 
         try:
-            return made(self._settings)
+            return made(self.settings)
         except ValueError as error:
             # onnxruntime 1.32 compares an array of scales with one number, for a weight with a scale per channel
             # that a Reshape reads as well (Magika's model).
-            if not self._settings.per_channel or "truth value of an array" not in str(error):
+            if not self.settings.per_channel or "truth value of an array" not in str(error):
                 raise
-            return made(dataclasses.replace(self._settings, per_channel=False))
+            return made(dataclasses.replace(self.settings, per_channel=False))
 
 
 def calibrate(
@@ -239,6 +243,18 @@ def calibrate(
         except Exception as error:  # as above
             raise _failed(error) from error
     return CalibratedModel(model, ranges, settings)
+
+
+def weights_quantised(model: Path) -> bool:
+    """Whether any weight of a quantised model is one: the quantizer leaves those of Constant nodes in float."""
+    graph = graphs.load(model).graph
+    made = {name: node for node in graph.node for name in node.output}
+    read = {node.input[1] for node in graph.node if node.op_type in WEIGHTED_OPS}
+    constants = {tensor.name for tensor in graph.initializer}
+    return any(
+        name in made and made[name].op_type == "DequantizeLinear" and made[name].input[0] in constants
+        for name in read
+    )
 
 
 def _config(model: Path, reader: CalibrationReader | None, settings: ResolvedSettings, precision: Precision) -> Any:

@@ -33,6 +33,21 @@ LEAST_IR_VERSION = 8
 ALLOWED_DIFFERENCE = 5e-3
 
 
+def prepare_as_documented(source: Path, folder: Path) -> Path:
+    """A model as ONNX Runtime's documentation prepares it for QNN, its traps left in. Raises `ModelError`."""
+    from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
+
+    prepared = folder / "documented.onnx"
+    with Quiet():
+        try:
+            changed = qnn_preprocess_model(source, prepared)
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever its fusions stumble over
+            raise ModelError("onnxruntime cannot prepare this model for QNN.", cause=str(error)[:1000]) from error
+    return prepared if changed else source
+
+
 def widen(model: Any) -> None:
     """Makes every float16 tensor float32, in place; a cast at each float16 input and output keeps the interface."""
     for graph in graphs.subgraphs(model.graph):

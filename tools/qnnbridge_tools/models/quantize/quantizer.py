@@ -17,7 +17,8 @@ from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools.models.quantize import judging, precision, search
-from qnnbridge_tools.models.quantize.ort_quantizer import WEIGHTED_OPS, CalibratedModel, Precision, calibrate
+from qnnbridge_tools.models.quantize.candidates import CandidateChoice, with_enough_bits, with_headroom
+from qnnbridge_tools.models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_tools.models.quantize.preparing import prepare
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnRunner, opened_qnn
 from qnnbridge_tools.models.quantize.refusals import refuse_free_dimensions, refuse_not_finite, refuse_unsuitable
@@ -34,14 +35,6 @@ COMMAND = "qnnbridge quantize"
 _TRIED = 60
 # Those that tell whether 8 bits are enough for weights.
 _LOOKED_AT = 20
-# Below it, weights get 16 bits where those are worth as much.
-_GOOD_DB, _WORTH_DB = 30.0, 3.0
-# For finding the weights that QNN does not take in 16 bits.
-_NARROWING_S = 60.0
-# What wider ranges may cost.
-_HEADROOM_DB = 1.0
-# Less is chance.
-_BETTER_DB = 0.3
 
 
 def quantize_model(
@@ -100,7 +93,18 @@ def quantize_model(
         prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
         calibrated = calibrate(prepared.path, samples.calibration, settings, output.work, on_progress)
         with opened_qnn(options.qnn) as qnn:
-            work = _Work(options.settings, settings, calibrated, output.work, samples, names, expected, qnn)
+            work = _Work(
+                options.settings,
+                settings,
+                resized,
+                prepared.changes,
+                calibrated,
+                output.work,
+                samples,
+                names,
+                expected,
+                qnn,
+            )
             chosen = work.choose(model, on_progress)
             chosen.calibrated.write(output.model, chosen.found.precision)
             result = _finish(model, output.model, chosen.found)
@@ -118,7 +122,7 @@ def quantize_model(
         source=path,
         target=Path(target),
         files=written,
-        settings=settings,
+        settings=chosen.calibrated.settings,
         precision=chosen.found.precision,
         target_snr=options.settings.target_snr,
         reached=chosen.found.reached,
@@ -131,11 +135,11 @@ def quantize_model(
         nodes_after=graphs.count_ops(result),
         bytes_before=files.total_size([path, *weights]),
         bytes_after=files.total_size(written),
-        changes=(*prepared.changes, *chosen.changes),
+        changes=chosen.changes,
         warnings=(
             *samples.warnings,
             *chosen.found.notes,
-            *judging.warnings(settings, chosen.found, outputs, model, samples, check),
+            *judging.warnings(chosen.calibrated.settings, chosen.found, outputs, model, samples, check),
         ),
         qnn=check,
         seconds=time.perf_counter() - begun,
@@ -156,6 +160,8 @@ class _Work:
 
     wished: QuantizeSettings
     settings: ResolvedSettings
+    source: Path
+    prepared_changes: Sequence[str]
     calibrated: CalibratedModel
     folder: Path
     samples: SampleSets
@@ -169,7 +175,7 @@ class _Work:
         joined = precision.joined_outputs(index, self.calibrated)
         groups = precision.column_groups(index, joined, self.samples.compared[0])
         start = precision.given(index, original, self.wished.exclude, self.wished.wide, self.settings)
-        changes: list[str] = []
+        changes = list(self.prepared_changes)
         if self.wished.split_outputs:
             for one in joined:
                 start = start.joined(Precision(frozenset(one.tail)))
@@ -198,12 +204,16 @@ class _Work:
             self.qnn if isinstance(self.qnn, QnnRunner) else None,
             on_progress,
         )
-        trial = self._with_headroom(trial, start)
         if self.wished.target_snr is None:
-            trial, told = self._with_better_matrices(trial, start)
-            start, more = self._with_enough_bits(trial, start)
-            layers = search.layer_report(trial, start) if self.wished.layer_report else ()
-            return _Chosen(FoundPrecision(start, layers), groups, (*changes, *told, *more), trial.calibrated)
+            best = CandidateChoice(self.wished, self.settings, self.source, self.samples).best(trial, start)
+            if best.trial.index is not index:  # nothing of what was prepared here is in it
+                changes = []
+            told = [best.told] if best.told else []
+            start, more = with_enough_bits(self.wished, self.settings, best.trial, best.precision)
+            layers = search.layer_report(best.trial, start) if self.wished.layer_report else ()
+            found = FoundPrecision(start, layers)
+            return _Chosen(found, groups, (*changes, *told, *more), best.trial.calibrated)
+        trial = with_headroom(trial, start).trial
         found = search.reach(trial, start, self.wished.target_snr, self.wished.search_timeout_s)
         return _Chosen(found, groups, tuple(changes), trial.calibrated)
 
@@ -217,56 +227,6 @@ class _Work:
             and len({value.shape for value in values}) == 1
             and columns_of_scales(np.stack(values))
         ]
-
-    def _with_headroom(self, trial: PrecisionTrial, start: Precision) -> PrecisionTrial:
-        """With wider ranges, for samples louder than these, unless that costs something here."""
-        wider = self.calibrated.with_headroom()
-        if wider is None:
-            return trial
-        other = dataclasses.replace(trial, calibrated=wider)
-        plain, reached = (one.on_cpu(one.write(start)) for one in (trial, other))
-        return trial if reached < plain - _HEADROOM_DB else other
-
-    def _with_better_matrices(self, trial: PrecisionTrial, start: Precision) -> tuple[PrecisionTrial, list[str]]:
-        """Weights of MatMul and Gemm in uint8, which uses its range whole, where that is better than int8."""
-        matrices = any(node.op_type in ("MatMul", "Gemm") for node in trial.index.nodes)
-        if self.wished.weight_type is not None or self.settings.weight_type != "int8" or not matrices:
-            return trial, []
-        if not self.settings.activation_type.startswith("u"):
-            return trial, []
-        other = dataclasses.replace(trial, calibrated=trial.calibrated.with_matrices("uint8"))
-        plain, reached = (one.on_cpu(one.write(start)) for one in (trial, other))
-        if reached < plain + _BETTER_DB:
-            return trial, []
-        if trial.qnn is not None:
-            there = other.on_qnn(other.write(start))
-            if there is None or there < (trial.on_qnn(trial.write(start)) or 0.0):
-                return trial, []
-        return other, [f"weights of MatMul and Gemm are uint8: {reached:.1f} dB on the CPU, {plain:.1f} with int8"]
-
-    def _with_enough_bits(self, trial: PrecisionTrial, start: Precision) -> tuple[Precision, list[str]]:
-        """Weights of 16 bits, if those of 8 alone make the model bad; and what is said of it."""
-        if self.wished.weight_type is not None or self.settings.wide_weight is None:
-            return start, []
-        narrow = trial.on_cpu(trial.write(start))
-        if narrow >= _GOOD_DB:
-            return start, []
-        nodes = {node.name for node in trial.index.nodes if node.op_type in WEIGHTED_OPS} - start.float_nodes
-        wide = start.joined(Precision(wide_weights=frozenset(nodes)))
-        reached = trial.on_cpu(trial.write(wide))
-        gain = f"{reached:.1f} dB instead of {narrow:.1f}"
-        if reached < narrow + _WORTH_DB:
-            return start, []
-        if trial.qnn is None:
-            return start, [f"weights of 16 bits would give {gain} (--weight-type int16, V73 and newer)"]
-        there = trial.on_qnn(trial.write(wide))
-        if there is None:
-            deadline = time.monotonic() + min(_NARROWING_S, self.wished.search_timeout_s)
-            wide = search.without_refused(trial, FoundPrecision(wide), deadline).precision
-            there = trial.on_qnn(trial.write(wide))
-        if there is None or there < (trial.on_qnn(trial.write(start)) or 0.0) + _WORTH_DB:
-            return start, []
-        return wide, [f"weights have 16 bits: {gain} on the CPU, {there:.1f} dB on QNN (V73 and newer)"]
 
     def _tried(self, most: int) -> tuple[list[Feeds], list[list[Any]]]:
         """What is judged by: the held-out samples, and some that calibrate where those are few.

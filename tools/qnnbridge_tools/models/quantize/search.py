@@ -92,13 +92,19 @@ class PrecisionTrial:
 
     def on_qnn(self, model: Path) -> float | None:
         """The lowest SNR there; None if it does not run."""
+        there = self.placed_on_qnn(model)
+        return None if there is None else there[1]
+
+    def placed_on_qnn(self, model: Path) -> tuple[bool, float] | None:
+        """Whether QNN takes every node, and the lowest SNR; None if it does not run."""
         assert self.qnn is not None
         few = slice(None, None, -(-len(self.samples) // _SAMPLES_ON_QNN))
         try:
-            _, found = self.qnn.run(model, self.samples[few], self.names)
+            placement, found = self.qnn.run(model, self.samples[few], self.names)
         except BridgeError:
             return None
-        return lowest_of_folds(self.names, self.expected[few], found, self.groups)
+        whole = not placement.cpu_nodes and not placement.other_nodes
+        return whole, lowest_of_folds(self.names, self.expected[few], found, self.groups)
 
     def partial(self, model: Path) -> PartialModels:
         full = graphs.load(model, weights=True)
