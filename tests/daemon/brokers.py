@@ -104,11 +104,11 @@ def lab(npu_host: qnnbridge.Host, settings: BrokerSettings | None = None) -> Ite
         made.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that happens by itself, soon."""
+def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: "it did not happen") -> None:
+    """Wait for something that happens by itself, soon. told: what the failure shows."""
     deadline = time.monotonic() + GRACE_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, told()
         threading.Event().wait(0.005)
 
 
