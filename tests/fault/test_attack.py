@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from tests.attack import daemon, entries, hosts, models, streams, surroundings, swaps, users
 
-pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform == "win32", reason="signals, limits and users")]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform == "win32", reason="needs signals, limits and users of POSIX"),
+]
 
 
 def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_sentence() -> None:

@@ -90,7 +90,7 @@ def colour_at(page: browser.Page, x: float, y: float) -> list[int]:
     return found
 
 
-needs_a_browser = pytest.mark.skipif(browser.program() is None, reason="no Chromium")
+needs_a_browser = pytest.mark.skipif(browser.program() is None, reason="needs Chromium")
 
 
 @needs_a_browser

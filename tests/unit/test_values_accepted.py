@@ -43,7 +43,10 @@ def test_strings_arrive_as_object_arrays_of_str(array: np.ndarray[Any, Any]) -> 
     assert all(type(text) is str for text in back.reshape(-1))
 
 
-@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType") if hasattr(np, "dtypes") else True, reason="numpy 1")
+@pytest.mark.skipif(
+    not hasattr(np.dtypes, "StringDType") if hasattr(np, "dtypes") else True,
+    reason="needs StringDType, which numpy 1 does not have",
+)
 def test_numpys_variable_width_strings_can_be_sent() -> None:
     array = np.array(["a", "longer than the short form"], np.dtypes.StringDType())
     assert trip(array).tolist() == array.tolist()
