@@ -1,8 +1,9 @@
 """Time for a token through the bridge and in process: ``python -m tests.genai.overhead``.
 
 The same model, the same process, alternating. `GenerationStats.steps` tells how many tokens came with a request.
-"ping" is a request in which the host does nothing: what a step of one token cannot be below. On a busy machine the
-best round says more than the median.
+"ping" is a request in which the host does nothing: what a request for one token cannot be below. A model whose tokens
+take longer than `generation.HOLD_S` has a frame for each of them, which the slower model shows; "one request each" asks
+only when the application has the token before. On a busy machine the best round says more than the median.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from qnnbridge import genai
 from tests.genai.tiny_decoders import Sizes, write_model
 
 PROMPT = np.arange(5, 21, dtype=np.int32)
+# Side of the matrix of the slow model (16 MB), and how many fewer tokens are made with it.
+BALLAST, SLOWER = 2000, 4
 
 
 def per_token(module: Any, model: Any, tokens: int, longest: int | None = None) -> float:
@@ -47,16 +50,30 @@ def per_ping(host: qnnbridge.Host, count: int) -> float:
     return (time.perf_counter() - begin) / count * 1e3
 
 
-def measure(folder: Path, host: qnnbridge.Host, tokens: int, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds for a token in each round, by way."""
+def quick(folder: Path, host: qnnbridge.Host, tokens: int) -> dict[str, Callable[[], float]]:
+    """Ways for a model of which several tokens share a frame."""
     here, there = onnxruntime_genai.Model(str(folder)), genai.Model(folder, host=host)
-    ways: dict[str, Callable[[], float]] = {
+    return {
         "in process": lambda: per_token(onnxruntime_genai, here, tokens),
         "1 in a step": lambda: per_token(genai, there, tokens, 1),
         "8 in a step": lambda: per_token(genai, there, tokens, 8),
         "adaptive": lambda: per_token(genai, there, tokens),
         "ping": lambda: per_ping(host, tokens),
     }
+
+
+def slow(folder: Path, host: qnnbridge.Host, tokens: int) -> dict[str, Callable[[], float]]:
+    """Ways for a model whose tokens have a frame each."""
+    here, there = onnxruntime_genai.Model(str(folder)), genai.Model(folder, host=host)
+    return {
+        "in process": lambda: per_token(onnxruntime_genai, here, tokens),
+        "1 in a frame": lambda: per_token(genai, there, tokens),
+        "one request each": lambda: per_token(genai, there, tokens, 1),
+    }
+
+
+def measure(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds for a token in each round, by way."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -69,10 +86,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
+    models = {"quick": (quick, 0, 1), "slow": (slow, BALLAST, SLOWER)}
     with tempfile.TemporaryDirectory() as root, qnnbridge.Host() as host:
-        folder = write_model(Path(root) / "dynamic", "dynamic", sizes=Sizes(context=512))
-        for name, found in measure(folder, host, arguments.tokens, arguments.rounds).items():
-            print(f"{name:12} median {statistics.median(found):.3f} ms, best {min(found):.3f} ms", flush=True)
+        for name, (ways_of, ballast, slower) in models.items():
+            folder = write_model(Path(root) / name, "dynamic", sizes=Sizes(context=512, ballast=ballast))
+            for way, found in measure(ways_of(folder, host, arguments.tokens // slower), arguments.rounds).items():
+                line = f"{name:6} {way:16} median {statistics.median(found):.3f} ms, best {min(found):.3f} ms"
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,11 @@ TEMPLATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
+    """ballast: side of a square matrix that each token is multiplied by, so that it takes longer."""
+
     context: int = 96
     window: int = 32
+    ballast: int = 0
 
 
 class Graph:
@@ -114,7 +117,18 @@ class Decoder:
         biased = g.op("MatMul", self.norm(g, x), g.const("head", self.head))
         never = np.zeros(VOCABULARY, np.float32)
         never[: len(SPECIAL)] = -50.0
+        if self.sizes.ballast:
+            biased = g.op("Add", biased, self.ballast(g, x))
         g.op("Add", biased, g.const("never", never), out="logits")
+
+    def ballast(self, g: Graph, x: str) -> str:
+        """Work that changes nothing."""
+        side = self.sizes.ballast
+        wide = g.op(
+            "MatMul", g.op("ReduceMean", x, axes=[-1], keepdims=1), g.const("wide", np.ones((1, side), np.float32))
+        )
+        made = g.op("MatMul", wide, g.const("square", np.full((side, side), 1e-9, np.float32)))
+        return g.op("Mul", g.op("ReduceMean", made, axes=[-1], keepdims=1), g.const("nothing", np.float32([1e-20])))
 
     def grouped(self, g: Graph, x: str, sequence: str, total: str, past: str, present: str) -> str:
         """All layers with GroupQueryAttention. past, present: patterns of names."""

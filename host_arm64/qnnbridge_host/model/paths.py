@@ -9,19 +9,19 @@ folder's short name replaces it. Any thread.
 
 from __future__ import annotations
 
-import ntpath
 import os
-import re
 import sys
 from typing import Final
 
-_DEVICES: Final = re.compile(
-    r"(?:CON|PRN|AUX|NUL|COM[0-9\u00b9\u00b2\u00b3]|LPT[0-9\u00b9\u00b2\u00b3]|CONIN\$|CONOUT\$)", re.I
-)
+_DEVICES: Final = r"(?i:CON|PRN|AUX|NUL|COM[0-9\u00b9\u00b2\u00b3]|LPT[0-9\u00b9\u00b2\u00b3]|CONIN\$|CONOUT\$)"
 
 
 def path_problem(path: str) -> str | None:
     """Why a path is refused, as a sentence without full stop ("it is empty"); ``None`` for one that may be used."""
+    # Here, because most models name no other file.
+    import ntpath
+    import re
+
     if not path.strip():
         return "it is empty"
     if "\0" in path:
@@ -39,7 +39,7 @@ def path_problem(path: str) -> str | None:
     if ".." in path:
         return "it has two dots in a row, which QNN takes for a way out of the folder"
     for part in parts:
-        if _DEVICES.fullmatch(part.split(".")[0].rstrip()):
+        if re.fullmatch(_DEVICES, part.split(".")[0].rstrip()):
             return f"{part!r} is the name of a device on Windows"
     return None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import io
 import os
 import stat
@@ -94,6 +95,8 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
 
 
 _CHUNK_BYTES = 1024 * 1024
+# `hashlib` loads OpenSSL, 3 ms of the start of a first session. Python has a SHA-256 that takes less for so few.
+_FEW_BYTES: Final = 256 * 1024
 
 # In the place of a hash. Not our error: initializers given as values may stand in for the file.
 MISSING = "missing"
@@ -217,12 +220,10 @@ class ModelSource(NamedTuple):
         type.
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
-            import hashlib
-
             data = bytes(path_or_bytes)
             scan = _scan(io.BytesIO(data), None)
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
-            return cls(None, data, _fingerprint(hashlib.sha256(data).hexdigest(), beside), beside, scan)
+            return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
             # ONNX Runtime's own words.
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
@@ -266,9 +267,7 @@ def open_again(
     then = {str(path): (size, date) for path, size, date in files}
     needed = [file if file.path in then else file._replace(sha256=MISSING) for file in source.known]
     if source.path is None:
-        import hashlib
-
-        own, beside = hashlib.sha256(source.data or b"").hexdigest(), tuple(needed)
+        own, beside = _hash(source.data or b""), tuple(needed)
     else:
         own, beside = needed[0].sha256, tuple(needed[1:])
     if _fingerprint(own, beside) == fingerprint:
@@ -329,9 +328,7 @@ def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
     """Without the names: the same files elsewhere are the same model."""
     if not beside:
         return model
-    import hashlib
-
-    return hashlib.sha256("\n".join((model, *(file.sha256 for file in beside))).encode()).hexdigest()
+    return _hash("\n".join((model, *(file.sha256 for file in beside))).encode())
 
 
 class _OfThisThread(threading.local):
@@ -356,15 +353,31 @@ def interruptible(check: Callable[[], None]) -> Iterator[None]:
 
 def hash_file(path: str | os.PathLike[str]) -> str:
     """SHA-256 in hex. Raises `OSError`, and what the check of `interruptible` raises."""
-    import hashlib
-
     check = _of_this_thread.check
 
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_CHUNK_BYTES))
     with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = _new_sha256(size)
+        buffer = memoryview(bytearray(min(size + 1, _CHUNK_BYTES)))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
             if check is not None:
                 check()
-    return digest.hexdigest()
+    return str(digest.hexdigest())
+
+
+def _hash(data: bytes) -> str:
+    digest = _new_sha256(len(data))
+    digest.update(data)
+    return str(digest.hexdigest())
+
+
+def _new_sha256(size: int) -> Any:
+    """A SHA-256 for about so many bytes."""
+    if size <= _FEW_BYTES and "hashlib" not in sys.modules:
+        for name in ("_sha2", "_sha256"):  # since Python 3.12, and before
+            with contextlib.suppress(ImportError):
+                return importlib.import_module(name).sha256()
+    import hashlib
+
+    return hashlib.sha256()
