@@ -24,6 +24,8 @@ PAD, END = 0, 1
 _PAIRS = "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng se ha as ou io le ve co me de hi"
 PAIRS = tuple(_PAIRS.split())
 VOCABULARY = len(SPECIAL) + 256 + len(PAIRS)
+# Rows and columns of the matrix of `Sizes.ballast`.
+BALLAST = 1000
 # Scale and zero point of the uint8 KV cache.
 KV_SCALE, KV_ZERO = 0.05, 128
 QNN = [{"QNN": {"backend_path": "libQnnHtp.so", "soc_model": "60"}}]
@@ -35,7 +37,7 @@ TEMPLATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """ballast: side of a square matrix that each token is multiplied by, so that it takes longer."""
+    """ballast: by how many square matrices each token is multiplied, so that it takes longer."""
 
     context: int = 96
     window: int = 32
@@ -123,11 +125,11 @@ class Decoder:
 
     def ballast(self, g: Graph, x: str) -> str:
         """Work that changes nothing."""
-        side = self.sizes.ballast
-        wide = g.op(
-            "MatMul", g.op("ReduceMean", x, axes=[-1], keepdims=1), g.const("wide", np.ones((1, side), np.float32))
-        )
-        made = g.op("MatMul", wide, g.const("square", np.full((side, side), 1e-9, np.float32)))
+        mean = g.op("ReduceMean", x, axes=[-1], keepdims=1)
+        made = g.op("MatMul", mean, g.const("wide", np.ones((1, BALLAST), np.float32)))
+        square = g.const("square", np.full((BALLAST, BALLAST), 1 / BALLAST, np.float32))
+        for _ in range(self.sizes.ballast):
+            made = g.op("MatMul", made, square)
         return g.op("Mul", g.op("ReduceMean", made, axes=[-1], keepdims=1), g.const("nothing", np.float32([1e-20])))
 
     def grouped(self, g: Graph, x: str, sequence: str, total: str, past: str, present: str) -> str:
