@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_host.in_flight import Request
 from qnnbridge_host.model_requests import deadline_of, model_and_tensors
 from qnnbridge_host.model_service import ModelService
+from qnnbridge_host.object_kinds import KINDS
+from qnnbridge_host.objects import HostObjects
 from qnnbridge_host.server import Answer
 from qnnbridge_host.sessions import Enter, Sessions
 from qnnbridge_protocol.errors import ProviderUnavailable, UnknownOperation
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine
     from qnnbridge_host.npu_reset import ResettableSession
     from qnnbridge_host.numbers_service import NumbersService
-    from qnnbridge_host.objects import HostObjects
     from qnnbridge_protocol.hello import Hello
 
 NPU_LANE: Final = "npu"
@@ -44,8 +44,7 @@ class HostHandlers:
     ) -> None:
         self._sessions = Sessions(load_engine)
         self._models = ModelService(self._sessions, hello, worker)
-        self._made_objects: HostObjects | None = None
-        self._making_objects = threading.Lock()
+        self._objects = HostObjects(self._sessions, KINDS)
         self._numbers: NumbersService | None = None
         self._started_at = time.monotonic()
         self._operations: dict[str, Callable[[Request, Enter], Answer]] = {
@@ -61,9 +60,9 @@ class HostHandlers:
             "session.assignment": self._assignment,
             "session.end_profiling": self._end_profiling,
             "session.set_ep_dynamic_options": self._set_ep_dynamic_options,
-            "object.create": lambda request, enter: self._objects.create(request, enter),
-            "object.call": lambda request, enter: self._objects.call(request, enter),
-            "object.release": lambda request, enter: self._objects.release(request, enter),
+            "object.create": self._objects.create,
+            "object.call": self._objects.call,
+            "object.release": self._objects.release,
             "worker.compile": self._worker_compile,
             "worker.create": self._worker_create,
             "worker.fix": self._worker_fix,
@@ -105,20 +104,8 @@ class HostHandlers:
         return found, NPU_LANE if found.on_npu else None
 
     def close(self) -> None:
-        if self._made_objects is not None:
-            self._made_objects.close_all()
+        self._objects.close_all()
         self._sessions.close_all()
-
-    @property
-    def _objects(self) -> HostObjects:
-        """Made when the first object is asked for: most applications have sessions only."""
-        with self._making_objects:
-            if self._made_objects is None:
-                from qnnbridge_host.object_kinds import KINDS
-                from qnnbridge_host.objects import HostObjects
-
-                self._made_objects = HostObjects(self._sessions, KINDS)
-            return self._made_objects
 
     # --- operations on the host ---
 
@@ -134,7 +121,7 @@ class HostHandlers:
             "rss_bytes": process.memory_info().rss,
             "threads": process.num_threads(),
             "sessions": len(self._sessions),
-            "objects": 0 if self._made_objects is None else len(self._made_objects),
+            "objects": len(self._objects),
             "npu_resets": self._sessions.npu_resets,
             "uptime_seconds": time.monotonic() - self._started_at,
         }, ()
