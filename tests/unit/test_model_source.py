@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from tests import needs
 
-from qnnbridge_host.model.source import ModelSource, open_again
+from qnnbridge_host.model.source import _CHUNK_BYTES, _FEW_BYTES, ModelSource, hash_file, open_again
 from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, ModelChanged, NoSuchFile
 
 onnx = pytest.importorskip("onnx")
@@ -168,3 +169,30 @@ def test_it_travels_to_another_process(model: Path) -> None:
 def test_importing_it_does_not_load_openssl() -> None:
     code = "import sys, qnnbridge_host.model.source; assert 'hashlib' not in sys.modules and '_hashlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# --- the hash: SHA-256, whichever implementation computes it ---
+
+SIZES = [0, 1, 63, 64, 4096, _FEW_BYTES, _FEW_BYTES + 1, 2 * _CHUNK_BYTES + 3]
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["with OpenSSL", "without OpenSSL"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_hash_of_a_file_is_that_of_hashlib(
+    size: int, loaded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytes(range(251)) * (size // 251 + 1)
+    file = tmp_path / "model.onnx"
+    file.write_bytes(data[:size])
+    expected = hashlib.sha256(data[:size]).hexdigest()
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "hashlib")
+    assert hash_file(file) == expected
+    assert ("hashlib" in sys.modules) == (loaded or size > _FEW_BYTES)
+
+
+def test_a_model_as_bytes_has_the_fingerprint_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "hashlib")
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"no model, but bytes")
+    assert ModelSource.open(file).fingerprint == ModelSource.open(file.read_bytes()).fingerprint
