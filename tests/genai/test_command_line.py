@@ -146,4 +146,4 @@ def test_bench_measures_with_the_bridge_and_without(kind: str, folders: Folders)
 def test_bench_refuses_two_subjects(folders: Folders, tmp_path: Path) -> None:
     done = run("bench", "--llm", folders("dynamic"), "--model", tmp_path / "m.onnx")
     assert done.returncode == 2
-    assert "--llm goes with neither" in done.stderr
+    assert "--llm does not go with --model" in done.stderr

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import random
 import re
 import socket
+import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,16 +23,18 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 from qnnbridge._node import NodeArg
+from qnnbridge.genai import GenerationStats
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.values import equal_bits
 from qnnbridge_tools.cli import app
+from qnnbridge_tools.serve import answering, openai_forms, tensors, transport
 from qnnbridge_tools.serve import app as app_module
 from qnnbridge_tools.serve import errors as serve_errors
-from qnnbridge_tools.serve import tensors, transport
 from qnnbridge_tools.serve.errors import Refused, refusal_of
 from qnnbridge_tools.serve.infer import GivenTensor, read_request
+from qnnbridge_tools.serve.language_models import GenerationFigures
 from qnnbridge_tools.serve.options import ModelFile, find_models, listen, read_address, read_token, shows_token
 from qnnbridge_tools.serve.server import check_exposure
 from qnnbridge_tools.serve.tensors import DATATYPES, TensorSpec, make_contract
@@ -388,3 +394,185 @@ def test_the_words_hold_cause_and_fix_and_never_the_evidence() -> None:
     assert refused.headers == {"qnnbridge-error": "host.Crashed", "retry-after": "1"}
     assert "KeyError" in refusal_of(KeyError("secret")).text
     assert "secret" not in refusal_of(KeyError("secret")).text
+
+
+# --- connections ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HT"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n", b"{"),
+    ],
+    ids=["a second head that is not finished", "the rest of a body that was refused"],
+)
+def test_a_connection_that_was_answered_once_is_not_kept_for_ever(
+    first: bytes, then: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import uvicorn
+
+    from qnnbridge_tools.serve import http_protocol
+
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.2)
+
+    async def answered_early(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def run() -> bytes:
+        config = uvicorn.Config(
+            answered_early, http=http_protocol.HttpProtocol, lifespan="off", log_config=None, ws="none"
+        )
+        server = uvicorn.Server(config)
+        with listen(read_address("127.0.0.1:0")) as listener:
+            serving = asyncio.ensure_future(server.serve([listener]))
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(first)
+            await reader.readuntil(b"ok")
+            writer.write(then)
+            rest = await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+            server.should_exit = True
+            await serving
+        return rest
+
+    assert asyncio.run(run()) == b""
+
+
+# --- answers of language models -------------------------------------------------------------------------------
+
+SAID = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+class Told:
+    """A `TextStream` of two pieces."""
+
+    prompt_tokens = 3
+    stats = GenerationStats()
+
+    def __init__(self) -> None:
+        self.finish_reason: str | None = None
+        self.tokens: list[int] = []
+
+    def __enter__(self) -> Told:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __next__(self) -> str:
+        if self.finish_reason is None and len(self.tokens) < 2:
+            self.tokens.append(1)
+            return "word "
+        self.finish_reason = self.finish_reason or "length"
+        raise StopIteration
+
+    def cancel(self) -> None:
+        self.finish_reason = "cancelled"
+
+
+def whole_answer_of(
+    monkeypatch: pytest.MonkeyPatch, generate: Any, queues: answering.ClientQueues | None = None
+) -> Any:
+    """The document of an answer by a model that is none."""
+    monkeypatch.setattr("qnnbridge.genai.generate", generate)
+    model = SimpleNamespace(
+        name="m",
+        model=SimpleNamespace(info=SimpleNamespace(fingerprint="0" * 64)),
+        tokenizer=SimpleNamespace(apply_chat_template=lambda messages: messages),
+    )
+
+    async def never() -> None:
+        await asyncio.sleep(1000)
+
+    async def run() -> Any:
+        asked = openai_forms.read_generation(SAID, "chat")
+        deadline = time.monotonic() + 1000
+        answer = answering.GeneratedAnswer(asked, model, GenerationFigures(), deadline)  # type: ignore[arg-type]
+        used = queues or answering.ClientQueues(1, 1)
+        if isinstance(used, LateQueues):
+            used.answer = answer
+        answer.start(transport.Workers("test", 1), used, "client")
+        return await answering.whole_answer(answer, never)
+
+    return asyncio.run(run())
+
+
+class LateQueues(answering.ClientQueues):
+    """The time is over just when the turn has come."""
+
+    answer: Any
+
+    @contextlib.contextmanager
+    def turn(self, client: str, cancellation: Any) -> Iterator[None]:
+        with super().turn(client, cancellation):
+            self.answer._too_late()
+            yield
+
+
+def told(_model: Any, _prompt: Any, *, on_begin: Any, **_: Any) -> Told:
+    stream = Told()
+    on_begin(stream)
+    return stream
+
+
+def test_an_answer_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = whole_answer_of(monkeypatch, told)
+    assert found["choices"][0]["message"]["content"] == "word word "
+    assert found["choices"][0]["finish_reason"] == "length"
+
+
+def test_an_answer_that_was_cut_off_is_never_told_as_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused) as caught:
+        whole_answer_of(monkeypatch, told, LateQueues(1, 1))
+    assert caught.value.status == 504
+
+
+@pytest.mark.parametrize(
+    ("details", "code"), [({"context_length": 96, "tokens": 400}, "context_length_exceeded"), ({}, None)]
+)
+def test_only_a_prompt_that_is_too_long_has_its_code(
+    details: dict[str, Any], code: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs shorten the conversation when they see the code, which cures no other prompt."""
+
+    def refuse(*_: Any, **__: Any) -> Told:
+        raise errors.PromptRefused("The prompt is refused.", details=details)
+
+    with pytest.raises(Refused) as caught:
+        whole_answer_of(monkeypatch, refuse)
+    assert (caught.value.status, caught.value.reason) == (400, code)
+
+
+def test_an_unexpected_error_in_a_stream_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[bytes] = []
+
+    class Broken:
+        form = openai_forms.AnswerForm(openai_forms.read_generation(SAID, "chat"), 0, "0" * 64)
+        cancel = staticmethod(lambda: None)
+        client_gone = staticmethod(lambda watch: None)
+
+        async def next(self) -> BaseException:
+            return ZeroDivisionError("the cause")
+
+        async def end(self) -> None:
+            pass
+
+    async def never() -> Any:
+        await asyncio.sleep(1000)
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    stream = answering.EventStream(Broken(), "piece", lambda: None)  # type: ignore[arg-type]
+    asyncio.run(stream({"type": "http"}, never, send))  # type: ignore[arg-type]
+    assert b"its log has the details" in sent[-1]
+    assert "the cause" in caplog.text
+
+
+@pytest.mark.parametrize("value", [10**400, 0, -1, True, "1", 1e39])
+def test_a_penalty_that_no_float_holds_is_refused(value: Any) -> None:
+    with pytest.raises(Refused, match="repetition_penalty has to be a number") as caught:
+        openai_forms.read_generation({**SAID, "repetition_penalty": value}, "chat")
+    assert caught.value.status == 400

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from tests.attack import models
 
 from qnnbridge_host.graph import bounds, graphs, runnable
@@ -65,6 +67,39 @@ def test_a_loop_with_a_condition_may_have_any_number_of_repetitions() -> None:
     body = model.graph.node[0].attribute[0].g
     body.node[0].op_type = "Not"
     runnable.check_runnable(model)
+
+
+@pytest.mark.parametrize("way", ["no number of repetitions", "a Constant node", "a constant condition"])
+def test_a_loop_without_an_end_is_refused_however_it_is_written(way: str) -> None:
+    model = models.endless_loop()
+    graph = model.graph
+    body = graph.node[0].attribute[0].g
+    if way == "no number of repetitions":
+        graph.node[0].input[0] = ""
+    elif way == "a Constant node":
+        graph.node.insert(0, helper.make_node("Constant", [], ["n"], value=graph.initializer[0]))
+        del graph.initializer[0]
+    else:
+        body.node.remove(body.node[0])
+        body.initializer.append(numpy_helper.from_array(np.array(True), "on"))
+    with pytest.raises(InvalidGraph, match=r"repeats its body (without an end|4,611)"):
+        runnable.check_runnable(model)
+
+
+def test_a_damaged_number_of_repetitions_is_left_to_onnx_runtime() -> None:
+    model = models.endless_loop()
+    model.graph.initializer[0].raw_data = b""
+    runnable.check_runnable(model)
+    model.graph.initializer[0].CopyFrom(helper.make_tensor("n", TensorProto.STRING, [], [b"many"]))
+    runnable.check_runnable(model)
+
+
+def test_weights_of_two_bits_have_their_data() -> None:
+    # Older releases of onnx have none of two bits.
+    kind, in_a_byte = (TensorProto.INT2, 4) if hasattr(TensorProto, "INT2") else (TensorProto.INT4, 2)
+    model, count = models.endless_loop(), 4 * bounds.SMALL_MESSAGE
+    model.graph.initializer.append(helper.make_tensor("w", kind, [count], bytes(count // in_a_byte), raw=True))
+    bounds.check_tensors(model)
 
 
 def test_a_tensor_without_its_data_is_refused() -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -174,6 +174,19 @@ def read_timeout(seconds: float | None) -> float | None:
             fix="Give a number of seconds above 0, or leave --timeout away for as long as it takes.",
         )
     return seconds
+
+
+def refuse_together(what: str, given: Mapping[str, bool]) -> None:
+    """Raises `OptionError` for the first option that was given although `what` has no use for it."""
+    option = next((name for name, is_given in given.items() if is_given), None)
+    if option is not None:
+        raise OptionError(f"{what} does not go with {option}.", fix=f"Leave {option} away.")
+
+
+def check_number(option: str, number: float | None) -> None:
+    """Raises `OptionError` for nan and infinity, which pass the range of an option."""
+    if number is not None and not math.isfinite(number):
+        raise OptionError(f"{option} {number:g} is no number to compute with.")
 
 
 def check_seconds(option: str, seconds: float | None) -> None:

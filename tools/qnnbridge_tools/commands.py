@@ -305,8 +305,17 @@ def bench(
         if llm is not None:
             from qnnbridge_tools.generation import measuring
 
-            if model is not None or html is not None:
-                raise OptionError("--llm goes with neither --model nor --html.")
+            given = {
+                "--model": model is not None,
+                "--html": html is not None,
+                "--provider": provider is not Provider.QNN,
+                "--shape": bool(shapes),
+                "--dim": bool(dims),
+                "--constant": bool(constants),
+                "--input": bool(inputs),
+                "--no-pin": not pin,
+            }
+            arguments.refuse_together("--llm", given)
             effort = measuring.QUICK if quick else measuring.THOROUGH
             paces = measuring.perform(llm, effort, fallback.value, host_python, say)
             if as_json:

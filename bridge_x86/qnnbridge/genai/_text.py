@@ -203,9 +203,13 @@ def generate(
     generator = Generator(model, params)
     generator.timeout = timeout
     stream = TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout)
-    if on_begin is not None:
-        on_begin(stream)
-    stream.begin(tokens)
+    try:
+        if on_begin is not None:
+            on_begin(stream)
+        stream.begin(tokens)
+    except BaseException:
+        generator.close()  # else its KV cache stays as long as the traceback of the error
+        raise
     return stream
 
 

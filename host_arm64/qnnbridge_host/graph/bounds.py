@@ -47,8 +47,8 @@ def check_tensors(model: Any) -> None:
         except (KeyError, TypeError, ValueError):
             continue
         promised = math.prod(tensor.dims) * itemsize
-        # The whole message, so that no bytes are copied. Elements of four bits take less than their type.
-        if promised > SMALL_MESSAGE and tensor.ByteSize() * 2 < promised:
+        # The whole message, so that no bytes are copied. Elements of two bits take a fourth of their type.
+        if promised > SMALL_MESSAGE and tensor.ByteSize() * 4 < promised:
             raise InvalidGraph(
                 f"The tensor {tensor.name} of the model has fewer bytes than its shape says.",
                 cause=f"Its shape {list(tensor.dims)} takes {promised:,} bytes; {tensor.ByteSize():,} are there.",

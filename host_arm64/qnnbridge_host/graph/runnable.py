@@ -6,8 +6,10 @@ the system ends something. Takes time in proportion to the file.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, Final
 
 from qnnbridge_host.graph import graphs
@@ -36,36 +38,50 @@ def check_runnable(model: Any) -> None:
                     cause=f"{name} ({node.op_type}) has the shape {list(shape)}.",
                     fix="Give smaller sizes (--dim), or export the model without this tensor.",
                 )
-        if node.op_type == "Loop" and node.domain in graphs.ONNX_DOMAINS:
-            _check_loop(node, model.graph)
+    loops = [node for node in model.graph.node if node.op_type == "Loop" and node.domain in graphs.ONNX_DOMAINS]
+    known = _scalars(model.graph) if loops else {}
+    for node in loops:
+        _check_loop(node, known)
 
 
-def _check_loop(node: Any, graph: Any) -> None:
-    trips = _constant(node.input[0], graph) if node.input else None
+def _check_loop(node: Any, known: Mapping[str, float]) -> None:
+    """known: constants of the graph around it."""
+    first, begins = (*node.input, "", "")[:2]
+    trips = known.get(first) if first else math.inf
     body = next((one.g for one in node.attribute if one.name == "body"), None)
     if trips is None or trips <= MAX_TRIPS or body is None or len(body.input) < 2 or not body.output:
         return
-    if len(node.input) > 1 and node.input[1] and not _constant(node.input[1], graph):
+    if begins and not known.get(begins):
         return  # it may never begin
-    condition = body.input[1].name
-    always = {condition} | {
-        one.output[0] for one in body.node if one.op_type == "Identity" and list(one.input) == [condition]
-    }
-    if body.output[0].name in always:
+    inner = _scalars(body)
+    always = {body.input[1].name}
+    for one in body.node:
+        if one.op_type == "Identity" and one.input and (one.input[0] in always or inner.get(one.input[0])):
+            always.add(one.output[0])
+    goes_on = body.output[0].name
+    if goes_on in always or inner.get(goes_on):
+        times = "without an end" if trips == math.inf else f"{trips:,.0f} times"
         raise InvalidGraph(
-            f"A Loop of the model repeats its body {trips:,.0f} times.",
+            f"A Loop of the model repeats its body {times}.",
             cause=f"{node.name or node.output[0]} has no condition that ends it earlier.",
             fix="Export the model with the number of repetitions that it needs.",
         )
 
 
-def _constant(name: str, graph: Any) -> float | None:
+def _scalars(graph: Any) -> dict[str, float]:
+    """Initializers and Constant nodes of one element. What is damaged is left out: ONNX Runtime refuses it."""
     from onnx import numpy_helper
 
-    for tensor in graph.initializer:
-        if tensor.name == name and math.prod(tensor.dims) == 1 and not tensor.external_data:
-            return float(numpy_helper.to_array(tensor).item())
-    return None
+    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output:
+            tensors += [(node.output[0], one.t) for one in node.attribute if one.name == "value"]
+    found = {}
+    for name, tensor in tensors:
+        if math.prod(tensor.dims) == 1 and not tensor.external_data:
+            with contextlib.suppress(ValueError, TypeError):
+                found[name] = float(numpy_helper.to_array(tensor).item())
+    return found
 
 
 def _element_bytes(element: int) -> int:

@@ -99,11 +99,12 @@ def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -
     Raises:
         GenerationFolderInvalid: there is no such folder or config, or a file is missing or cut off.
     """
-    config = _changed(_read_config(path), steps)
-    model = config.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("decoder", {}), dict):
-        raise _invalid(path, f"{CONFIG} has no section 'model'.", "Export the model again.")
+    config = _read_config(path)
     try:
+        config = _changed(config, steps)
+        model = config.get("model")
+        if not isinstance(model, dict) or not isinstance(model.get("decoder", {}), dict):
+            raise _invalid(path, f"{CONFIG} has no section 'model'.", "Export the model again.")
         stages = tuple(_stages(path, model))
         window = _window(model.get("decoder", {}), stages)
         folder = GenaiFolder(
@@ -119,7 +120,7 @@ def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -
             search=dict(config.get("search") or {}),
             fingerprint="",
         )
-    except (TypeError, ValueError, AttributeError, LookupError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         raise _invalid(path, f"{CONFIG} is not understood: {error}.", "Export the model again.") from None
     if not stages:
         raise _invalid(path, f"{CONFIG} names no model file.", "Export the model again.")
@@ -184,7 +185,7 @@ def _read_config(path: str) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise _invalid(path, f"{CONFIG} cannot be read: {error}.", "Check its rights and its encoding.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _invalid(path, f"{CONFIG} is no JSON: {error}.", "Copy or download it again.") from None
     if not isinstance(config, dict):
         raise _invalid(path, f"{CONFIG} is no JSON object.", "Copy or download it again.")
@@ -197,7 +198,7 @@ def _changed(config: dict[str, Any], steps: ConfigSteps) -> dict[str, Any]:
         if name == "overlay":
             try:
                 config = _merged(config, json.loads(arguments[0]))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise GenerationFolderInvalid(
                     "The overlay of the config is no JSON.", cause=f"{error}.", fix="Give a JSON object."
                 ) from None
@@ -300,11 +301,11 @@ def _stamp(folder: GenaiFolder, stage: GenaiStage, path: str) -> tuple[str, int,
         status = os.stat(path)
         if not status.st_size:
             raise OSError(0, "it is empty")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name with a character 0
         raise _invalid(
             folder.path,
-            f"The file {os.path.basename(path)} of the stage {stage.name!r} cannot be read: "
-            f"{error.strerror or error}.",
+            f"The file {os.path.basename(path)!r} of the stage {stage.name!r} cannot be read: "
+            f"{getattr(error, 'strerror', None) or error}.",
             "Copy or download the folder again, all of its files.",
             stage=stage.name,
         ) from None

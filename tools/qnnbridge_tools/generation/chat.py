@@ -66,6 +66,11 @@ class SpokenAnswer:
         if self._stream is not None:
             self._stream.cancel()
 
+    @property
+    def ended(self) -> bool:
+        """Whether no further piece comes."""
+        return not self._thread.is_alive() and self.pieces.empty()
+
     def join(self) -> None:
         while self._thread.is_alive():
             self._thread.join(LOOK_S)
@@ -186,7 +191,8 @@ class Chat:
                 if not stopped:
                     self._write(shown(piece))
             except queue.Empty:
-                continue
+                if answer.ended:  # Ctrl+C has swallowed the end
+                    return stopped
             except KeyboardInterrupt:
                 stopped = True
                 answer.stop()

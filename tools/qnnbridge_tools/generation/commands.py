@@ -37,6 +37,7 @@ def chat(
     with reporting.work():
         import qnnbridge
         from qnnbridge import genai
+        from qnnbridge_tools import arguments
         from qnnbridge_tools.generation import chat as talking
 
         def write(text: str) -> None:
@@ -44,8 +45,12 @@ def chat(
             sys.stdout.flush()
 
         def read() -> str:
-            return input("> " if sys.stdin is not None and sys.stdin.isatty() else "")
+            if sys.stdin is None:
+                raise EOFError
+            return input("> " if sys.stdin.isatty() else "")
 
+        arguments.check_number("--temperature", temperature)
+        arguments.check_number("--top-p", top_p)
         search = {"temperature": temperature, "top_p": top_p, "seed": seed}
         options = talking.ChatOptions(system, max_tokens, {k: v for k, v in search.items() if v is not None})
         with qnnbridge.connect(python=host_python) if shared else qnnbridge.Host(host_python) as host:

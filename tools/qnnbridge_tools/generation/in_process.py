@@ -7,6 +7,7 @@ process' own.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -16,6 +17,9 @@ def main() -> None:
     """Until stdin ends."""
     genai: Any = None
     model: Any = None
+    # What native libraries print must not get between the answers.
+    answers = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
+    os.dup2(2, 1)
     for line in sys.stdin:
         asked = json.loads(line)
         try:
@@ -24,7 +28,7 @@ def main() -> None:
             told = answer(genai, model, asked)
         except Exception as error:  # noqa: BLE001 - the other side shows it
             told = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
-        print(json.dumps(told), flush=True)
+        print(json.dumps(told), file=answers, flush=True)
 
 
 def load_library() -> Any:

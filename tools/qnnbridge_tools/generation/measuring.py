@@ -6,6 +6,7 @@ computes the same prompt with the same greedy search. Both take turns, so load o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import statistics
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 BRIDGE, DIRECT = "bridge", "without"
 WORDS: Final = {BRIDGE: "qnnbridge.genai, the model in the host", DIRECT: "onnxruntime_genai in one process"}
 
+# What a process may take to end.
+END_TIMEOUT_S: Final = 30.0
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchLength:
@@ -40,10 +44,16 @@ THOROUGH: Final = BenchLength(64, 128, 5)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paces:
-    """One way. first_s, per_s: of each round, in order. same: whether its tokens are those of the bridge."""
+    """One way, round by round.
 
-    first_s: tuple[float, ...]
-    per_s: tuple[float, ...]
+    Args:
+        first_s: Seconds to the first token; ``None`` for an answer without any.
+        per_s: Tokens per second after it; ``None`` for an answer of less than two.
+        same: Whether its tokens are those of the bridge.
+    """
+
+    first_s: tuple[float | None, ...]
+    per_s: tuple[float | None, ...]
     same: bool = True
 
 
@@ -87,7 +97,8 @@ def perform(
         found = {BRIDGE: _paces(ways[BRIDGE], ways[BRIDGE])}
         if direct.problem is None:
             found[DIRECT] = _paces(ways[DIRECT], ways[BRIDGE])
-        sized = dataclasses.replace(effort, prompt=len(prompt), tokens=tokens)
+        # The model may have ended its answer earlier.
+        sized = dataclasses.replace(effort, prompt=len(prompt), tokens=len(ways[BRIDGE][0][1]))
         return MeasuredPaces(model.info, sized, found, load_s, direct.problem)
 
 
@@ -150,7 +161,7 @@ class _Direct:
         try:
             told = json.loads(line)
         except ValueError:
-            self.problem = f"onnxruntime_genai ended the process, exit code {self._process.wait(60)}"
+            self.problem = self._end_text()
             return Pace(), []
         if "error" in told:
             self.problem = str(told["error"])
@@ -161,28 +172,45 @@ class _Direct:
     def close(self) -> None:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
-            stream.close()
+            with contextlib.suppress(OSError):  # a question that a process which has died did not read
+                stream.close()
         try:
-            self._process.wait(30)
+            self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _end_text(self) -> str:
+        try:
+            return f"onnxruntime_genai ended the process, exit code {self._process.wait(END_TIMEOUT_S)}"
+        except subprocess.TimeoutExpired:
+            return "the process with onnxruntime_genai gave no answer that can be read"
 
 
 def _paces(rounds: Sequence[tuple[Pace, list[int]]], truth: Sequence[tuple[Pace, list[int]]]) -> Paces:
     counted = [pace for pace, _ in rounds[1:]]
     return Paces(
-        tuple(pace.to_first_token_s or 0.0 for pace in counted),
-        tuple(pace.tokens_per_second or 0.0 for pace in counted),
+        tuple(pace.to_first_token_s for pace in counted),
+        tuple(pace.tokens_per_second for pace in counted),
         all(tokens == truth[0][1] for _, tokens in rounds),
     )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _text(values: Sequence[float | None], in_words: Callable[[float], str]) -> str:
+    median = _median(values)
+    return "unknown" if median is None else in_words(median)
 
 
 def print_measured(measured: MeasuredPaces) -> None:
     effort = measured.effort
     print(f"{measured.info.label}: a prompt of {effort.prompt} tokens, {effort.tokens} tokens of answer, medians")
     rows = [
-        (way, output.seconds(statistics.median(found.first_s)), f"{statistics.median(found.per_s):.4g}", WORDS[way])
+        (way, _text(found.first_s, output.seconds), _text(found.per_s, lambda rate: f"{rate:.4g}"), WORDS[way])
         for way, found in measured.ways.items()
     ]
     output.print_table(("", "first token", "tokens/s", ""), rows)
@@ -210,8 +238,8 @@ def document(measured: MeasuredPaces) -> dict[str, Any]:
         "load_s": measured.load_s,
         "ways": {
             way: {
-                "first_token_s": {"median": statistics.median(found.first_s), "all": found.first_s},
-                "tokens_per_second": {"median": statistics.median(found.per_s), "all": found.per_s},
+                "first_token_s": {"median": _median(found.first_s), "all": found.first_s},
+                "tokens_per_second": {"median": _median(found.per_s), "all": found.per_s},
                 "same_tokens": found.same,
             }
             for way, found in measured.ways.items()

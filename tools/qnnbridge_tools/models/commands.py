@@ -175,14 +175,18 @@ def inspect(
 ) -> None:
     """Show what a model is made of, and whether a compiled one can run here, without loading it."""
     with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+
         if model.is_dir():
             from qnnbridge_tools.generation import folder_report
 
+            arguments.refuse_together("A folder for text generation", {"--soc-model": soc_model is not None})
             facts = folder_report.gather(model, host_python=host_python, load=load)
             _tell(facts, folder_report.document, folder_report.print_facts, as_json=as_json)
             return
         from qnnbridge_tools.models import inspection
 
+        arguments.refuse_together("A model file", {"--load": load and model.exists()})
         found = inspection.gather(model, soc_model=soc_model, host_python=host_python)
         _tell(found, inspection.document, inspection.print_facts, as_json=as_json)
 

@@ -25,7 +25,7 @@ from qnnbridge_tools.serve import openai_forms as forms
 from qnnbridge_tools.serve.errors import Refused, in_words, refusal_of
 from qnnbridge_tools.serve.infer import not_started
 from qnnbridge_tools.serve.openai_forms import AnswerForm, Counts, GenerationRequest
-from qnnbridge_tools.serve.responses import ABORT
+from qnnbridge_tools.serve.responses import ABORT, log_unexpected
 from qnnbridge_tools.serve.transport import ClientGone, Workers
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ class GeneratedAnswer:
                         self._pass_on(stream, pace)
                     finally:
                         restarts = stream.stats.restarts
-                outcome = stream.finish_reason or "cancelled"
+                if stream.finish_reason == "cancelled":  # what came so far is no whole answer
+                    raise Cancelled("The answer was cancelled.")
+                outcome = stream.finish_reason or "error"
             self._tell(Ended(outcome, Counts(prompt, pace.tokens)))
         except Cancelled as error:
             outcome = "cancelled"
@@ -190,9 +192,9 @@ class GeneratedAnswer:
                 **asked.search,
             )
         except PromptRefused as error:
-            too_long = "empty" not in error.message
             field = "messages" if asked.kind == "chat" else "prompt"
-            code = "context_length_exceeded" if too_long else None
+            # Clients shorten the conversation and ask again when they see it.
+            code = "context_length_exceeded" if "context_length" in error.details else None
             raise Refused(400, in_words(error), field=field, reason=code) from error
         except GenerationError as error:
             if guidance is None:
@@ -312,6 +314,7 @@ class EventStream(Response):
             ends = form.closing(_finish(item), item.counts)
             await self._send(send, b"".join(map(forms.event, ends)) + forms.DONE, last=True)
         else:
+            log_unexpected("an answer", item)
             await self._send(send, forms.event(forms.error_document(refusal_of(item))), last=True)
 
     async def _send(self, send: Send, data: bytes, *, last: bool = False, timeout_s: float | None = None) -> None:

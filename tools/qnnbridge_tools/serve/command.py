@@ -77,10 +77,14 @@ def serve(
         server.check_exposure(place, token_file)
         from qnnbridge_tools.serve.app import ServiceLimits
 
+        files = options.find_models(models or (), folders or (), optional=bool(language_models))
+        if not files:
+            of_files = {"--provider": provider is not Provider.QNN, "--provider-option": bool(provider_options)}
+            arguments.refuse_together("--llm without --model", of_files)
         given = server.ServeOptions(
             address=place,
             token=options.read_token(token_file) if token_file is not None else None,
-            files=options.find_models(models or (), folders or (), optional=bool(language_models)),
+            files=files,
             language_models=languages.read_names(language_models or ()),
             sessions=repository.ServeSessionOptions(
                 providers=(f"{provider.name}ExecutionProvider",),

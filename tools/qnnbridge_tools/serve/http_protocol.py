@@ -17,8 +17,8 @@ from qnnbridge_tools.serve.responses import ABORT
 
 _log = logging.getLogger("qnnbridge.serve")
 
-# From the begin of a connection, or the end of an answer, to the end of the next request's head. uvicorn waits for
-# the first one for ever.
+# From the begin of a connection, or the first byte after an answer, to the end of the next request's head. uvicorn
+# waits for both for ever.
 HEAD_TIMEOUT_S: Final = 30.0
 
 _NO_HTTP: Final = "This is no valid HTTP request."
@@ -40,9 +40,11 @@ class HttpProtocol(H11Protocol):
             super().data_received(data)
         except (h11.LocalProtocolError, RuntimeError) as error:
             self._give_up(f"{type(error).__name__}: {error}")
-        if self.cycle is not None:
+        self._let_abort()
+        if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
-            self._let_abort()
+        elif self._waiting.cancelled():  # the next head has begun, or what is left of a body that was refused
+            self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self._too_slow)
 
     def on_response_complete(self) -> None:
         try:

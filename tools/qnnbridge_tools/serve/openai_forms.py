@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -21,6 +20,8 @@ MOST_STOPS: Final = 16
 # What OpenAI gives to /v1/completions without max_tokens.
 TEXT_TOKENS: Final = 16
 _SEEDS: Final = 2**31
+# The least and the most of each. Logits are divided by the penalty, in float32.
+_NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
 # For the library of guidance: no white space between tokens of JSON, of which small models make any amount.
 _COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False}}
 # Fields that change the text: the values that leave it as it is.
@@ -192,7 +193,7 @@ def _stop(told: Any) -> tuple[str, ...]:
 
 def _search(document: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for field, least, most in (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0)):
+    for field, least, most in _NUMBERS:
         value = document.get(field)
         if value is not None:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
@@ -205,11 +206,6 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
         if type(top_k) is not int or not 1 <= top_k < _SEEDS:
             raise wrong("top_k has to be a positive integer.", "top_k")
         found["top_k"] = top_k
-    penalty = document.get("repetition_penalty")
-    if penalty is not None:
-        if isinstance(penalty, bool) or not isinstance(penalty, (int, float)) or not 0 < penalty < math.inf:
-            raise wrong("repetition_penalty has to be a positive number.", "repetition_penalty")
-        found["repetition_penalty"] = float(penalty)
     seed = document.get("seed")
     if seed is not None:
         if type(seed) is not int:

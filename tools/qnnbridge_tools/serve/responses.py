@@ -79,11 +79,16 @@ def answered(endpoint: Endpoint) -> Endpoint:
         except asyncio.CancelledError:  # by the server, which has waited for it long enough
             return error_answer(Refused(503, "The server is ending; this request was not finished."), path)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
-            if not isinstance(error, (Refused, BridgeError)):
-                _log.exception("%s %s", request.method, path)
+            log_unexpected(f"{request.method} {path}", error)
             return error_answer(refusal_of(error), path)
 
     return answer
+
+
+def log_unexpected(doing: str, error: BaseException) -> None:
+    """The traceback of an error that is none of ours; its answer refers to the log."""
+    if not isinstance(error, (Refused, BridgeError)):
+        _log.error("%s", doing, exc_info=error)
 
 
 # A load balancer asks these without a token. They tell nothing but yes or no, and why not.

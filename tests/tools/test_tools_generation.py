@@ -1,0 +1,107 @@
+"""Parts of `qnnbridge chat` and `bench --llm` that need no model, and options that they have no use for."""
+
+from __future__ import annotations
+
+import stat
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests import needs
+from typer.testing import CliRunner
+
+from qnnbridge_tools.cli import app
+from qnnbridge_tools.generation import chat, measuring
+from qnnbridge_tools.generation.pace import Pace
+
+WAIT_TIMEOUT_S = 20.0
+
+
+def test_an_answer_whose_end_was_lost_ends() -> None:
+    """Ctrl+C that comes just when the end is taken out of the queue."""
+
+    def fails(_on_begin: Any) -> Any:
+        raise ValueError("no answer")
+
+    answer = chat.SpokenAnswer(fails)
+    assert answer.pieces.get(timeout=WAIT_TIMEOUT_S) is None
+    talk = chat.Chat(None, None, chat.ChatOptions(None, None, {}), print)  # type: ignore[arg-type]
+    waiting = threading.Thread(target=talk._print_pieces, args=(answer,), daemon=True)
+    waiting.start()
+    waiting.join(WAIT_TIMEOUT_S)
+    assert not waiting.is_alive()
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a program stand for the host's interpreter."""
+
+    def stand_in(script: str) -> None:
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        found = type("Found", (), {"path": str(program)})()
+        monkeypatch.setattr("qnnbridge._launch.interpreter.find_host", lambda _python: found)
+
+    return stand_in
+
+
+@needs.posix
+def test_a_process_without_the_bridge_that_dies_is_a_note(interpreter: Any, tmp_path: Path) -> None:
+    interpreter("exit 3")
+    direct = measuring._Direct(None, tmp_path, [1], 2)
+    direct._process.wait(WAIT_TIMEOUT_S)  # so that the question cannot be written
+    assert direct.answer()[1] == []
+    direct.close()
+    assert direct.problem == "onnxruntime_genai ended the process, exit code 3"
+
+
+@needs.posix
+def test_a_process_without_the_bridge_that_answers_nonsense_is_a_note(
+    interpreter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "END_TIMEOUT_S", 0.2)
+    interpreter("echo nonsense; exec sleep 1000")
+    begun = time.monotonic()
+    direct = measuring._Direct(None, tmp_path, [1], 2)
+    assert direct.answer()[1] == []
+    direct.close()
+    assert direct.problem is not None
+    assert "no answer that can be read" in direct.problem
+    assert time.monotonic() - begun < WAIT_TIMEOUT_S
+
+
+def test_an_answer_of_one_token_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model may end its answer at once; 0 tokens/s would be a wrong number."""
+    rounds = [(Pace(0.0, 0.5, 0.5, 1), [2])] * 3
+    ways = {measuring.BRIDGE: measuring._paces(rounds, rounds)}
+    info: Any = SimpleNamespace(label="m", layout="dynamic", genai="0.18.0")
+    measured = measuring.MeasuredPaces(info, measuring.BenchLength(16, 1, 2), ways, 1.0, "none")
+    measuring.print_measured(measured)
+    assert "unknown" in capsys.readouterr().out
+    assert measuring.document(measured)["ways"]["bridge"]["tokens_per_second"]["median"] is None
+    assert measuring.document(measured)["ways"]["bridge"]["first_token_s"]["median"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["bench", "--llm", "FOLDER", "--shape", "x=1,2"], "--llm does not go with --shape"),
+        (["bench", "--llm", "FOLDER", "--provider", "cpu"], "--llm does not go with --provider"),
+        (["bench", "--llm", "FOLDER", "--no-pin"], "--llm does not go with --no-pin"),
+        (["inspect", "FOLDER", "--soc-model", "60"], "does not go with --soc-model"),
+        (["inspect", "FILE", "--load"], "does not go with --load"),
+        (["serve", "--llm", "a=FOLDER", "--provider-option", "soc_model=60"], "not go with --provider-option"),
+        (["chat", "FOLDER", "--temperature", "nan"], "--temperature nan is no number"),
+        (["chat", "FOLDER", "--top-p", "nan"], "--top-p nan is no number"),
+    ],
+)
+def test_an_option_without_a_use_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"")
+    places = {"FOLDER": str(tmp_path), "FILE": str(tmp_path / "m.onnx"), "a=FOLDER": f"a={tmp_path}"}
+    result = CliRunner().invoke(app, [places.get(one, one) for one in arguments])
+    assert result.exit_code == 2
+    assert words in result.stderr
