@@ -426,6 +426,7 @@ def test_a_connection_that_was_answered_once_is_not_kept_for_ever(
         )
         server = uvicorn.Server(config)
         with listen(read_address("127.0.0.1:0")) as listener:
+            listener.listen()
             serving = asyncio.ensure_future(server.serve([listener]))
             reader, writer = await asyncio.open_connection(*listener.getsockname())
             writer.write(first)
@@ -524,9 +525,8 @@ def test_an_answer_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_that_was_cut_off_is_never_told_as_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(errors.DeadlineExceeded):
         whole_answer_of(monkeypatch, told, LateQueues(1, 1))
-    assert caught.value.status == 504
 
 
 @pytest.mark.parametrize(
