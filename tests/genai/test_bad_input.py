@@ -110,6 +110,11 @@ def test_arguments_that_make_no_sense(folders: Folders, host: qnnbridge.Host) ->
     params = genai.GeneratorParams(model)
     with pytest.raises(OptionError, match="no number"):
         params.set_search_options(max_length="many")
+    for number in (float("nan"), float("inf"), 10**400):
+        with pytest.raises(OptionError, match="temperature="):
+            genai.generate(model, "x", temperature=number)
+    with pytest.raises(GenerationError, match="range"):
+        genai.generate(model, "x", seed=2**70)
     params.set_search_options(max_length=5000)
     with pytest.raises(PromptRefused, match="5000 is beyond"):
         genai.Generator(model, params).append_tokens(prompt(5))

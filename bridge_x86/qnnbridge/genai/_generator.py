@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge.genai._batch import RemoteBatch
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from qnnbridge.genai._tensors import NamedTensors
 
+# Of the integers that travel as such. A larger one is told as too large by genai.
+_LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
 
@@ -29,13 +32,15 @@ class GeneratorParams:
     def set_search_options(self, **options: Any) -> None:
         """Set options of the search: max_length, do_sample, temperature, top_k, top_p, random_seed and others."""
         for name, value in options.items():
-            if value is not None and not isinstance(value, (bool, int, float)):
-                try:
-                    value = float(value)  # a number of numpy
-                except (TypeError, ValueError):
-                    raise OptionError(f"The search option {name}={value!r} is no number.") from None
-            if value is not None:
-                self._search[name] = value
+            if value is None:
+                continue
+            try:
+                number = float(value)  # also a number of numpy
+            except (TypeError, ValueError, OverflowError):
+                raise OptionError(f"The search option {name}={value!r} is no number.") from None
+            if not math.isfinite(number):  # genai would compute with it: tokens without a meaning
+                raise OptionError(f"The search option {name}={number:g} is no finite number.")
+            self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
 
     def get_search_options(self) -> dict[str, Any]:
         """The options, with those of the config."""
