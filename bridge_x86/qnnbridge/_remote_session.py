@@ -283,6 +283,8 @@ class RemoteSession(ReplayingSession):
             self.describe(deadline)
             recipe = self.recipe
         spec = self._profile.to_make(recipe.spec)
+        if again and self.fix is not None and not recipe.on_cpu:
+            spec = dataclasses.replace(spec, fix=self.fix)  # never again with the numbers that it cured
         cached = not again or self._from_cache
         # Only a session of the same cache can have them set aside.
         folder = recipe.cache_settings().folder if cached and host.invalid_entries else None
@@ -330,7 +332,8 @@ class RemoteSession(ReplayingSession):
         show_notices(created.notices)
         self.info, self.session_id, self._generation = created.info, created.number, process.generation
         self.is_shared = created.shared
-        self.numbers, self.fixed, self.fix = created.numbers, created.fixed, created.fix
+        self.numbers, self.fixed = created.numbers, created.fixed
+        self.fix = created.fix or (self.fix if again else None)
         self._note_part_of_qnn(self.info.placement)
         self.live, self.fast_call = process, None
         if self._moved_because is not None:

@@ -108,6 +108,7 @@ class ClientObjects:
 
     def _keep(self, number: int, made: HostObject, memory: int, cancellation: Cancellation) -> None:
         """memory: which it will take. Raises `Busy`, `Cancelled`."""
+        self._forget_memory_before(made.generation)
         try:
             self._client.account.hold_kv(memory)
         except Busy:
@@ -120,6 +121,13 @@ class ClientObjects:
         if gone:
             self._drop(made, memory)
             raise Cancelled("The creation of the object was cancelled.")
+
+    def _forget_memory_before(self, generation: int) -> None:
+        """Older hosts are gone, with what they held: a client makes the same again before it releases the old."""
+        with self._lock:
+            lost = {n: (one, size) for n, (one, size) in self._held.items() if size and one.generation < generation}
+            self._held.update((number, (one, 0)) for number, (one, _) in lost.items())
+        self._client.account.drop_kv(sum(size for _, size in lost.values()))
 
     def _find(self, number: Any) -> HostObject:
         with self._lock:

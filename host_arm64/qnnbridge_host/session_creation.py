@@ -95,6 +95,7 @@ class SessionMaker:
 
     def make(self, creation: Creation, given: ApplicationModel) -> MadeSession:
         """The session, of the model or of the rewritten copy of it."""
+        from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
 
         fix = creation.spec.fix
@@ -105,7 +106,7 @@ class SessionMaker:
         except PlacementRefused as refusal:
             if fix is not None and fix.when == "refused" and _may_rewrite(creation):
                 try:
-                    return self._from_copy(creation, given, FixSpec())._replace(fix=FixSpec())
+                    made = self._from_copy(creation, given, FixSpec())
                 except (Cancelled, DeadlineExceeded):
                     raise
                 except BridgeError as error:
@@ -114,6 +115,8 @@ class SessionMaker:
                         f"Rewritten (fix=True), it fails as well: {error.message}",
                     )
                     raise refusal from None
+                told = f"QNN refuses {given.source.label} as it is; it was rewritten ({'; '.join(made.changes)})."
+                return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", told)])
             from qnnbridge_host.rewrite.suggestion import suggest_fix
 
             suggest_fix(refusal, given.source, creation.spec, self._order(creation))
@@ -134,7 +137,7 @@ class SessionMaker:
                 if not any(change.startswith(found.rewrites) for change in made.changes):
                     self._sessions.close(made.session)
                     raise ModelError("No rewrite of them computes the same on the CPU.")
-            except (Cancelled, DeadlineExceeded, PlacementRefused):
+            except (Cancelled, DeadlineExceeded):
                 raise
             except BridgeError as error:
                 made = self._from_model(plain)
@@ -225,7 +228,9 @@ class SessionMaker:
             creation.stop.check()
             loadable = cache.find(self._models.host_info, self._compiler_of(creation), creation.deadline)
         else:
-            cache.release()
+            if loadable is not None:
+                cache.release()
+                cache.off(f"{MAX_ENTRIES} compiled models of it could not be used")
         session, info = self._native(creation, None)
         cache.made_without(info)
         return session, info, None
@@ -311,7 +316,7 @@ class SessionMaker:
     def _stop_if_curable(self, creation: Creation) -> None:
         if creation.watched:
             rewrites = curing_rewrites(creation.source, creation.spec, self._models.hello)
-            if rewrites:
+            if rewrites and self._models.host_info.simulator is not None:  # else this host has no QNN
                 raise NeedsRewrite(rewrites)
 
 

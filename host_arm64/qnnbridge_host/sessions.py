@@ -120,17 +120,24 @@ class Sessions:
             mark_id: the number in the marks on stderr; default that of the request.
             stop: ends native loading.
         """
-        engine = self.engine
+        engine, ends = self.engine, stop
         with self._native_set_up(request, engine, deadline, mark_id):
             if seed is not None:
                 engine.set_seed(seed)
-            session = ResettableSession(
-                self._npu,
-                files,
-                spec,
-                lambda on_phase: engine.create_session(spec, model, initializers, on_phase, stop),
-                enter,
-            )
+            try:
+                session = ResettableSession(
+                    self._npu,
+                    files,
+                    spec,
+                    lambda on_phase: engine.create_session(spec, model, initializers, on_phase, ends),
+                    enter,
+                )
+            except BridgeError:
+                if stop is not None:
+                    stop.check()  # ONNX Runtime has its own words for a loading that was ended
+                raise
+            # A reset of the NPU makes it again, whatever has become of the request.
+            ends = None
             if dynamic:
                 try:
                     session.set_ep_dynamic_options(dynamic, enter)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 import qnnbridge
+from qnnbridge import _create, _remote_session
+from qnnbridge._create import CreateRequest
 from qnnbridge_host.model.known_wrong import table
 from tests.sweep.cases import Case, feeds_of, float_model
 
@@ -59,6 +63,33 @@ def test_it_is_rewritten_unless_the_application_forbids_it(
         assert session.fixed == ()
     with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache) as session:
         assert session.fixed
+
+
+def test_it_is_rewritten_in_the_next_host_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next host is told so: if it could not, other numbers would follow without an error."""
+    case, model = Case.from_words(ROW.example), tmp_path / "m.onnx"
+    onnx.save(float_model(case), str(model))
+    feeds, asked = feeds_of(case), []
+
+    def create(host: Any, process: Any, request: CreateRequest, *arguments: Any) -> Any:
+        asked.append(request.spec.fix)
+        return _create.create(host, process, request, *arguments)
+
+    monkeypatch.setattr(_remote_session, "create", create)
+    with (
+        qnnbridge.Host() as host,
+        qnnbridge.InferenceSession(model, provider_options=CHIP, cache=False, verify="off", host=host) as session,
+    ):
+        (before,), fixed = session.run(None, feeds), session.fixed
+        for _ in range(2):
+            host.restart()
+            np.testing.assert_array_equal(session.run(None, feeds)[0], before)
+            assert session.fixed == fixed
+    assert [fix is not None and (fix.when, "conv-padding" in fix.only) for fix in asked] == [
+        False,
+        ("always", True),
+        ("always", True),
+    ]
 
 
 def test_a_size_that_a_session_fixes_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

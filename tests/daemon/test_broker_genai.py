@@ -80,6 +80,21 @@ def test_eight_applications_take_turns(lab: Lab, folder: Path) -> None:
     assert made == {number: truth.generate(prompt(7, number), 16) for number in range(8)}
 
 
+def test_the_memory_of_a_dead_npu_host_is_not_counted(tmp_path: Path) -> None:
+    """A generator is made again before the one that died is released."""
+    folder = write_model(tmp_path / "dynamic", "dynamic")
+    lab = Lab(qnnbridge.Host(), BrokerSettings(limits=ClientLimits(kv_bytes=4 * 96 * 16 * 4 + 100)))
+    try:
+        one = begin(genai.Model(folder, host=lab.client()), prompt(5))
+        made = step(one, 3)
+        process = lab.npu_host.supervisor.running
+        assert process is not None
+        os.kill(process.real_pid, signal.SIGKILL)
+        assert made + step(one, 5) == PlainLoop(folder).generate(prompt(5), 8)
+    finally:
+        lab.close()
+
+
 def test_the_memory_of_kv_caches_is_counted_and_limited(tmp_path: Path) -> None:
     """Two generators fit, the third does not; one that is closed makes room, and so does an application's end."""
     folder = write_model(tmp_path / "dynamic", "dynamic")

@@ -255,6 +255,7 @@ def tried(call):
 
 get_available_providers()
 tried(lambda: set_global_thread_pool_sizes("x", 1))
+tried(lambda: set_global_thread_pool_sizes(2**31, 1))
 tried(lambda: set_global_thread_pool_sizes(inter_op_num_threads=1, intra_op_num_threads=2))
 tried(lambda: set_global_thread_pool_sizes(3, 3))
 tried(lambda: InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"], enable_fallback=0))

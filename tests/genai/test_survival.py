@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import qnnbridge
 from qnnbridge import genai
+from qnnbridge._transport.channel import Deadline
 from qnnbridge.errors import (
+    Busy,
     Cancelled,
     DeadlineExceeded,
     GenerationError,
@@ -22,6 +25,7 @@ from qnnbridge.errors import (
     ModelQuarantined,
     StateLost,
 )
+from qnnbridge.genai import _generation
 from tests import needs
 from tests.genai.conftest import Folders, prompt
 from tests.genai.kills import Killer, run
@@ -111,6 +115,77 @@ def test_beams_are_generated_again(folders: Folders, own_host: qnnbridge.Host) -
         sequences.append(list(one.get_sequence(0)))
     assert sequences[0] == sequences[1]
     assert len(sequences[0]) == 20
+
+
+class Spoiled:
+    """In the place of `call_object`: the next call fails with this error, before it is sent or behind its answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.call = _generation.call_object
+        self.before: Exception | None = None
+        self.behind: Exception | None = None
+        monkeypatch.setattr(_generation, "call_object", self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        before, self.before = self.before, None
+        if before is not None:
+            raise before
+        answer = self.call(*arguments)
+        behind, self.behind = self.behind, None
+        if behind is not None:
+            raise behind
+        return answer
+
+
+def test_a_call_that_comes_to_nothing_in_a_new_host(
+    folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history is told again until a step is answered, and to an empty generator each time."""
+    spoiled = Spoiled(monkeypatch)
+    model, truth = genai.Model(folders("dynamic"), host=own_host), PlainLoop(folders("dynamic"))
+    one, killer = generator(model), Killer(own_host)
+    one.timeout = 60
+    one.append_tokens(prompt(9))
+    one.get_logits()  # from here on nothing runs ahead
+    made = step(one, 3)
+    killer.kill()
+    genai.Tokenizer(model).encode("a")  # notices it
+    spoiled.before = Busy("The queue is full.")
+    with pytest.raises(Busy):
+        step(one, 1)
+    spoiled.behind = Deadline("finished")
+    with pytest.raises(DeadlineExceeded):
+        step(one, 1)
+    assert made + step(one, 3) == truth.generate(prompt(9), 6)
+
+
+def test_a_batch_goes_on_where_its_last_answer_was(
+    folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the host did in calls that were given up is not part of it."""
+    spoiled = Spoiled(monkeypatch)
+    model = genai.Model(folders("dynamic"), host=own_host)
+
+    def run(*, spoil: bool) -> list[list[int]]:
+        one, made = generator(model, batch_size=2, max_length=20), []
+        one.timeout = 60
+        for attempt in ("spoiled", "whole") if spoil else ("whole",):
+            if attempt == "whole":
+                one.append_tokens([prompt(8), prompt(8, 3)])
+                continue
+            spoiled.behind = Deadline("finished")
+            with pytest.raises(DeadlineExceeded):
+                one.append_tokens([prompt(8), prompt(8, 3)])
+        for number in range(6):
+            if spoil and number == 3:
+                spoiled.behind = Deadline("finished")
+                with pytest.raises(DeadlineExceeded):
+                    one.generate_next_token()
+            one.generate_next_token()
+            made.append(list(one.get_next_tokens()))
+        return made
+
+    assert run(spoil=True) == run(spoil=False)
 
 
 def test_a_batch_that_samples_is_lost(folders: Folders, own_host: qnnbridge.Host) -> None:
@@ -213,6 +288,7 @@ def test_a_prompt_is_cancelled_while_it_is_processed(own_host: qnnbridge.Host, t
     with pytest.raises(Cancelled):
         for _ in range(100):
             one.generate_next_token()
+    assert not one._remote.ahead  # not even of those that had come
     one.set_runtime_option("terminate_session", "0")
     made = one.token_count()
     one.generate_next_token()

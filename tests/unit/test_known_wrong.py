@@ -217,3 +217,27 @@ def test_nearest_places_are_those_of_onnxruntime() -> None:
                 (row,) = session.run(None, {"x": np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)})
                 (node,) = nodes_of(read_graph(io.BytesIO(model), len(model)))
                 assert nearest_places(node)[1][0] == row.ravel().astype(int).tolist(), (attributes, size, made)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 1),
+        ({"backend_type": "htp"}, 1),
+        ({"backend_path": "/opt/libQnnHtp.so"}, 1),
+        ({"backend_type": "gpu"}, 0),
+        ({"backend_path": "C:\\qnn\\QnnCpu.dll"}, 0),
+    ],
+)
+def test_the_faults_are_those_of_the_htp(options: dict[str, str], count: int) -> None:
+    """Another backend of QNN computes by other code."""
+    pytest.importorskip("onnxruntime")
+    from tests.sweep.cases import Case, float_model
+
+    from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
+
+    source = ModelSource.open(float_model(Case.from_words(ROWS["conv-equal-padding"].example)).SerializeToString())
+    spec = SessionSpec(None, providers=(ProviderSpec(QNN, {"soc_model": "60", **options}),))
+    found = known_wrong.find_for_session(source, spec, {}, simulator=True)
+    assert len(found) == count

@@ -196,3 +196,14 @@ def test_a_model_as_bytes_has_the_fingerprint_of_its_file(tmp_path: Path, monkey
     file = tmp_path / "model.onnx"
     file.write_bytes(b"no model, but bytes")
     assert ModelSource.open(file).fingerprint == ModelSource.open(file.read_bytes()).fingerprint
+
+
+def test_a_file_that_cannot_be_read_any_more_has_changed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ModelSource.open(str(model))
+
+    def fails(_path: str) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("qnnbridge_host.model.source.hash_file", fails)
+    with pytest.raises(ModelChanged, match="Input/output error"):
+        source.check_unchanged()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from qnnbridge_host import session_creation
+from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.model_requests import ApplicationModel
 from qnnbridge_host.session_creation import Creation, MadeSession, NeedsRewrite, SessionMaker
-from qnnbridge_protocol.errors import Cancelled, ModelError, PlacementRefused
+from qnnbridge_protocol.errors import BridgeError, Cancelled, ModelError, PlacementRefused
 from qnnbridge_protocol.model_records import CacheReply
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
@@ -48,15 +51,21 @@ class Maker(SessionMaker):
         return MadeSession(7, None, CacheReply("off", ""), "", [])  # type: ignore[arg-type]
 
 
-def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession:
+def creation_of(fix: FixSpec | None = None, **fields: Any) -> Creation:
     source = ModelSource.open(str(MODEL), ".")
     spec = SessionSpec(str(MODEL), fix=fix, **fields)
-    creation = Creation(None, None, None, spec, source, (), {}, None, None, None)  # type: ignore[arg-type]
-    return maker.make(creation, ApplicationModel(source, None, "."))
+    return Creation(None, None, StopSignal(), spec, source, (), {}, None, None, None)  # type: ignore[arg-type]
 
 
-def test_the_session_is_made_from_the_model_and_says_why() -> None:
-    models = Models(ModelError("There is no room for a copy."))
+def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession:
+    creation = creation_of(fix, **fields)
+    return maker.make(creation, ApplicationModel(creation.source, None, "."))
+
+
+@pytest.mark.parametrize("kind", [ModelError, PlacementRefused])
+def test_the_session_is_made_from_the_model_and_says_why(kind: type[BridgeError]) -> None:
+    """Also if QNN refuses the copy alone: without a rewrite it takes the model, as it did before there was one."""
+    models = Models(kind("There is no room for a copy."))
     session = made(Maker(None, models))  # type: ignore[arg-type]
     assert (session.session, session.changes, session.fix) == (7, (), None)
     (notice,) = session.notices
@@ -100,3 +109,50 @@ def test_a_refusal_is_told_as_it_is_if_the_copy_fails_too() -> None:
     with pytest.raises(PlacementRefused, match="Not all of it") as refused:
         made(maker, FixSpec(when="refused"))
     assert refused.value.evidence == ("Rewritten (fix=True), it fails as well: The rewrites do not do.",)
+
+
+@pytest.mark.parametrize(("simulator", "stops"), [(True, True), (False, True), (None, False)])
+def test_a_host_without_qnn_rewrites_nothing(
+    monkeypatch: pytest.MonkeyPatch, simulator: bool | None, stops: bool
+) -> None:
+    monkeypatch.setattr(session_creation, "curing_rewrites", lambda *_: ("edge-padding",))
+    models = SimpleNamespace(hello=None, host_info=SimpleNamespace(simulator=simulator))
+    maker = SessionMaker(None, models)  # type: ignore[arg-type]
+    try:
+        maker._stop_if_curable(creation_of()._replace(watched=True))
+    except NeedsRewrite:
+        assert stops
+    else:
+        assert not stops
+
+
+class TouchedCache:
+    """Of a model whose entry is touched each time that it is loaded."""
+
+    def __init__(self) -> None:
+        self.state = "hit"
+        self.held = 1
+
+    def find(self, *_: Any) -> Any:
+        self.state, self.held = "hit", 1
+        return SimpleNamespace(entry=SimpleNamespace(manifest=SimpleNamespace(warning="")))
+
+    def loaded(self, *_: Any) -> None:
+        self.release()
+
+    def release(self) -> None:
+        self.held = 0
+
+    def off(self, _reason: str) -> None:
+        self.state = "off"
+
+    def made_without(self, _info: Any) -> None:
+        pass
+
+
+def test_a_session_that_gives_the_cache_up_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, cache = SimpleNamespace(close=lambda: None), TouchedCache()
+    maker = SessionMaker(None, SimpleNamespace(host_info=None))  # type: ignore[arg-type]
+    monkeypatch.setattr(maker, "_native", lambda *_: (session, "info"))
+    assert maker._from_entry_or_model(creation_of(), cache, cache.find()) == (session, "info", None)  # type: ignore[arg-type]
+    assert (cache.state, cache.held) == ("off", 0)

@@ -286,12 +286,13 @@ class Supervisor:
         except BridgeError as error:
             self._note_failed_start(error)
             raise
-        if self._launch is None:
-            self._launch = self._make_launch()
+        launch = self._launch  # another thread may forget it
+        if launch is None:
+            launch = self._launch = self._make_launch()
         self._policy.on_start()
         self.counters.generation += 1
         try:
-            return HostProcess(self._launch, self._spawner, self.counters.generation)
+            return HostProcess(launch, self._spawner, self.counters.generation)
         except BaseException as error:
             self._note_failed_start(error)
             raise

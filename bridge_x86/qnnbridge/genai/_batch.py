@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge.genai._generation import RemoteGeneration
 from qnnbridge.genai._model import token_values
-from qnnbridge_protocol.errors import GenerationUnsupported
+from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, GenerationUnsupported
 
 if TYPE_CHECKING:
+    from qnnbridge._transport.channel import CallContext
     from qnnbridge._transport.host_process import HostProcess
 
 
@@ -54,9 +55,16 @@ class RemoteBatch(RemoteGeneration):
     def _prepared(
         self, process: HostProcess, prompt: Sequence[int], count: int
     ) -> tuple[int, list[Any], dict[str, Any]]:
-        is_new = not self.remade.is_in(process)
         number, _, _ = super()._prepared(process, prompt, count)
         arguments: dict[str, Any] = {"count": count, "length": 0}
-        if is_new and self._log:
+        if self._is_blank and self._log:
             arguments["log"] = [[tokens, steps] for tokens, steps in self._log]
         return number, token_values(prompt) if prompt else [], arguments
+
+    def _with_replay(self, attempt: Any, context: CallContext, deadline: float | None = None) -> Any:
+        try:
+            return super()._with_replay(attempt, context, deadline)
+        except (Cancelled, DeadlineExceeded, KeyboardInterrupt):
+            # The host may have done it all the same: what was answered is repeated in another generator.
+            self.remade.forget()
+            raise

@@ -22,7 +22,7 @@ from qnnbridge._transport.channel import CallContext, ChannelFailed
 from qnnbridge._transport.reply_stream import ReplyStream
 from qnnbridge.genai._model import Adapters, RemoteModel, RunsAhead, token_values
 from qnnbridge.genai._survival import Remade, call_object, operation_request, survive
-from qnnbridge_protocol.errors import BridgeError, GenerationError, PromptRefused
+from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, PromptRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +95,8 @@ class RemoteGeneration:
         self._stream: ReplyStream | None = None
         self._process: HostProcess | None = None
         self._context = dataclasses.replace(model.context, op="genai.step")
+        # `times_made` of the object in the host that has answered a step: a later one may know nothing yet.
+        self._answered = 0
         # Of native generators that are gone.
         self._earlier = GenerationStats()
         self.remade = self._new_object()
@@ -126,6 +128,9 @@ class RemoteGeneration:
             raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
         if not self.tokens:
             raise PromptRefused("There is no prompt.", fix="Call append_tokens first.")
+        if self.stopping.terminate:
+            self.settle()
+            raise Cancelled("The generation was terminated.", fix='Set "terminate_session" to "0" to go on.')
         began = time.monotonic()
         self.model.ahead = self._myself()
         while not self.ahead and not self._done_after_ahead:
@@ -162,6 +167,7 @@ class RemoteGeneration:
         def attempt(process: HostProcess) -> Frame:
             number, history, step = self._prepared(process, (), 0)
             call_object(process, number, "step", step, history, self._deadline, self._context)
+            self._answered = self.remade.times_made
             return call_object(process, number, operation, arguments, values, self._deadline, self._context)
 
         frame: Frame = self._with_replay(attempt, self._context)
@@ -180,7 +186,7 @@ class RemoteGeneration:
         self.settle()
         self._keep_stats()
         self.remade.forget()
-        self.remade = self._new_object()
+        self.remade, self._answered = self._new_object(), 0
 
     def close(self) -> None:
         """Free the host's generator."""
@@ -207,6 +213,7 @@ class RemoteGeneration:
                 self._stream = None
                 raise
             if frame.header.get("event") == "tokens":
+                self._answered = self.remade.times_made
                 self.ahead.extend(frame.header["tokens"])
             elif "result" in frame.header:
                 self._stream = None
@@ -237,18 +244,23 @@ class RemoteGeneration:
         """The generator's number there; values and arguments of a step that begins where the application is."""
         made_before = self.remade.times_made
         number = self.remade.number_in(process, self._deadline)
-        is_new = self.remade.times_made > made_before
-        if is_new:
+        if self.remade.times_made > made_before:
             self._keep_stats()
             # Through a daemon the connection outlives the host.
             self.stats.restarts += self.remade.times_made > 1
         self._process = process
         arguments = {"length": len(self.tokens), "base": self.base, "count": count}
-        if is_new and self.tokens:
+        if self._is_blank and self.tokens:
             return number, token_values(prompt, self.tokens), {**arguments, "restore": True}
         return number, token_values(prompt) if prompt else [], arguments
 
+    @property
+    def _is_blank(self) -> bool:
+        """Whether the host's object has to be told the history: the step that did may have come to nothing."""
+        return self._answered != self.remade.times_made
+
     def _take(self, result: Sequence[Any]) -> None:
+        self._answered = self.remade.times_made
         tokens, done, replays, forced, reseeded = result
         self.ahead.extend(tokens)
         self._done_after_ahead = bool(done)

@@ -292,11 +292,14 @@ class Adapters:
         """Its number in this process, with all adapters loaded."""
         again = not self._remade.is_in(process)
         number = self._remade.number_in(process, deadline)
-        if again:
-            for name, path in self._loaded.items():
+        try:
+            for name, path in self._loaded.items() if again else ():
                 call_object(
                     process, number, "load", {"path": path, "name": name}, (), deadline, self._model.context
                 )
+        except BaseException:
+            self._remade.forget()  # it has not all of them
+            raise
         return number
 
     def _call(self, operation: str, arguments: dict[str, Any]) -> None:

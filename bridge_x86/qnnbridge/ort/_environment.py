@@ -169,7 +169,8 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
     Every session then needs ``use_per_session_threads = False`` in its options.
     """
     sizes = intra_op_num_threads, inter_op_num_threads
-    if any(isinstance(size, (float, str, bytes)) or not hasattr(size, "__int__") for size in sizes):
+    no_numbers = any(isinstance(size, (float, str, bytes)) or not hasattr(size, "__int__") for size in sizes)
+    if no_numbers or not all(-(2**31) <= int(size) < 2**31 for size in sizes):
         number = "typing.SupportsInt | typing.SupportsIndex = 0"
         signature = f"(intra_op_num_threads: {number}, inter_op_num_threads: {number}) -> None"
         raise incompatible("set_global_thread_pool_sizes", signature, *sizes)

@@ -100,12 +100,17 @@ def _make_global_pools(ort: Any) -> None:
         return
     try:
         within, across = map(int, text.split(","))
-    except ValueError:
+        ort.set_global_thread_pool_sizes(within, across)
+    except (ValueError, TypeError):  # ONNX Runtime's for a number of more than 32 bits
         raise OptionError(
             f"{GLOBAL_THREADS_VARIABLE}={text!r} is no pair of sizes.",
             fix="Give threads within nodes and across nodes, such as 4,1.",
         ) from None
-    ort.set_global_thread_pool_sizes(within, across)
+    except AttributeError:
+        raise OptionError(
+            f"{GLOBAL_THREADS_VARIABLE} is set, and this ONNX Runtime has no global thread pools for Python.",
+            fix="Upgrade onnxruntime on the host, or leave set_global_thread_pool_sizes out.",
+        ) from None
     _global_pools = True
 
 

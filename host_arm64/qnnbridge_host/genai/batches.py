@@ -27,10 +27,12 @@ class BatchGeneration(Generation):
         """Bring a new generator to where an old one was: prompts, and the number of tokens generated after each."""
         if self._option("do_sample", False) and any(count for _, count in log):
             raise StateLost(
-                "The generation of several sequences is lost with its host: random numbers cannot be repeated.",
+                "The generation of several sequences cannot be taken up again: random numbers cannot be repeated.",
+                cause="Its host has ended, or a call of it was given up halfway.",
                 fix="Generate again. Greedy search, beams and single sequences survive.",
             )
         self.repairs.replays += 1
+        self._native, self.done = None, False  # an attempt before this one may have been given up halfway
         for tokens, count in log:
             self.append(tokens, stop)
             while count and not self.done:

@@ -97,7 +97,7 @@ class Generation:
     def restore(self, tokens: Sequence[int], base: int) -> None:
         """The history of a generator that is gone. Nothing native happens yet."""
         self.tokens, self.base = list(tokens), base
-        self.done = False
+        self.done, self._is_ahead, self._native = False, False, None
 
     def align(self, length: int) -> None:
         """The client has taken this many tokens: forget those that were generated ahead."""
@@ -179,6 +179,7 @@ class Generation:
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
         if self._window is None and (self._shares or not last):
             self._prefilling = self._native
+            appended = False
             try:
                 with self._model.turns.prompt():
                     if last:
@@ -187,13 +188,15 @@ class Generation:
                         self._call(
                             "OgaGenerator_AppendTokens", token_array([*last, *tokens]), len(last) + len(tokens)
                         )
-                if not stop.stopped:
-                    self._seen, self._is_ahead = self._count(), False
-                    return True
+                self._seen, self._is_ahead = self._count(), False
+                appended = True
             except GenerationError:
                 pass
             finally:
                 self._prefilling = None
+            # Only now: `interrupt` may have ended the native generator for good until here.
+            if appended and not stop.stopped:
+                return True
         self._native = None
         return False
 

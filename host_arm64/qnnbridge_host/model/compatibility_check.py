@@ -92,7 +92,7 @@ class HostTraits:
             simulator=simulator,
             soc_model=number,
             htp_arch=chip.arch if chip else None,
-            backend=_backend(options),
+            backend=backend_of(options),
         )
 
     @property
@@ -108,7 +108,8 @@ def _qnn_options(providers: Sequence[ProviderSpec]) -> Mapping[str, str]:
     return next((provider.options for provider in providers if provider.name == QNN), {})
 
 
-def _backend(options: Mapping[str, str]) -> str:
+def backend_of(options: Mapping[str, str]) -> str:
+    """Which backend of QNN a provider's options choose: htp, gpu, cpu; else the name of its file."""
     library = os.path.basename(options.get("backend_path", "").replace("\\", "/")).removeprefix("lib")
     if library:
         name = library.partition(".")[0].lower()

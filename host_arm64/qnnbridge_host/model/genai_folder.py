@@ -150,13 +150,14 @@ def filler(folder: GenaiFolder) -> int | None:
 def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
     """Added tokens and chat template, as far as they can be read."""
     told, template = "", _text(path, "chat_template.jinja")
-    added: Any = ()
-    with contextlib.suppress(ValueError, AttributeError):
-        added = json.loads(_text(path, "tokenizer.json")).get("added_tokens", ())
-    with contextlib.suppress(ValueError, AttributeError):
+    added: Any = None
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
+        added = json.loads(_text(path, "tokenizer.json")).get("added_tokens")
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
         told = json.loads(_text(path, "tokenizer_config.json")).get("chat_template") or ""
     template += told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
-    return [token for token in added if isinstance(token, Mapping)], template
+    tokens = added if isinstance(added, list) else []
+    return [token for token in tokens if isinstance(token, Mapping)], template
 
 
 def _text(folder: str, name: str) -> str:

@@ -183,15 +183,17 @@ def find_for_session(
     simulator: bool,
     soc_model: str | None = None,
 ) -> tuple[KnownWrong, ...]:
-    """`find_in_model` for a session of a model; nothing for one without QNN.
+    """`find_in_model` for a session of a model; nothing for one without the HTP of QNN.
 
     Args:
         spec: its providers, and the sizes of free dimensions.
         versions: of the packages on the host.
         soc_model: the chip, if another part has found out which.
     """
+    from qnnbridge_host.model.compatibility_check import backend_of
+
     options = [provider.options for provider in spec.providers if provider.name == QNN]
-    if spec.providers and not options:
+    if spec.providers and not any(backend_of(one) == "htp" for one in options):
         return ()
     chip = soc_model or next((one["soc_model"] for one in options if "soc_model" in one), None)
     return find_in_model(

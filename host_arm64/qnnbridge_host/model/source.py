@@ -191,10 +191,15 @@ class ModelSource(NamedTuple):
         To be asked when native code has read the files: their hashes would be those of other contents.
         """
         for file in self.known:
-            if file.changed():
+            try:
+                changed, cause = file.changed(), None
+            except OSError as error:
+                changed, cause = True, f"It cannot be read any more: {error.strerror or error}."
+            if changed:
                 name = os.path.basename(file.path)
                 raise ModelChanged(
                     f"The file {name} of the model {self.label} changed while it was loaded.",
+                    cause=cause,
                     fix="Create the session again, when nothing writes to the file any more.",
                     details={"path": file.path},
                 )

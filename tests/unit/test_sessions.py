@@ -1,0 +1,67 @@
+"""The open sessions of a host: a creation that is withdrawn in native code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.in_flight import Request
+from qnnbridge_host.sessions import Sessions
+from qnnbridge_protocol.errors import Cancelled, DeviceReset, ModelLoadCanceled
+from qnnbridge_protocol.specs import Placement, SessionInfo, SessionSpec
+
+INFO = SessionInfo((), (), placement=Placement(qnn_nodes=1, known=True))
+
+
+class Session:
+    info = INFO
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def run(self, *_: Any) -> list[Any]:
+        if self.engine.made == 1:
+            raise DeviceReset("The NPU was reset.", details={"npu_reset": True, "qnn_code": 1007})
+        return [7]
+
+    def close(self) -> None:
+        pass
+
+
+class Engine:
+    """Loads until it is told to stop, if it `loads_long`."""
+
+    loads_long = False
+    made = 0
+
+    def create_session(self, spec: Any, model: Any, values: Any, on_phase: Any, stop: StopSignal | None) -> Session:
+        if stop is not None and self.loads_long:
+            stop.stop()
+        if stop is not None and stop.stopped:
+            raise ModelLoadCanceled("[ONNXRuntimeError] : 12 : MODEL_LOAD_CANCELED : Graph loading canceled")
+        self.made += 1
+        return Session(self)
+
+
+def create(engine: Engine, stop: StopSignal) -> Any:
+    sessions = Sessions(lambda _on_phase: engine)
+    sessions.start(lambda _phase: None)
+    request = Request(4, {"op": "session.create"}, ())
+    return sessions.create(request, lambda _phase: None, SessionSpec("model.onnx"), None, {}, stop=stop)
+
+
+def test_a_loading_that_was_ended_is_a_request_that_was_withdrawn() -> None:
+    """An application that asked for the end knows it; another one makes the session again."""
+    engine = Engine()
+    engine.loads_long = True
+    with pytest.raises(Cancelled):
+        create(engine, StopSignal())
+
+
+def test_a_cancel_that_comes_late_does_not_hurt_a_later_reset_of_the_npu() -> None:
+    stop = StopSignal()
+    session = create(Engine(), stop)
+    stop.stop()
+    assert session.run(None, {}, None, None, lambda _phase: None) == [7]
