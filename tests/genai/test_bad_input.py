@@ -138,6 +138,27 @@ def test_arguments_that_make_no_sense(folders: Folders, host: qnnbridge.Host) ->
         genai.Model(overlaid, host=host)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "minItems": 10**9},
+        {"type": "array", "maxItems": 1e7},
+        {"type": "array", "maxItems": 10**400},
+        {"anyOf": [{"type": "array", "items": {"const": n}, "maxItems": 6000} for n in range(20)]},
+    ],
+)
+def test_a_schema_of_more_items_than_memory_holds(
+    schema: dict[str, object], folders: Folders, host: qnnbridge.Host
+) -> None:
+    """minItems of 10^9 took all memory, in a call that could not be interrupted."""
+    model = genai.Model(folders("dynamic"), host=host)
+    with pytest.raises(GenerationError, match="more than 100,000 items"):
+        genai.generate(model, "x", max_tokens=2, guidance=("json_schema", json.dumps(schema)), timeout=20)
+    few = {"type": "array", "items": {"type": "integer"}, "maxItems": 1000}
+    with genai.generate(model, "x", max_tokens=2, guidance=("json_schema", json.dumps(few))) as answer:
+        assert "".join(answer).startswith("[")
+
+
 def test_what_the_bridge_does_not_have(folders: Folders, host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=host)
     for attempt in (

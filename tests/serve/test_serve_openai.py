@@ -187,6 +187,7 @@ def test_a_schema_is_kept_to(client: Any) -> None:
         ({"seed": "x"}, "seed"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": "x" * 1001}, "stop"),
         ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),

@@ -29,6 +29,7 @@ from typing import Any, Final
 import numpy as np
 
 from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.genai.guidance import check_guidance
 from qnnbridge_host.genai.models import GenaiModel
 from qnnbridge_host.genai.native import Object, token_array
 from qnnbridge_host.genai.tensors import make_tensor, read_tensor
@@ -370,7 +371,9 @@ class Generation:
         return otherwise if value is None else value
 
     def _check_settings(self) -> None:
-        folder = self._model.folder
+        folder, guidance = self._model.folder, self._settings.guidance
+        if guidance is not None:
+            check_guidance(*guidance[:2])
         if self.max_length > folder.context_length > 0:
             raise PromptRefused(
                 f"max_length {self.max_length} is beyond the model's context of {folder.context_length} tokens.",

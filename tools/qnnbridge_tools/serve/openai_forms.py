@@ -17,6 +17,8 @@ from qnnbridge_tools.serve.errors import CODE_HEADER, Refused
 Kind = Literal["chat", "text"]
 # OpenAI's own is 4; each one is looked for in each piece.
 MOST_STOPS: Final = 16
+# An answer that looks like the beginning of one is held back, and compared with each of its beginnings.
+LONGEST_STOP: Final = 1000
 # What OpenAI gives to /v1/completions without max_tokens.
 TEXT_TOKENS: Final = 16
 _SEEDS: Final = 2**31
@@ -186,8 +188,8 @@ def _stop(told: Any) -> tuple[str, ...]:
     found = [] if told is None else [told] if isinstance(told, str) else told
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise wrong("stop has to be a text, or a list of texts, none of them empty.", "stop")
-    if len(found) > MOST_STOPS:
-        raise wrong(f"stop may have {MOST_STOPS} texts.", "stop")
+    if len(found) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in found):
+        raise wrong(f"stop may have {MOST_STOPS} texts of {LONGEST_STOP} characters.", "stop")
     return tuple(found)
 
 
