@@ -153,6 +153,7 @@ class SessionMaker:
     def _from_copy(self, creation: Creation, given: ApplicationModel, fix: FixSpec) -> MadeSession:
         from qnnbridge_host.model.checks import path_for_qnn
 
+        _leave_native_code(creation)
         asked = dataclasses.replace(creation.spec, fix=fix)
         copy = self._models.fixed(creation.request, given, asked, self._order(creation))
         refuse_quarantined(copy.source, creation.quarantined)
@@ -167,6 +168,7 @@ class SessionMaker:
     def _from_model(self, creation: Creation) -> MadeSession:
         from qnnbridge_protocol.model_records import CacheReply, Notice
 
+        _leave_native_code(creation)
         settings, faults = creation.settings, creation.faults
         if settings is None or (settings.wanted is False and not faults):
             session, info = self._native(creation, None)
@@ -213,9 +215,6 @@ class SessionMaker:
                 creation.stop.check()  # the entry is not at fault
                 if not cache.load_failed(loadable, error):
                     raise
-                # What follows is no native step, and no work on the entry.
-                creation.request.blame = _blame(creation.source)
-                creation.enter(NO_STEP)
             else:
                 info = None
                 try:
@@ -225,6 +224,7 @@ class SessionMaker:
                         session.close()
                 if info is not None:
                     return session, info, loadable
+            _leave_native_code(creation)
             creation.stop.check()
             loadable = cache.find(self._models.host_info, self._compiler_of(creation), creation.deadline)
         else:
@@ -322,6 +322,13 @@ class SessionMaker:
 
 def _blame(source: ModelSource) -> dict[str, Any]:
     return {"fingerprint": source.fingerprint, "label": source.label}
+
+
+def _leave_native_code(creation: Creation) -> None:
+    """What follows an attempt is no native step, and no work on the entry or the copy that was tried."""
+    if creation.request.phase not in (None, NO_STEP):
+        creation.request.blame = _blame(creation.source)
+        creation.enter(NO_STEP)
 
 
 def _may_rewrite(creation: Creation) -> bool:

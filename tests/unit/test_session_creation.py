@@ -10,6 +10,7 @@ import pytest
 
 from qnnbridge_host import session_creation
 from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.in_flight import Request
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.model_requests import ApplicationModel
 from qnnbridge_host.session_creation import Creation, MadeSession, NeedsRewrite, SessionMaker
@@ -17,6 +18,8 @@ from qnnbridge_protocol.errors import BridgeError, Cancelled, ModelError, Placem
 from qnnbridge_protocol.model_records import CacheReply
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
+# Native steps, in order.
+declared: list[str] = []
 MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
 
 
@@ -54,7 +57,8 @@ class Maker(SessionMaker):
 def creation_of(fix: FixSpec | None = None, **fields: Any) -> Creation:
     source = ModelSource.open(str(MODEL), ".")
     spec = SessionSpec(str(MODEL), fix=fix, **fields)
-    return Creation(None, None, StopSignal(), spec, source, (), {}, None, None, None)  # type: ignore[arg-type]
+    request = Request(4, {"op": "session.create"}, ())
+    return Creation(request, declared.append, StopSignal(), spec, source, (), {}, None, None, None)
 
 
 def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession:
@@ -153,6 +157,17 @@ class TouchedCache:
 def test_a_session_that_gives_the_cache_up_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     session, cache = SimpleNamespace(close=lambda: None), TouchedCache()
     maker = SessionMaker(None, SimpleNamespace(host_info=None))  # type: ignore[arg-type]
-    monkeypatch.setattr(maker, "_native", lambda *_: (session, "info"))
-    assert maker._from_entry_or_model(creation_of(), cache, cache.find()) == (session, "info", None)  # type: ignore[arg-type]
+    creation = creation_of()
+
+    def native(_creation: Creation, loadable: Any) -> Any:
+        creation.request.phase = "creating"
+        creation.request.blame = {"fingerprint": "the entry's" if loadable is not None else "the model's"}
+        declared.append("creating")
+        return session, "info"
+
+    monkeypatch.setattr(maker, "_native", native)
+    declared.clear()
+    assert maker._from_entry_or_model(creation, cache, cache.find()) == (session, "info", None)  # type: ignore[arg-type]
     assert (cache.state, cache.held) == ("off", 0)
+    # A death between two attempts, while the model is compiled, is not booked on the entry.
+    assert declared == [*["creating", "ready"] * 3, "creating"]

@@ -363,7 +363,7 @@ def hash_file(path: str | os.PathLike[str]) -> str:
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         digest = _new_sha256(size)
-        buffer = memoryview(bytearray(min(size + 1, _CHUNK_BYTES)))
+        buffer = memoryview(bytearray(min(size + 4096, _CHUNK_BYTES)))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
             if check is not None:
