@@ -98,10 +98,11 @@ def computes_many_sizes(model: Any) -> bool:
     if not operators & {"Concat", "Range"}:
         return False
     counts = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) < 2}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Range":
             # Its length is in the values; those of a mask or of positions are not needed for shapes.
-            if _range_length(node, model.graph) > MAX_SIZES:
+            if _range_length(node, constants) > MAX_SIZES:
                 return True
         elif node.op_type == "Concat":
             count = sum(counts.get(name, 1) for name in node.input)
@@ -115,13 +116,11 @@ def computes_many_sizes(model: Any) -> bool:
     return False
 
 
-def _range_length(node: Any, graph: Any) -> float:
+def _range_length(node: Any, constants: Mapping[str, Any]) -> float:
     from onnx import numpy_helper
 
-    wanted = set(node.input)
-    found = {tensor.name: tensor for tensor in graph.initializer if tensor.name in wanted}
     try:
-        start, limit, delta = (float(numpy_helper.to_array(found[name]).item()) for name in node.input)
+        start, limit, delta = (float(numpy_helper.to_array(constants[name]).item()) for name in node.input)
     except (KeyError, ValueError, TypeError):
         return 0.0
     return abs((limit - start) / delta) if delta else 0.0
