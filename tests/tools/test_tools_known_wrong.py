@@ -60,10 +60,16 @@ def test_the_rewrite_of_a_row_is_right_on_qnn(row: WrongOperator, worker: Worker
 @pytest.mark.simulator
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("family", "row"), [("dilated", "conv-equal-padding"), ("pad", "pad-edge"), ("resize", "resize-nearest")]
+    ("family", "row", "seed"),
+    [
+        ("dilated", "conv-equal-padding", 11),
+        ("pad", "pad-edge", 11),
+        ("resize", "resize-nearest", 11),
+        ("pool", "pool-ceil-shape", 13),
+    ],
 )
-def test_a_rewrite_is_right_on_qnn_for_shapes_of_a_seed(family: str, row: str, worker: Worker) -> None:
-    cases = (generated(family, number, seed=11) for number in range(_GENERATED))
+def test_a_rewrite_is_right_on_qnn_for_shapes_of_a_seed(family: str, row: str, seed: int, worker: Worker) -> None:
+    cases = (generated(family, number, seed) for number in range(_GENERATED))
     mine = [case for case in cases if case.form == "float" and [one.fault.name for one in explained(case)] == [row]]
     assert len(mine) >= 3
     for case in mine[:3]:

@@ -300,18 +300,71 @@ def test_samples_for_the_comparison_are_not_used_for_calibration(tmp_path: Path)
         models.quantize(source, tmp_path / "r.onnx", samples, held_out=20)
 
 
+def on_cpu(path: Path, feeds: dict[str, Any]) -> Any:
+    return cpu.run(cpu.open_session(path, "it"), feeds, "it")[0]
+
+
+def snr_of(expected: Any, found: Any) -> float:
+    return float(-10 * np.log10(np.sum(np.square(expected - found)) / np.sum(np.square(expected))))
+
+
 def test_the_reported_difference_is_that_of_the_written_file(tmp_path: Path) -> None:
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")
+    x = np.random.default_rng(5).standard_normal((1, 3, 16, 16)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    result = models.quantize(source, tmp_path / "q.onnx", tmp_path / "x.npy", held_out=0, activation_type="uint8")
+    expected, found = on_cpu(source, {"x": x}), on_cpu(tmp_path / "q.onnx", {"x": x})
+    judged = result.outputs[0].whole.judged
+    assert result.recalibration is None
+    assert judged.max_abs == pytest.approx(float(np.abs(expected - found).max()), rel=1e-6)
+    assert judged.snr_db == pytest.approx(snr_of(expected, found), abs=0.01)
+
+
+def test_the_file_is_calibrated_with_the_samples_held_out_and_the_comparison_is_without_them(
+    tmp_path: Path,
+) -> None:
+    source = models.saved(models.conv_net(), tmp_path / "m.onnx")
     x = np.random.default_rng(5).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    x[0] *= 2  # the held-out one is louder: linspace(0, 1, 3)[1] rounds to the even number
     np.save(tmp_path / "x.npy", x)
     result = models.quantize(source, tmp_path / "q.onnx", tmp_path / "x.npy", held_out=1, activation_type="uint8")
-    held = {"x": x[:1]}  # linspace(0, 1, 3)[1] rounds to the even number
-    expected = cpu.run(cpu.open_session(source, "it"), held, "it")[0]
-    found = cpu.run(cpu.open_session(tmp_path / "q.onnx", "it"), held, "it")[0]
-    judged = result.outputs[0].whole.judged
-    assert judged.max_abs == pytest.approx(float(np.abs(expected - found).max()), rel=1e-6)
-    noise = float(np.sum(np.square(expected - found)) / np.sum(np.square(expected)))
-    assert judged.snr_db == pytest.approx(-10 * np.log10(noise), abs=0.01)
+    np.save(tmp_path / "rest.npy", x[1:])
+    models.quantize(source, tmp_path / "r.onnx", tmp_path / "rest.npy", held_out=0, activation_type="uint8")
+    held = {"x": x[:1]}
+    expected, judged = on_cpu(source, held), result.outputs[0].whole.judged
+    assert judged.snr_db == pytest.approx(snr_of(expected, on_cpu(tmp_path / "r.onnx", held)), abs=0.01)
+    assert result.recalibration is not None
+    assert (result.recalibration.kept, result.recalibration.samples) == (True, 2)
+    written = snr_of(expected, on_cpu(tmp_path / "q.onnx", held))
+    assert result.recalibration.snr_db["the CPU"] == pytest.approx(written, abs=0.01)
+    assert written > judged.snr_db + 3, "what was cut off is not any more"
+    (told,) = [change for change in result.changes if "all 2 samples" in change]
+    assert f"{written:.1f} dB on the CPU" in told
+
+
+def test_the_limits_of_a_clip_stay_where_they_are(tmp_path: Path) -> None:
+    """The quantizer takes the Clip away: with wider ranges, values above its limit come out."""
+    made = models.model(
+        [
+            onnx.helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+            onnx.helper.make_node("Clip", ["c", "low", "high"], ["d"], name="clip"),
+            onnx.helper.make_node("Conv", ["d", "w"], ["y"], name="last"),
+        ],
+        [models.value("x", [1, 4, 8, 8])],
+        [models.value("y", [1, 4, 8, 8])],
+        [
+            models.constant("w", np.random.default_rng(1).uniform(-1, 1, (4, 4, 1, 1)).astype(np.float32)),
+            models.constant("low", np.float32(0)),
+            models.constant("high", np.float32(0.5)),
+        ],
+    )
+    source = models.saved(made, tmp_path / "m.onnx")
+    samples = models.samples_for(source, {}, 8, tmp_path / "samples")
+    result = models.quantize(source, tmp_path / "q.onnx", samples, weight_type="int16")
+    loud = {"x": 1.3 * np.load(next(iter(sorted(samples.glob("*.np*")))))["x"]}
+    assert snr_of(on_cpu(source, loud), on_cpu(tmp_path / "q.onnx", loud)) > 60
+    assert result.snr_db is not None
+    assert result.snr_db > 60
 
 
 def test_a_poor_result_is_warned_about_with_what_to_try(tmp_path: Path) -> None:
@@ -398,7 +451,7 @@ def test_the_report_and_the_document_hold_the_figures(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "held-out samples" in shown.output
     assert "per channel" in shown.output
-    assert "calibrating 10/10" in shown.stderr
+    assert "calibrating 12/12" in shown.stderr
     told = json.loads(command(*arguments, "--overwrite", "--json", "--method", "entropy").stdout)
     assert told["settings"]["method"] == "entropy"
     assert told["calibration_samples"] == 10

@@ -96,7 +96,7 @@ def test_the_command_tells_placement_and_difference_in_one_document(tmp_path: Pa
     assert told["qnn"]["all_on_qnn"] is True
     assert told["qnn"]["placement"]["qnn_nodes"] > 10
     assert {output["name"] for output in told["qnn"]["against_float"]} == {"dense_2", "softmax_1"}
-    assert "calibrating 4/4" in result.stderr
+    assert "calibrating 5/5" in result.stderr
 
 
 def test_nodes_that_stay_on_the_cpu_are_told(tmp_path: Path) -> None:

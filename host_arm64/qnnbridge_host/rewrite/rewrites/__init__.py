@@ -96,6 +96,11 @@ REWRITES: Final = (
         known_wrong.powers_by_products,
     ),
     Rewrite(
+        "pool-ceil",
+        "MaxPool and AveragePool with ceil_mode whose last window is only padding get pads instead",
+        known_wrong.pool_whole_windows,
+    ),
+    Rewrite(
         "average-pool",
         "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
         known_wrong.average_by_sums,

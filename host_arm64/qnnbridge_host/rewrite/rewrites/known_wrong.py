@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.editor import Editor
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.conditions import nearest_places, window_of_node
@@ -183,6 +183,49 @@ def average_by_sums(editor: Editor) -> list[str]:
         "average-pool-even",
     )
     return _rewrite(editor, "AveragePool", rows, change, "AveragePool")
+
+
+def pool_whole_windows(editor: Editor) -> list[str]:
+    """A pooling with ceil_mode becomes one without, padded at its end for the windows that count."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        window, after = window_of_node(static), []
+        for size, kernel, step, dilation, before, end in zip(*window.values(), strict=True):
+            reach = (kernel - 1) * dilation + 1
+            last = -(-(size + before + end - reach) // step) * step
+            if last >= size + before:  # a window that would begin in the padding at the end is none
+                last -= step
+            after.append(max(0, last + reach - size - before))
+        beyond = any(more > end for more, end in zip(after, window["after"], strict=True))
+        if beyond and static.attributes.get("count_include_pad", 0):
+            return None  # the average would count what is added
+        for name in ("auto_pad", "ceil_mode"):
+            _drop(node, name)
+        _set(node, "pads", [*window["before"], *after])
+        return [node]
+
+    rows = ("pool-ceil-shape",)
+    told = [line for op in ("MaxPool", "AveragePool") for line in _rewrite(editor, op, rows, change, op)]
+    if told:
+        _declare_outputs(editor)
+    return told
+
+
+def _declare_outputs(editor: Editor) -> None:
+    """Outputs get the shapes that follow: onnx, and what trusted it, counted one window more."""
+    declared = [value for value in editor.graph.output if shapes.has_shape(value)]
+    before = [list(value.type.tensor_type.shape.dim) for value in declared]
+    shapes.forget_inferred(editor.graph)
+    for value in declared:
+        value.type.tensor_type.ClearField("shape")
+    editor.changed(shapes=True)
+    for value, dims in zip(declared, before, strict=True):
+        shape = editor.shape(value.name)
+        value.type.tensor_type.shape.dim.extend(dims)
+        for dimension, size in zip(value.type.tensor_type.shape.dim, shape or (), strict=False):
+            if dimension.HasField("dim_value"):
+                dimension.dim_value = size
+    editor.changed(shapes=True)
 
 
 def _with_zeros(

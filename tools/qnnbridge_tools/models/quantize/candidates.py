@@ -12,6 +12,7 @@ from pathlib import Path
 
 from qnnbridge_protocol.errors import BridgeError, ModelError
 from qnnbridge_tools.models.quantize import precision, search
+from qnnbridge_tools.models.quantize.folds import CrossValidation
 from qnnbridge_tools.models.quantize.ort_quantizer import (
     WEIGHTED_OPS,
     CalibratedModel,
@@ -30,8 +31,8 @@ _GOOD_DB, _WORTH_DB = 30.0, 3.0
 _NARROWING_S = 60.0
 # What wider ranges may cost.
 _HEADROOM_DB = 1.0
-# Less is chance; and what makes another type of all weights worth it.
-_BETTER_DB, _OTHER_DB = 0.3, 1.0
+# Less is chance; what makes another type of some, and of all weights worth it.
+_SAME_DB, _BETTER_DB, _OTHER_DB = 0.1, 0.3, 1.0
 # QNN was never seen to turn a larger difference on the CPU round.
 _NEAR_DB = 6.0
 # No further way is tried after it: a large model has its samples run once for each.
@@ -71,18 +72,19 @@ class CandidateChoice:
     settings: ResolvedSettings
     source: Path
     samples: SampleSets
+    judge: CrossValidation
 
     def best(self, trial: PrecisionTrial, start: Precision) -> Candidate:
         """The way that measures best; the first one among those that are nearly the same."""
         deadline = time.monotonic() + min(_CHOOSING_S, self.wished.search_timeout_s)
-        first = with_headroom(trial, start)
+        first = with_headroom(self.judge, trial, start)
         found = [first]
         if self._open:
             documented = self._as_documented(trial) if self._like_documented else None
             for told, calibrated, worth in self._other_weights(trial):
                 if time.monotonic() > deadline:
                     break
-                one = with_headroom(dataclasses.replace(trial, calibrated=calibrated), start, told)
+                one = with_headroom(self.judge, dataclasses.replace(trial, calibrated=calibrated), start, told)
                 # The same nodes, so that QNN has no reason to do otherwise.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
@@ -128,26 +130,25 @@ class CandidateChoice:
         try:
             path = prepare_as_documented(self.source, trial.work)
             settings = _documented(self.settings)
-            calibrated = calibrate(path, self.samples.calibration, settings, trial.work, trial.on_progress)
+            calibrated = calibrate(path, self.samples, settings, trial.work, trial.on_progress)
             other = dataclasses.replace(trial, calibrated=calibrated, index=precision.load_index(path))
-            written = other.write(Precision())
-            floats = not weights_quantised(written)
+            floats = not weights_quantised(other.write(Precision()))
             if floats:
                 told += "; the weights stay float, so the file is large (--weight-type int8 quantises them)"
-            return Candidate(other, Precision(), told, other.on_cpu(written), _WORTH_DB if floats else 0.0)
+            one = with_headroom(self.judge, other, Precision(), told)
+            return dataclasses.replace(one, cost_db=_WORTH_DB if floats else 0.0)
         except BridgeError:
             return None
 
 
-def with_headroom(trial: PrecisionTrial, start: Precision, told: str = "") -> Candidate:
+def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, told: str = "") -> Candidate:
     """With wider ranges, for samples louder than these, unless that costs something here."""
-    plain = Candidate(trial, start, told, trial.on_cpu(trial.write(start)))
+    plain = Candidate(trial, start, told, judge.snr(trial.calibrated, start))
     wider = trial.calibrated.with_headroom()
     if wider is None:
         return plain
-    other = dataclasses.replace(trial, calibrated=wider)
-    reached = other.on_cpu(other.write(start))
-    return plain if reached < plain.db - _HEADROOM_DB else Candidate(other, start, told, reached)
+    other = Candidate(dataclasses.replace(trial, calibrated=wider), start, told, judge.snr(wider, start))
+    return plain if other.db < plain.db - _HEADROOM_DB else other
 
 
 def with_enough_bits(
@@ -205,7 +206,7 @@ def _best_of(found: list[Candidate], trial: PrecisionTrial, deadline: float) -> 
             return found[0]  # the check on QNN tells why it does not run
         scores, where = there, "on QNN"
     most = max(scores.values())
-    chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _BETTER_DB)
+    chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
     if found[chosen].told:
         by = f"{scores[chosen][1] + found[chosen].cost_db:.1f} dB {where}"
         if 0 in scores:

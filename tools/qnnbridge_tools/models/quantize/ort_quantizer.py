@@ -17,17 +17,14 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import BridgeError, ModelError
+from qnnbridge_tools.models.quantize import ranges
+from qnnbridge_tools.models.quantize.ranges import CalibrationReader, MeasuredRanges, Numbers
+from qnnbridge_tools.models.quantize.samples import SampleSets
 from qnnbridge_tools.models.quantize.settings import ResolvedSettings
 from qnnbridge_tools.models.shared.progress import OnProgress
 
-CALIBRATING = "calibrating"
-_HISTOGRAM_METHODS = ("entropy", "percentile")
 _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
-# Of the ranges of 16-bit activations. A speech detector that was calibrated with 190 samples had 24 dB in one ten
-# of 60 others, and 48 to 69 in the rest: a sound was louder than all before.
-HEADROOM = 1.5
 # Operators whose second input is the weight.
 WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
 # The quantizer's settings for single tensors.
@@ -82,28 +79,6 @@ class _Silenced:
         return getattr(self._real, name)
 
 
-class CalibrationReader:
-    """The quantizer's `CalibrationDataReader`: samples one after the other, and how many are done."""
-
-    def __init__(self, samples: Sequence[Feeds], on_progress: OnProgress) -> None:
-        self._samples = samples
-        self._on_progress = on_progress
-        self._next, self._end = 0, len(samples)
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def set_range(self, start_index: int, end_index: int) -> None:
-        self._next, self._end = start_index, min(end_index, len(self._samples))
-
-    def get_next(self) -> Feeds | None:
-        self._on_progress(CALIBRATING, self._next, len(self._samples))
-        if self._next >= self._end:
-            return None
-        self._next += 1
-        return self._samples[self._next - 1]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Precision:
     """The nodes and tensors of a model that are not quantised as the rest is.
@@ -127,22 +102,41 @@ class Precision:
 
 
 class CalibratedModel:
-    """A float model whose ranges are measured: writes quantised models of it, each in a fraction of that time."""
+    """A float model whose ranges are measured: writes quantised models of it, each in a fraction of that time.
 
-    def __init__(self, path: Path, ranges: Any, settings: ResolvedSettings) -> None:
+    Args:
+        measured: the ranges by samples.
+        left_out: numbers of the samples that do not count.
+        widened: the ranges leave room for samples beyond these.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        measured: MeasuredRanges,
+        settings: ResolvedSettings,
+        left_out: Numbers = frozenset(),
+        widened: bool = False,
+    ) -> None:
         self.path = path
-        self._ranges = ranges
         self.settings = settings
+        self._measured, self._left_out, self._widened = measured, left_out, widened
+        self._ranges = measured.of(left_out, widened)
+
+    @property
+    def by_sample(self) -> bool:
+        """Any samples can be left out."""
+        return self._measured.by_sample
+
+    def without(self, samples: Numbers) -> CalibratedModel:
+        """Calibrated with all samples but these."""
+        return CalibratedModel(self.path, self._measured, self.settings, samples, self._widened)
 
     def with_headroom(self) -> CalibratedModel | None:
         """The same with wider ranges: 16 bits have steps to spare, and what is beyond its range is cut off."""
-        from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
-
-        if self.settings.method != "minmax" or self.settings.activation_type not in ("uint16", "int16"):
+        if not self.by_sample or self.settings.activation_type not in ("uint16", "int16"):
             return None
-        ends = {name: self._ranges[name].range_value for name in self._ranges}
-        widened = {name: (low * HEADROOM, high * HEADROOM) for name, (low, high) in ends.items()}
-        return CalibratedModel(self.path, TensorsData(CalibrationMethod.MinMax, widened), self.settings)
+        return CalibratedModel(self.path, self._measured, self.settings, self._left_out, True)
 
     def with_matrices(self, kind: str) -> CalibratedModel:
         """The same with another type for the weights of MatMul and Gemm."""
@@ -150,7 +144,7 @@ class CalibratedModel:
 
     def with_settings(self, settings: ResolvedSettings) -> CalibratedModel:
         """The same ranges with other types."""
-        return CalibratedModel(self.path, self._ranges, settings)
+        return CalibratedModel(self.path, self._measured, settings, self._left_out, self._widened)
 
     def magnitude(self, tensor: str) -> float | None:
         """The largest magnitude that the samples gave a tensor; None if it is not known."""
@@ -211,13 +205,13 @@ class CalibratedModel:
 
 
 def calibrate(
-    model: Path, samples: Sequence[Feeds], settings: ResolvedSettings, work: Path, on_progress: OnProgress
+    model: Path, samples: SampleSets, settings: ResolvedSettings, work: Path, on_progress: OnProgress
 ) -> CalibratedModel:
-    """Measures the range of every tensor of the float model with the samples. Raises `ModelError`."""
+    """Measures the range of every tensor of the float model; those held out do not count. Raises `ModelError`."""
     import numpy as np
     from onnxruntime.quantization import create_calibrator
 
-    reader = CalibrationReader(samples, on_progress)
+    reader = CalibrationReader(samples.every, on_progress)
     with Quiet(), np.errstate(all="ignore"):
         try:
             config = _config(model, reader, settings, Precision())
@@ -230,19 +224,23 @@ def calibrate(
                 use_external_data_format=config.use_external_data_format,
                 extra_options=options,
             )
-            # The histograms' calibrator keeps every tensor of every sample in memory; so it keeps one sample's.
-            stride = 1 if settings.method in _HISTOGRAM_METHODS else len(samples)
-            for start in range(0, len(samples), stride):
-                reader.set_range(start, start + stride)
-                calibrator.collect_data(reader)
-            ranges = calibrator.compute_data()
+            if settings.method == "minmax":
+                measured = ranges.extremes(calibrator, reader, _limited(model))
+            else:
+                measured = ranges.thresholds(calibrator, reader, samples.held_numbers)
         except BridgeError:
             raise  # a sample that cannot be read
         except MemoryError:
             raise
         except Exception as error:  # as above
             raise _failed(error) from error
-    return CalibratedModel(model, ranges, settings)
+    return CalibratedModel(model, measured, settings, samples.held_numbers)
+
+
+def _limited(model: Path) -> frozenset[str]:
+    return frozenset(
+        name for node in graphs.load(model).graph.node if node.op_type == "Clip" for name in node.output
+    )
 
 
 def weights_quantised(model: Path) -> bool:

@@ -15,19 +15,21 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
+from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.models.quantize import judging, precision, search
 from qnnbridge_tools.models.quantize.candidates import CandidateChoice, with_enough_bits, with_headroom
+from qnnbridge_tools.models.quantize.folds import CrossValidation, folds_of
 from qnnbridge_tools.models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_tools.models.quantize.preparing import prepare
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnRunner, opened_qnn
+from qnnbridge_tools.models.quantize.recalibrating import Comparer, with_all_samples
 from qnnbridge_tools.models.quantize.refusals import refuse_free_dimensions, refuse_not_finite, refuse_unsuitable
 from qnnbridge_tools.models.quantize.result import QuantizeResult
 from qnnbridge_tools.models.quantize.samples import SampleSets, gather, shapes_in
 from qnnbridge_tools.models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_tools.models.quantize.settings import QuantizeOptions, QuantizeSettings, ResolvedSettings
 from qnnbridge_tools.models.shared import progress
-from qnnbridge_tools.models.shared.accuracy import ColumnGroups, columns_of_scales, measure
+from qnnbridge_tools.models.shared.accuracy import ColumnGroups, columns_of_scales
 from qnnbridge_tools.models.shared.progress import OnProgress
 
 COMMAND = "qnnbridge quantize"
@@ -35,6 +37,9 @@ COMMAND = "qnnbridge quantize"
 _TRIED = 60
 # Those that tell whether 8 bits are enough for weights.
 _LOOKED_AT = 20
+# For one fold of one way of quantising; models that take longer are judged by the held-out samples alone.
+_FOLD_S = 4.0
+_PREPARED = "the prepared model"
 
 
 def quantize_model(
@@ -91,7 +96,7 @@ def quantize_model(
         refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
         prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
-        calibrated = calibrate(prepared.path, samples.calibration, settings, output.work, on_progress)
+        calibrated = calibrate(prepared.path, samples, settings, output.work, on_progress)
         with opened_qnn(options.qnn) as qnn:
             work = _Work(
                 options.settings,
@@ -106,52 +111,50 @@ def quantize_model(
                 qnn,
             )
             chosen = work.choose(model, on_progress)
-            chosen.calibrated.write(output.model, chosen.found.precision)
-            result = _finish(model, output.model, chosen.found)
-            on_progress("comparing", 0, 0)
-            found = _quantized_results(output.model, samples, names)
-            written = output.commit()
-            check: QnnCheck | None = None
-            if isinstance(qnn, QnnRunner):
-                on_progress("running on QNN", 0, 0)
-                check = qnn.check(written[0], samples.compared, names, expected, found, chosen.groups)
-            elif qnn is not None:
-                check = qnn
-    outputs = measure(names, expected, found, chosen.groups)
+            trial, found = chosen.trial, chosen.found
+            trial.calibrated.write(output.model, found.precision)
+            _finish(model, output.model, found)
+            comparer = Comparer(samples, names, expected, trial.groups, qnn, on_progress)
+            compared = comparer.compare(output.model)
+            final, recalibration = with_all_samples(trial, found, options.settings.target_snr, comparer, compared)
+        final.write(output.model, found.precision)
+        result = _finish(model, output.model, found)
+        written = output.commit()
+    told = [recalibration.told] if recalibration is not None else []
     return QuantizeResult(
         source=path,
         target=Path(target),
         files=written,
-        settings=chosen.calibrated.settings,
-        precision=chosen.found.precision,
+        settings=final.settings,
+        precision=found.precision,
         target_snr=options.settings.target_snr,
-        reached=chosen.found.reached,
-        layers=chosen.found.layers,
+        reached=found.reached,
+        layers=found.layers,
         calibration_samples=len(samples.calibration),
         compared_samples=len(samples.compared),
         held_out=samples.held_out,
-        outputs=outputs,
+        recalibration=recalibration,
+        outputs=compared.outputs,
         nodes_before=graphs.count_ops(model),
         nodes_after=graphs.count_ops(result),
         bytes_before=files.total_size([path, *weights]),
         bytes_after=files.total_size(written),
-        changes=chosen.changes,
+        changes=(*chosen.changes, *told),
         warnings=(
             *samples.warnings,
-            *chosen.found.notes,
-            *judging.warnings(chosen.calibrated.settings, chosen.found, outputs, model, samples, check),
+            *found.notes,
+            *judging.warnings(final.settings, found, compared.outputs, model, samples, compared.qnn),
         ),
-        qnn=check,
+        qnn=compared.qnn,
         seconds=time.perf_counter() - begun,
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Chosen:
+    trial: PrecisionTrial
     found: FoundPrecision
-    groups: ColumnGroups
     changes: tuple[str, ...]
-    calibrated: CalibratedModel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -204,18 +207,31 @@ class _Work:
             self.qnn if isinstance(self.qnn, QnnRunner) else None,
             on_progress,
         )
+        judge = self._judge(trial, start)
         if self.wished.target_snr is None:
-            best = CandidateChoice(self.wished, self.settings, self.source, self.samples).best(trial, start)
+            best = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge).best(trial, start)
             if best.trial.index is not index:  # nothing of what was prepared here is in it
                 changes = []
             told = [best.told] if best.told else []
             start, more = with_enough_bits(self.wished, self.settings, best.trial, best.precision)
             layers = search.layer_report(best.trial, start) if self.wished.layer_report else ()
             found = FoundPrecision(start, layers)
-            return _Chosen(found, groups, (*changes, *told, *more), best.trial.calibrated)
-        trial = with_headroom(trial, start).trial
+            return _Chosen(best.trial, found, (*changes, *told, *more))
+        trial = with_headroom(judge, trial, start).trial
         found = search.reach(trial, start, self.wished.target_snr, self.wished.search_timeout_s)
-        return _Chosen(found, groups, tuple(changes), trial.calibrated)
+        return _Chosen(trial, found, tuple(changes))
+
+    def _judge(self, trial: PrecisionTrial, start: Precision) -> CrossValidation:
+        session = cpu.open_session(self.calibrated.path, _PREPARED)
+        folds = folds_of(
+            self.samples,
+            self.expected,
+            self.calibrated.by_sample,
+            lambda feeds: cpu.run(session, feeds, _PREPARED, self.names),
+        )
+        judge = CrossValidation(folds, self.folder, self.names, trial.groups)
+        seconds = min(_FOLD_S * len(folds), self.wished.search_timeout_s)
+        return judge.within(seconds, self.calibrated, start)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
         """Outputs with pixels and scores in their columns, that no Concat joins."""
@@ -235,8 +251,8 @@ class _Work:
         """
         more = max(0, most - len(self.samples.compared)) if self.samples.held_out else 0
         chosen = self.samples.calibration[:: max(1, -(-len(self.samples.calibration) // more))] if more else []
-        session = cpu.open_session(self.calibrated.path, "the prepared model")
-        results = [cpu.run(session, feeds, "the prepared model", self.names) for feeds in chosen]
+        session = cpu.open_session(self.calibrated.path, _PREPARED)
+        results = [cpu.run(session, feeds, _PREPARED, self.names) for feeds in chosen]
         return [*self.samples.compared, *chosen], [*self.expected, *results]
 
 
@@ -254,20 +270,6 @@ def _float_results(path: Path, samples: SampleSets) -> tuple[list[str], list[lis
     session = cpu.open_session(path, path.name)
     names = [node.name for node in session.get_outputs()]
     return names, [cpu.run(session, feeds, path.name, names) for feeds in samples.compared]
-
-
-def _quantized_results(path: Path, samples: SampleSets, names: Sequence[str]) -> list[list[Any]]:
-    """Exactly as the file says: optimised for the CPU, quantised operators saturate on processors without VNNI."""
-    label = "the quantised model"
-    try:
-        session = cpu.open_session(path, label)
-        return [cpu.run(session, feeds, label, names) for feeds in samples.compared]
-    except OrtError as error:
-        raise ModelError(
-            "onnxruntime's quantizer wrote a model that does not run. Nothing was written.",
-            cause=error.cause,
-            fix="Try --per-tensor or 8-bit types; or export the model again with a newer opset (17 to 21).",
-        ) from None
 
 
 def _finish(original: Any, path: Path, found: FoundPrecision) -> Any:

@@ -12,6 +12,7 @@ from qnnbridge_tools import output, session_report
 from qnnbridge_tools.models.quantize.ort_quantizer import Precision
 from qnnbridge_tools.models.quantize.partial import LayerError
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
+from qnnbridge_tools.models.quantize.recalibrating import Recalibration
 from qnnbridge_tools.models.quantize.settings import ResolvedSettings
 from qnnbridge_tools.models.shared.accuracy import Accuracy, OutputAccuracy, Verdict, lowest_snr, worst
 from qnnbridge_tools.output import written_pairs
@@ -32,6 +33,7 @@ class QuantizeResult:
         outputs: accuracy against the float model, on the CPU, over `compared_samples`.
         held_out: those samples were not used for calibration; else they are the calibration samples themselves.
         qnn: the check there; None if none was wanted.
+        recalibration: with the samples that were held out; None if none was.
     """
 
     source: Path
@@ -53,6 +55,7 @@ class QuantizeResult:
     changes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     qnn: QnnCheck | None = None
+    recalibration: Recalibration | None = None
     seconds: float = 0.0
 
     @property
@@ -121,6 +124,7 @@ def document(result: QuantizeResult) -> dict[str, Any]:
         "qnn": result.qnn.document() if result.qnn else None,
         "notes": list(result.changes),
         "warnings": list(result.warnings),
+        "recalibration": result.recalibration.document() if result.recalibration else None,
         "seconds": result.seconds,
     }
 

@@ -220,6 +220,20 @@ class SampleSubset(Sequence[Feeds]):
         return (self._samples[number] for number in self._numbers)
 
 
+class JoinedSamples(Sequence[Feeds]):
+    """Sets of samples one after the other, read when they are used."""
+
+    def __init__(self, sets: Sequence[Sequence[Feeds]]) -> None:
+        self._places = [(one, number) for one in sets for number in range(len(one))]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, number: Any) -> Any:
+        samples, place = self._places[number]
+        return samples[place]
+
+
 class RandomSamples:
     """Made up anew each time they are read: the same seed gives the same values."""
 
@@ -247,6 +261,17 @@ class SampleSets:
     compared: Sequence[Feeds]
     held_out: bool
     warnings: tuple[str, ...]
+
+    @property
+    def every(self) -> Sequence[Feeds]:
+        """Those that calibrate first."""
+        return JoinedSamples((self.calibration, self.compared)) if self.held_out else self.calibration
+
+    @property
+    def held_numbers(self) -> frozenset[int]:
+        """Of those held out, in `every`."""
+        first = len(self.calibration)
+        return frozenset(range(first, first + len(self.compared))) if self.held_out else frozenset()
 
 
 def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_out: int | None) -> SampleSets:

@@ -1,0 +1,98 @@
+"""One way of quantising, judged several times: calibrated without a part of the samples, and run on that part.
+
+One split is one draw: a model of speech quality had 44 dB on five samples with ranges that the other fifteen gave
+it, and 57 on ten others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.numerics.sampling import Feeds
+from qnnbridge_tools.models.quantize.ort_quantizer import CalibratedModel, Precision
+from qnnbridge_tools.models.quantize.ranges import Numbers
+from qnnbridge_tools.models.quantize.samples import SampleSets
+from qnnbridge_tools.models.shared.accuracy import ColumnGroups, lowest_of_folds
+
+# The held-out samples are one part, and those that calibrate are cut into so many.
+_PARTS = 3
+# Samples of each of these that are run.
+_RUN = 10
+_LABEL = "the quantised model"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fold:
+    """A part of the samples.
+
+    Args:
+        left_out: numbers of the samples that do not calibrate.
+        samples, expected: those of them that are run, and what the float model gives for them.
+    """
+
+    left_out: Numbers
+    samples: Sequence[Feeds]
+    expected: Sequence[Sequence[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CrossValidation:
+    """Judges ways of quantising by all its folds.
+
+    Args:
+        work: folder for candidates.
+        names, groups: outputs, and columns of them that are judged by themselves.
+    """
+
+    folds: Sequence[Fold]
+    work: Path
+    names: Sequence[str]
+    groups: ColumnGroups
+
+    def snr(self, calibrated: CalibratedModel, precision: Precision) -> float:
+        """The lowest SNR on the CPU of any output, in samples that do not calibrate."""
+        expected: list[Sequence[Any]] = []
+        found: list[Sequence[Any]] = []
+        for fold in self.folds:
+            model = calibrated.without(fold.left_out).write(self.work / "fold.onnx", precision)
+            session = cpu.open_session(model, _LABEL)
+            found += [cpu.run(session, feeds, _LABEL, self.names) for feeds in fold.samples]
+            expected += fold.expected
+        return lowest_of_folds(self.names, expected, found, self.groups)
+
+    def within(self, seconds: float, calibrated: CalibratedModel, precision: Precision) -> CrossValidation:
+        """With as many folds as can be judged in that time, by what the first of them takes."""
+        if len(self.folds) == 1:
+            return self
+        begun = time.monotonic()
+        first = dataclasses.replace(self, folds=self.folds[:1])
+        first.snr(calibrated, precision)
+        paid = int(seconds / max(time.monotonic() - begun, 1e-3))
+        return self if paid >= len(self.folds) else first
+
+
+def folds_of(
+    samples: SampleSets, compared: Sequence[Sequence[Any]], by_sample: bool, run: Callable[[Feeds], list[Any]]
+) -> list[Fold]:
+    """The held-out samples first.
+
+    Args:
+        compared: what the float model gives for the compared samples; `run` gives it for others.
+        by_sample: any samples can be left out.
+    """
+    count = len(samples.calibration)
+    first = Fold(samples.held_numbers, samples.compared, compared)
+    parts = min(count, _PARTS + (not samples.held_out))
+    if not by_sample or parts < 2:
+        return [first]
+    found = [first] if samples.held_out else []
+    for part in range(parts):
+        numbers = range(part, count, parts)
+        chosen = [samples.calibration[number] for number in numbers[:: -(-len(numbers) // _RUN)]]
+        found.append(Fold(frozenset(numbers), chosen, [run(feeds) for feeds in chosen]))
+    return found
