@@ -240,6 +240,7 @@ def test_elapsed_time_is_a_line_now_and_then_where_nothing_can_move(monkeypatch:
         ([str(MUL), "-o", "x.ort"], "does not end in .onnx"),
         ([str(MUL), "--share-weights"], "at least two models"),
         ([str(MUL), "--input", "X=nowhere.npy"], "no file nowhere.npy"),
+        ([str(MUL), "--input", "X=nowhere.npy", "--no-validate"], "--input does not go with --no-validate"),
         ([str(MUL), str(MODELS / "sigmoid.onnx"), "--input", "x=a.npy"], "one model of one size"),
     ],
 )

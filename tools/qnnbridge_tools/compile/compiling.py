@@ -192,6 +192,7 @@ def _options(request: CompileRequest) -> dict[str, Any]:
                 "--input is for one model of one size.",
                 fix="Compile the models or sizes one by one, each with its own.",
             )
+        arguments.refuse_together("--input", {"--no-validate": not request.validate})
         from qnnbridge_tools import feeds
 
         loaded = feeds.load(*arguments.read_one_set(request.inputs))
