@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qnnbridge_host.model.known_wrong import table
+
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
@@ -117,6 +119,18 @@ def test_a_person_is_told_inputs_outputs_placement_and_times(add: Path) -> None:
         assert text in result.stdout, result.stdout
     assert "Outputs\nname       type     shape  min" in result.stdout
     assert all(line == line.rstrip() for line in result.stdout.splitlines())
+
+
+def test_what_a_session_rewrites_is_told(tmp_path: Path) -> None:
+    """The numbers and the placement are those of the copy."""
+    from tests.sweep.cases import Case, float_model
+
+    row = next(row for row in table() if row.name == "conv-equal-padding")
+    model = tmp_path / "m.onnx"
+    onnx.save(float_model(Case.from_words(row.example)), str(model))
+    result = run(model, "--random", "--provider-option", "soc_model=60")
+    assert result.returncode == 0, result.stderr
+    assert "rewritten    conv-padding: " in result.stdout
 
 
 def test_a_free_dimension_must_be_sized_for_random_inputs(dynamic: Path) -> None:

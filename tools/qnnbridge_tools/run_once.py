@@ -202,6 +202,7 @@ class RunResult:
     Args:
         ready_s: from nothing to a host that has ONNX Runtime loaded.
         runs_s: of all runs, the first one first.
+        fixed: what the session rewrote in its copy of the model.
         moved_because: why QNN failed at the session or at a run, and the CPU did the work; empty if it did not.
     """
 
@@ -215,6 +216,7 @@ class RunResult:
     ready_s: float
     create_s: float
     runs_s: list[float]
+    fixed: tuple[str, ...] = ()
     moved_because: str = ""
 
     @property
@@ -310,6 +312,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
                 ready_s=ready_s,
                 create_s=create_s,
                 runs_s=runs_s,
+                fixed=session.fixed,
             )
 
 
@@ -349,6 +352,7 @@ def print_result(request: RunRequest, result: RunResult) -> None:
         "Where it ran",
         [
             *_moved_pairs(result),
+            *(("rewritten", line) for line in result.fixed),
             *session_report.placement_pairs(result.placement),
             *session_report.sides_pairs(result.host),
         ],
@@ -386,6 +390,7 @@ def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
         ],
         "providers": result.used_providers,
         "placement": result.placement.to_wire(),
+        "fixed": list(result.fixed),
         "moved_because": result.moved_because or None,
         "host": session_report.host_document(result.host),
         "application": session_report.application_document(),

@@ -89,7 +89,7 @@ def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> Loa
         session.close()
         raise
     served = ServedModel(file.name, file.version, contract, session)
-    return LoadedModel(served, session, _summary(session.placement))
+    return LoadedModel(served, session, _summary(session.placement) + (", rewritten" if session.fixed else ""))
 
 
 def _summary(placement: Placement) -> str:
