@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.attack import models
+from tests.attack import large_models, models
 
 from qnnbridge_host.graph import bounds, graphs, runnable
 from qnnbridge_host.rewrite import folding
@@ -56,7 +56,7 @@ def test_a_model_that_no_machine_can_run_is_refused_before_it_is_run(make: objec
         runnable.check_runnable(make())  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("make", [models.deep_branches, models.long_name, lambda: models.long_chain(50)])
+@pytest.mark.parametrize("make", [models.deep_branches, models.long_name, lambda: large_models.long_chain(50)])
 def test_other_models_are_run(make: object) -> None:
     runnable.check_runnable(make())  # type: ignore[operator]
 

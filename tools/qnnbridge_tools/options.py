@@ -115,6 +115,9 @@ Buckets = Annotated[
         help="One result for each of these sizes of a dimension. May be repeated.",
     ),
 ]
+Large = Annotated[
+    bool, typer.Option("--large", help="Go on with more than 60,000 nodes, which takes minutes to hours.")
+]
 Html = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="Also write one web page with pictures, for a browser."),

@@ -74,12 +74,12 @@ def open_session(model: Path, label: str, options: Any = None) -> Any:
         raise translated(error, f"ONNX Runtime cannot load {label}.") from None
 
 
-def open_session_of_bytes(data: bytes, label: str) -> Any:
+def open_session_of_bytes(data: bytes, label: str, options: Any = None) -> Any:
     """A session of a model that is in memory and has no other files."""
     import onnxruntime as ort
 
     try:
-        return ort.InferenceSession(data, quiet_options(), providers=_CPU)
+        return ort.InferenceSession(data, options or quiet_options(), providers=_CPU)
     except Exception as error:  # noqa: BLE001 - as above
         raise translated(error, f"ONNX Runtime cannot load {label}.") from None
 

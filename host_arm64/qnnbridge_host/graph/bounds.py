@@ -10,14 +10,27 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from qnnbridge_protocol.errors import InvalidGraph
+from qnnbridge_protocol.errors import InvalidGraph, OptionError
 
 # Nodes of a model with the bodies of its functions in the place of their calls. The largest real ones have 50,000.
 MAX_NODES: Final = 1_000_000
+# From so many nodes on, work of some seconds is told when it begins; from so many on, work of hours must be wished.
+MANY_NODES: Final = 20_000
+LARGE_NODES: Final = 60_000
 # Elements of a tensor of sizes (or of positions), as far as sizes are computed for shapes.
 MAX_SIZES: Final = 1 << 16
 # Below it a damaged tensor costs nothing, and the reader of the tensor says what is wrong.
 SMALL_MESSAGE: Final = 1 << 16
+
+
+def refuse_large(count: int, label: str, command: str, time: str) -> None:
+    """Raises `OptionError` for more than `LARGE_NODES`. time: that the command takes for them, in words."""
+    if count > LARGE_NODES:
+        raise OptionError(
+            f"{label} has {count:,} nodes, and {command} takes {time} for more than {LARGE_NODES:,}.",
+            cause="Real models have fewer; a loop that the exporter wrote out makes so many.",
+            fix="Export the model with the loop as Loop or outside of it, or go on all the same: --large.",
+        )
 
 
 def check_functions(model: Any) -> None:

@@ -7,7 +7,8 @@ One rewrite works on one `Editor`; no threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,16 @@ class Editor:
         self.model = model
         self.folder = folder
         self.opset = graphs.opset_of(model) or 0
-        self._types: dict[str, tuple[int, tuple[int | None, ...] | None]] | None = None
+        self._types: dict[str, graphs.TensorType] | None = None
         self._uses: dict[str, list[Any]] | None = None
         self._makers: dict[str, Any] | None = None
         self._tensors: dict[str, Any] | None = None
         self._captured: set[str] | None = None
+        self._outputs: set[str] | None = None
+        self._operators: set[str] | None = None
         self._names: set[str] | None = None
+        # The last number that a hint got.
+        self._numbers: dict[str, int] = {}
 
     @property
     def graph(self) -> Any:
@@ -51,9 +56,16 @@ class Editor:
 
     def changed(self, *, shapes: bool = False) -> None:
         """To be called after nodes were put in or taken out. shapes: what is known of them is void, too."""
-        self._uses = self._makers = self._tensors = self._captured = None
+        self._uses = self._makers = self._tensors = self._captured = self._outputs = self._operators = None
         if shapes:
             self._types = None
+
+    @property
+    def types(self) -> dict[str, graphs.TensorType]:
+        """What is known of all tensors."""
+        if self._types is None:
+            self._types = graphs.types_of(self.model)
+        return self._types
 
     # --- what is there ------------------------------------------------------------------------------------
 
@@ -71,6 +83,11 @@ class Editor:
     def rank(self, name: str) -> int | None:
         dims = self._known(name)[1]
         return None if dims is None else len(dims)
+
+    def is_empty(self, name: str) -> bool:
+        """Whether it is known to have no elements."""
+        dims = self._known(name)[1] if name else None
+        return dims is not None and 0 in dims and None not in dims
 
     def uses(self, name: str) -> list[Any]:
         """The nodes of the main graph that take it as an input."""
@@ -92,7 +109,16 @@ class Editor:
 
     @property
     def outputs(self) -> set[str]:
-        return {value.name for value in self.graph.output}
+        if self._outputs is None:
+            self._outputs = {value.name for value in self.graph.output}
+        return self._outputs
+
+    @property
+    def operators(self) -> set[str]:
+        """The operators of the main graph, without their domains."""
+        if self._operators is None:
+            self._operators = {node.op_type for node in self.graph.node}
+        return self._operators
 
     @property
     def captured(self) -> set[str]:
@@ -139,12 +165,20 @@ class Editor:
                 self._names.update(value.name for value in [*graph.input, *graph.output, *graph.initializer])
                 for node in graph.node:
                     self._names.update((*node.input, *node.output, node.name))
-        name, number = hint, 0
+        name, number = hint, self._numbers.get(hint, 0)
         while name in self._names:
             number += 1
             name = f"{hint}_{number}"
+        self._numbers[hint] = number
         self._names.add(name)
         return name
+
+    def rename_result(self, node: Any, number: int, name: str) -> None:
+        """A node makes its result under another name."""
+        if self._makers is not None:
+            self._makers.pop(node.output[number], None)
+            self._makers[name] = node
+        node.output[number] = name
 
     def add_constant(self, value: Array, hint: str, name: str | None = None) -> str:
         from onnx import numpy_helper
@@ -176,15 +210,22 @@ class Editor:
         name = self.fresh(f"{base}/{op}")
         return helper.make_node(op, list(inputs), [output or f"{name}_out"], name=name, domain=domain, **attrs)
 
-    def map_nodes(self, change: Callable[[Any], Sequence[Any] | None]) -> int:
+    def map_nodes(
+        self, change: Callable[[Any], Sequence[Any] | None], operators: Collection[str] | None = None
+    ) -> int:
         """Puts what `change` gives in the place of each node, None keeps it; gives how many were changed.
 
         The new nodes must make the outputs of the node that goes. Indexes stay those of before.
+
+        Args:
+            operators: only their nodes are looked at, whatever their domain; default all.
         """
+        if operators is not None and self.operators.isdisjoint(operators):
+            return 0
         kept: list[Any] = []
         count = 0
         for node in list(self.graph.node):
-            others = change(node)
+            others = change(node) if operators is None or node.op_type in operators else None
             count += others is not None
             kept.extend([node] if others is None else others)
         if count:
@@ -199,7 +240,7 @@ class Editor:
         domains: Sequence[str] = graphs.ONNX_DOMAINS,
     ) -> list[str]:
         """`map_nodes` for the nodes of one operator; drops what is dead then, and tells how many were changed."""
-        count = self.map_nodes(lambda node: change(node) if node.op_type == op and node.domain in domains else None)
+        count = self.map_nodes(lambda node: change(node) if node.domain in domains else None, (op,))
         if count:
             self.drop_dead()
         return [f"{count} {told}"] if count else []
@@ -211,43 +252,46 @@ class Editor:
         self.graph.node.extend(kept)
         self.changed()
 
-    def rename_uses(self, old: str, new: str) -> None:
-        """Every node, also in subgraphs, reads `new` where it read `old`. Outputs of the model are left alone."""
-        for graph in graphs.subgraphs(self.graph):
-            for node in graph.node:
-                for number, name in enumerate(node.input):
-                    if name == old:
-                        node.input[number] = new
-            if graph is not self.graph:
-                for value in graph.output:
-                    if value.name == old:
-                        value.name = new
-        self.changed()
-
     def drop_dead(self) -> int:
         """Takes out nodes and constants that nothing uses; gives the number of nodes."""
-        dropped = 0
-        while True:
-            used = self.outputs | self.captured | {name for node in self.graph.node for name in node.input}
-            kept = [node for node in self.graph.node if any(name in used for name in node.output if name)]
-            if len(kept) == len(self.graph.node):
-                break
-            dropped += len(self.graph.node) - len(kept)
-            self.set_nodes(kept)
-        given = {value.name for value in self.graph.input}
-        unused = [t for t in self.graph.initializer if t.name not in used and t.name not in given]
-        for tensor in unused:
-            self.graph.initializer.remove(tensor)
-        if unused:
+        nodes = list(self.graph.node)
+        reads = [[*node.input, *(graphs.captured_by(node) if node.attribute else ())] for node in nodes]
+        counts = Counter(name for names in reads for name in names)
+        counts.update(self.outputs)
+        makers: dict[str, list[int]] = {}
+        for number, node in enumerate(nodes):
+            for name in node.output:
+                makers.setdefault(name, []).append(number)
+        dead: set[int] = set()
+        waiting = list(range(len(nodes)))
+        while waiting:
+            number = waiting.pop()
+            if number in dead or any(counts[name] for name in nodes[number].output if name):
+                continue
+            dead.add(number)
+            for name in reads[number]:
+                counts[name] -= 1
+                if not counts[name]:
+                    waiting += makers.get(name, ())
+        if dead:
+            self.set_nodes([node for number, node in enumerate(nodes) if number not in dead])
+        self._drop_constants({name for name, count in counts.items() if count})
+        return len(dead)
+
+    def _drop_constants(self, used: set[str]) -> None:
+        used |= {value.name for value in self.graph.input}
+        count = sum(tensor.name in used for tensor in self.graph.initializer)
+        if count < len(self.graph.initializer):
+            # No tensor is copied, nor compared with others.
+            self.graph.initializer.sort(key=lambda tensor: tensor.name not in used)
+            del self.graph.initializer[count:]
             self.changed()
-        return dropped
 
     # --- shapes -------------------------------------------------------------------------------------------
 
-    def _known(self, name: str) -> tuple[int, tuple[int | None, ...] | None]:
-        if self._types is None:
-            self._types = graphs.types_of(self.model)
-        if name not in self._types:
+    def _known(self, name: str) -> graphs.TensorType:
+        known = self.types.get(name)
+        if known is None:
             tensor = self.tensor(name)
             return (tensor.data_type, tuple(tensor.dims)) if tensor is not None else (0, None)
-        return self._types[name]
+        return known

@@ -184,12 +184,13 @@ class GivenModel:
         return bool(self.weights) or self.scan.size_bytes > TOO_LARGE_FOR_ONE_MESSAGE
 
 
-def given_model(source: str | os.PathLike[str], command: str) -> GivenModel:
+def given_model(source: str | os.PathLike[str], command: str, *, count_nodes: bool = False) -> GivenModel:
     """Checks that there is a model to work on, before anything else is done.
 
     Args:
         source: path of the model.
         command: the words for the user: "qnnbridge fix".
+        count_nodes: for the scan.
 
     Raises:
         NoSuchFile: the model or a file of its weights is not there.
@@ -197,7 +198,7 @@ def given_model(source: str | os.PathLike[str], command: str) -> GivenModel:
         BridgeError: the extra `[models]` is not installed.
     """
     path = existing_model(Path(source))
-    scan = scan_model(path, count_nodes=False)
+    scan = scan_model(path, count_nodes=count_nodes)
     refuse_scanned(scan, command)
     require_models_extra(command)  # behind the guard: installing it would not help with a compiled model
     return GivenModel(path, scan, tuple(weight_files(path, scan.external_files)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from qnnbridge_protocol.errors import InvalidProtobuf
 # TensorProto.DataLocation.
 _EXTERNAL = 1
 ONNX_DOMAINS = ("", "ai.onnx")
+_MICROSOFT = "com.microsoft"
 # TensorProto.DataType.
 _FLOAT, _UINT8, _FLOAT16 = 1, 2, 10
 _CONSTANT_TYPES = {
@@ -177,10 +178,10 @@ def constant_tensor(node: Any) -> Any | None:
 
     None for other operators, and for values that are no tensor (text, sparse).
     """
-    from onnx import TensorProto, helper, numpy_helper
-
     if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or not node.attribute:
         return None
+    from onnx import TensorProto, helper, numpy_helper
+
     attribute = node.attribute[0]
     if attribute.name == "value":
         tensor = TensorProto()
@@ -195,9 +196,11 @@ def constant_tensor(node: Any) -> Any | None:
 
 def attribute_values(node: Any) -> dict[str, Any]:
     """Attributes by name, text as `str`; without tensors and graphs."""
+    found: dict[str, Any] = {}
+    if not node.attribute:
+        return found
     from onnx import helper
 
-    found: dict[str, Any] = {}
     for attribute in node.attribute:
         if attribute.HasField("t") or attribute.HasField("g") or attribute.graphs or attribute.tensors:
             continue
@@ -223,12 +226,20 @@ def name_nodes(model: Any) -> int:
 
 def captured_names(graph: Any) -> Iterator[str]:
     """The names that subgraphs use: their own, and those of the graph around them."""
-    for inner in subgraphs(graph):
-        if inner is not graph:
-            for node in inner.node:
-                yield from node.input
-            for value in inner.output:
-                yield value.name
+    for node in graph.node:
+        if node.attribute:
+            yield from captured_by(node)
+
+
+def captured_by(node: Any) -> Iterator[str]:
+    """The names that the subgraphs of one node use."""
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            for inner in subgraphs(graph):
+                for one in inner.node:
+                    yield from one.input
+                for value in inner.output:
+                    yield value.name
 
 
 def strip_inserted_casts(model: Any) -> int:
@@ -237,9 +248,11 @@ def strip_inserted_casts(model: Any) -> int:
     QNN computes float16 itself, and would have the whole graph in float32 with them.
     """
     graph = model.graph
-    casts = [
-        node for node in graph.node if node.op_type == "Cast" and node.name.startswith(INSERTED_CAST) and node.input
-    ]
+    casts: list[Any] = []
+    kept: list[Any] = []
+    for node in graph.node:
+        inserted = node.op_type == "Cast" and node.name.startswith(INSERTED_CAST) and node.input
+        (casts if inserted else kept).append(node)
     if not casts:
         return 0
     from_name = {node.output[0]: node.input[0] for node in casts}
@@ -251,7 +264,6 @@ def strip_inserted_casts(model: Any) -> int:
             name = from_name[name]
         return str(renamed.get(name, name))
 
-    kept = [node for node in graph.node if not any(node is cast for cast in casts)]
     for node in kept:
         for number, name in enumerate(node.input):
             node.input[number] = source(name)
@@ -336,8 +348,11 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
     for field in ("node", "input", "output", "value_info"):
         getattr(light.graph, field).extend(getattr(graph, field))
     light.graph.name = graph.name
-    for node in light.graph.node if plain else ():
-        _make_inferable(node, graph)
+    foreign = [node for node in light.graph.node if node.domain == _MICROSOFT] if plain else []
+    if foreign:
+        elements = {tensor.name: tensor.data_type for tensor in graph.initializer}
+        for node in foreign:
+            _make_inferable(node, elements)
     for tensor in graph.initializer:
         stub = light.graph.initializer.add()
         if len(tensor.raw_data) <= SMALL_BYTES and math.prod(tensor.dims) <= SMALL_BYTES:
@@ -349,15 +364,15 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
     return light
 
 
-def _make_inferable(node: Any, graph: Any) -> None:
-    if node.domain != "com.microsoft" or node.op_type not in _SAME_SHAPE:
+def _make_inferable(node: Any, elements: Mapping[str, int]) -> None:
+    """elements: types of the initializers."""
+    if node.op_type not in _SAME_SHAPE:
         return
     from onnx import helper
 
     element = _FLOAT
     if node.op_type == "QuantizeLinear":
-        zero = node.input[2] if len(node.input) > 2 else ""
-        element = next((tensor.data_type for tensor in graph.initializer if tensor.name == zero), _UINT8)
+        element = elements.get(node.input[2] if len(node.input) > 2 else "", _UINT8)
     del node.input[1:], node.output[1:], node.attribute[:]
     node.domain = ""
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
@@ -373,7 +388,9 @@ def _of_value(value: Any) -> TensorType:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
+    # Only a zero may be one that is not there.
     dims = tuple(
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in tensor.shape.dim
+        size if (size := dim.dim_value) > 0 or (size == 0 and dim.HasField("dim_value")) else None
+        for dim in tensor.shape.dim
     )
     return tensor.elem_type, dims

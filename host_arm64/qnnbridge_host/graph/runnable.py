@@ -7,6 +7,7 @@ the system ends something. Takes time in proportion to the file.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from collections.abc import Mapping
@@ -28,10 +29,9 @@ def check_runnable(model: Any) -> None:
     for node in model.graph.node:
         for name in node.output:
             element, shape = types.get(name, (0, None))
-            if shape is None or not all(isinstance(size, int) and size >= 0 for size in shape):
+            if shape is None or None in shape or 0 in shape:
                 continue
-            count = math.prod(shape)  # type: ignore[arg-type]
-            size = count * _element_bytes(element)
+            size = math.prod(shape) * _element_bytes(element)  # type: ignore[arg-type]
             if size > limit:
                 raise InvalidGraph(
                     f"The model computes a tensor of {_in_words(size)}.",
@@ -84,6 +84,7 @@ def _scalars(graph: Any) -> dict[str, float]:
     return found
 
 
+@functools.cache
 def _element_bytes(element: int) -> int:
     from onnx import helper
 

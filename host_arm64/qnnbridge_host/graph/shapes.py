@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -101,9 +102,10 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
     if not free:
         return False
     inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    places = {(dimension.input, dimension.axis) for dimension in free}
     fixed = False
     for (name, axis), size in dimensions.by_axis.items():
-        if any(dimension.input == name and dimension.axis == axis for dimension in free):
+        if (name, axis) in places:
             inputs[name][axis].Clear()
             inputs[name][axis].dim_value = size
             fixed = True
@@ -145,11 +147,11 @@ def options_text(free: Sequence[FreeAxis], sizes: Mapping[tuple[str, int], int] 
         if dimension.name is not None and size is not None:
             by_name.setdefault(dimension.name, set()).add(size)
     options: dict[str, None] = {}
-    names = [dimension.name for dimension in free]
+    names = Counter(dimension.name for dimension in free)
     for dimension in free:
         size = known.get((dimension.input, dimension.axis))
         name = dimension.name or ""
-        ambiguous = len(by_name.get(name, ())) > 1 or (names.count(name) > 1 and not is_symbol(name))
+        ambiguous = len(by_name.get(name, ())) > 1 or (names[name] > 1 and not is_symbol(name))
         target = f"{dimension.input}:{dimension.axis}" if ambiguous else dimension.option
         options[f'--dim "{target}={"SIZE" if size is None else size}"'] = None
     return " ".join(options)

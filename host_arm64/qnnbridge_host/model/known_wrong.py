@@ -102,6 +102,12 @@ def table() -> tuple[WrongOperator, ...]:
     )
 
 
+@functools.cache
+def operators() -> frozenset[str]:
+    """The operators that a row is about."""
+    return frozenset(op for fault in table() for op in fault.operators)
+
+
 def find(
     nodes: Iterable[StaticNode], *, arch: int, release: str = "", rows: Sequence[WrongOperator] | None = None
 ) -> tuple[KnownWrong, ...]:
@@ -154,7 +160,7 @@ def _find_in(
         graph = read_graph(file, size, sizes)
     except Garbage:
         return ()
-    wanted = {op for fault in table() for op in fault.operators}
+    wanted = operators()
     if not any(op in wanted for op, *_ in graph.nodes):
         return ()
     complete(graph)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
+from qnnbridge_host.graph.bounds import MANY_NODES
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.editor import Editor
 from qnnbridge_host.graph.runnable import check_runnable
@@ -45,6 +46,10 @@ class RewriteRun:
         self._broken = ""
         # As it was after the last rewrite that was kept, and as it is being tried.
         self._kept = self._now = model.SerializeToString() if seed is not None else b""
+        # ONNX Runtime has loaded what was kept, or it is the original.
+        self._loads = True
+        # Of the model as it is; what it has found out is used by the next rewrite, if one finds nothing to do.
+        self._editor: Editor | None = None
         self._decided = Dimensions()
         self._constants: Mapping[str, float] = {}
         self._values: dict[str, Any] = {}
@@ -71,7 +76,7 @@ class RewriteRun:
             self.model = graphs.load(self._output.model)
         else:
             onnx.save_model(self.model, os.fspath(self._output.model))
-        problem = load_problem(self._output.model)
+        problem = load_problem(self._output.model) if external or not self._loads else None
         if problem and load_problem(self._source) is None:
             raise ModelError(
                 f"{self._source.name} cannot be loaded any more after the rewrites. Nothing was written.",
@@ -80,9 +85,10 @@ class RewriteRun:
             )
 
     def _one(self, rewrite: Rewrite) -> RewriteStep | None:
-        editor = Editor(self.model, self._source.parent)
+        editor = self._editor or Editor(self.model, self._source.parent)
         sizing = rewrite.name == FIXED_SHAPES
         changes = tuple(self._sized(editor) if sizing else rewrite.apply(editor))
+        self._editor = None if changes else editor
         if not changes:
             return None
         try:
@@ -91,14 +97,14 @@ class RewriteRun:
             if sizing or self._broken:
                 # Fixed sizes may make a branch impossible that is never taken; a later rewrite removes it.
                 self._broken = error.cause or error.message
-                self._kept = self._now
+                self._kept, self._loads = self._now, False
                 return RewriteStep(
                     rewrite.name, changes, ModelCheck(False, reason=f"it does not load yet ({self._broken})")
                 )
             return self._taken_back(RewriteStep(rewrite.name, changes, reason=error.cause or error.message))
         self._broken = ""
         if checked is None or checked.agrees:
-            self._kept = self._now
+            self._kept, self._loads = self._now, checked is not None and checked.compared
             self._allowed = max(self._allowed, rewrite.tolerance)
             return RewriteStep(rewrite.name, changes, checked)
         if sizing:
@@ -162,6 +168,7 @@ def fix_model(
     check: bool = True,
     seed: int = 0,
     overwrite: bool = False,
+    on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> FixResult:
     """Writes a model at `target` that QNN takes, as far as rewriting can help. The original is never changed.
 
@@ -178,6 +185,7 @@ def fix_model(
         check: compare with the original after each rewrite.
         seed: of the made-up inputs.
         overwrite: replace an existing target.
+        on_progress: called with the stage in words for a model of many nodes.
 
     Raises:
         CompiledModelRefused: the model is compiled.
@@ -193,6 +201,8 @@ def fix_model(
         model_path, target_path, overwrite=overwrite, source_files=given.weights, external=external
     ) as output:
         model = graphs.load(model_path)
+        if len(model.graph.node) > MANY_NODES:
+            on_progress(f"rewriting {len(model.graph.node):,} nodes", 0, 0)
         if check:
             check_runnable(model)
         before = graphs.count_ops(model)

@@ -16,9 +16,12 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.editor import Array, Editor
 from qnnbridge_protocol.errors import OrtError
 
-# Elements.
+# Elements: of one tensor, and of all results of one pass.
 INPUT_LIMIT = 1 << 16
 OUTPUT_LIMIT = 1 << 20
+TOTAL_LIMIT = 1 << 25
+# Sessions of parts that ONNX Runtime refuses; what is left then is left to it. Real models need one or two.
+MOST_REFUSED = 200
 
 _NEVER = frozenset(
     {
@@ -42,10 +45,12 @@ def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:
         never: more operators that are left alone; Size is computed all the same from constants.
     """
     before = len(editor.graph.node)
+    elements = 0
     for _ in range(_ROUNDS):
-        values = _computed(editor, _NEVER | never)
+        values = _computed(editor, _NEVER | never) if elements < TOTAL_LIMIT else {}
         if not values:
             break
+        elements += sum(value.size for value in values.values())
         for name, value in values.items():
             put_constant(editor, name, value)
         editor.drop_dead()
@@ -59,8 +64,7 @@ def put_constant(editor: Editor, name: str, value: Array) -> None:
     if maker is not None:
         for number, made in enumerate(maker.output):
             if made == name:
-                maker.output[number] = editor.fresh(f"{name}/unused")
-        editor.changed()
+                editor.rename_result(maker, number, editor.fresh(f"{name}/unused"))
     editor.add_constant(value, name, name)
 
 
@@ -69,17 +73,21 @@ def _computed(editor: Editor, never: frozenset[str]) -> dict[str, Array]:
     known: dict[str, Array] = {}
     taken: list[Any] = []
     made: set[str] = set()
+    left_alone = never - {"Size"}
+    left = TOTAL_LIMIT
     for node in editor.graph.node:
         if not any(node.output):
             continue
         if shape := _shape_value(editor, node, never):
             known.update(shape)
             made.update(shape)
-        elif node.op_type not in never - {"Size"} and _foldable(editor, node, made):
+        elif node.op_type not in left_alone and _foldable(editor, node, made):
+            left -= sum(math.prod(editor.shape(name) or ()) for name in node.output if name)
+            if left < 0:
+                break
             taken.append(node)
             made.update(name for name in node.output if name)
-    results = _run(editor, taken, known)
-    return {**known, **results}
+    return {**known, **_Evaluation(editor, known).results_of(taken)}
 
 
 def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, Array] | None:
@@ -117,28 +125,37 @@ def _small(editor: Editor, name: str) -> bool:
     return int(np.prod(tensor.dims, dtype=np.int64)) <= INPUT_LIMIT
 
 
-def _run(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict[str, Array]:
-    """Runs these nodes, in their order, as one model; one by one if that fails."""
-    if not nodes:
-        return {}
-    try:
-        return _evaluate(editor, nodes, known)
-    except OrtError:
-        pass
-    results: dict[str, Array] = {}
-    for node in nodes:
+class _Evaluation:
+    """Runs nodes of which all inputs are known. known: what is known before, by name."""
+
+    def __init__(self, editor: Editor, known: dict[str, Array]) -> None:
+        self._editor = editor
+        self._known = dict(known)
+        self._refused = 0
+
+    def results_of(self, nodes: list[Any]) -> dict[str, Array]:
+        """Of these nodes, in their order, as one model; of each half by itself if ONNX Runtime refuses that."""
+        if not nodes or self._refused >= MOST_REFUSED:
+            return {}
         try:
-            results.update(_evaluate(editor, [node], {**known, **results}))
+            results = _evaluate(self._editor, nodes, self._known)
         except OrtError:
-            continue  # ONNX Runtime will say so when it loads the model; nothing to be computed here
-    return results
+            # ONNX Runtime will say so when it loads the model; nothing to be computed here.
+            self._refused += 1
+            results = None
+        if results is None and len(nodes) > 1:
+            middle = len(nodes) // 2
+            return {**self.results_of(nodes[:middle]), **self.results_of(nodes[middle:])}
+        self._known.update(results or {})
+        return results or {}
 
 
-def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict[str, Array]:
+def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict[str, Array] | None:
+    """None if one of the nodes takes what could not be computed."""
     import onnx
     from onnx import helper, numpy_helper
 
-    made = [name for node in nodes for name in node.output if name]
+    made = dict.fromkeys(name for node in nodes for name in node.output if name)
     needed = dict.fromkeys(name for node in nodes for name in node.input if name and name not in made)
     constants = []
     for name in needed:
@@ -146,14 +163,14 @@ def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict
         if value is None:
             value = editor.constant(name)
         if value is None:
-            raise OrtError(f"{name} is not known.")
+            return None
         constants.append(numpy_helper.from_array(value, name))
     graph = helper.make_graph(nodes, "constants", [], [onnx.ValueInfoProto(name=name) for name in made], constants)
     model = helper.make_model(
         graph, opset_imports=list(editor.model.opset_import), ir_version=max(editor.model.ir_version, 4)
     )
-    session = cpu.open_session_of_bytes(model.SerializeToString(), "a part of the model")
-    results = cpu.run(session, {}, "a part of the model", made)
+    session = cpu.open_session_of_bytes(model.SerializeToString(), "a part of the model", cpu.silent_options())
+    results = cpu.run(session, {}, "a part of the model", list(made))
     return {
         name: np.asarray(value)
         for name, value in zip(made, results, strict=True)

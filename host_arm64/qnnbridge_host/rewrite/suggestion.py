@@ -77,8 +77,10 @@ def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str],
     with contextlib.suppress(BridgeError):
         fix_values(editor, constants)
     changes: list[str] = []
+    editor = Editor(model, path.parent)
     for rewrite in chosen((), ()):
-        found = rewrite.apply(Editor(model, path.parent))
+        found = rewrite.apply(editor)
+        editor = Editor(model, path.parent) if found else editor
         if rewrite.name not in TIDYING:
             changes += [f"{rewrite.name}: {change}" for change in found]
     return [change for change in changes if "nodes computed" not in change], constants

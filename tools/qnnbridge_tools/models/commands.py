@@ -27,6 +27,7 @@ from qnnbridge_tools.options import (
     HostPython,
     Html,
     Inputs,
+    Large,
     Overwrite,
     ProviderOptions,
     Seed,
@@ -145,19 +146,22 @@ def fix(
         from qnnbridge_host.rewrite.fixer import fix_model
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.fix.report import document, print_result
+        from qnnbridge_tools.models.shared.progress import ShownProgress
 
-        result = fix_model(
-            model,
-            target,
-            shapes=arguments.read_shapes(shapes or ()),
-            dims=arguments.read_dimensions(dims or ()),
-            constants=arguments.read_constants(constants or ()),
-            only=only or (),
-            skip=skip or (),
-            check=check,
-            seed=seed,
-            overwrite=overwrite,
-        )
+        with ShownProgress() as progress:
+            result = fix_model(
+                model,
+                target,
+                shapes=arguments.read_shapes(shapes or ()),
+                dims=arguments.read_dimensions(dims or ()),
+                constants=arguments.read_constants(constants or ()),
+                only=only or (),
+                skip=skip or (),
+                check=check,
+                seed=seed,
+                overwrite=overwrite,
+                on_progress=progress,
+            )
         _tell(result, document, print_result, as_json=as_json)
 
 
@@ -226,12 +230,14 @@ def optimize(
         from qnnbridge_protocol.errors import OptionError
         from qnnbridge_tools import arguments
         from qnnbridge_tools.models.optimization import document, optimize_model, print_result
+        from qnnbridge_tools.models.shared.progress import ShownProgress
         from qnnbridge_tools.models.shared.sized import sized_model
 
         if target.exists() and model.exists() and target.samefile(model):
             raise OptionError("OUT is MODEL itself.", fix="Give another file: the original is never changed.")
         sizes = arguments.read_shapes(shapes or ()), arguments.read_dimensions(dims or ())
-        with sized_model(model, *sizes, arguments.read_constants(constants or ())) as (sized, left):
+        copy = sized_model(model, *sizes, arguments.read_constants(constants or ()))
+        with ShownProgress() as progress, copy as (sized, left):
             result = optimize_model(
                 sized,
                 target,
@@ -241,6 +247,7 @@ def optimize(
                 check=check,
                 seed=seed,
                 overwrite=overwrite,
+                on_progress=progress,
             )
         result = dataclasses.replace(result, source=model)
         _tell(result, document, print_result, as_json=as_json)
@@ -268,6 +275,7 @@ def prepare(
         float, typer.Option(min=0, metavar="S", help="Seconds to compile for one chip, and for each other call.")
     ] = 1800.0,
     host_python: HostPython = None,
+    large: Large = False,
     _config: Config = None,
     as_json: AsJson = False,
 ) -> None:
@@ -295,6 +303,7 @@ def prepare(
             seed=seed,
             timeout_s=timeout,
             host_python=host_python,
+            large=large,
         )
         prepared = prepare_model(model, folder, options, report.on_step)
         _tell(prepared, report.document, report.print_result, as_json=as_json)

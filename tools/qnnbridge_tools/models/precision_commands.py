@@ -15,6 +15,7 @@ from qnnbridge_tools.options import (
     Config,
     Dims,
     HostPython,
+    Large,
     Overwrite,
     Provider,
     ProviderOptions,
@@ -112,6 +113,7 @@ def quantize(
     provider_options: ProviderOptions = None,
     host_python: HostPython = None,
     timeout: Timeout = None,
+    large: Large = False,
     overwrite: Overwrite = False,
     _config: Config = None,
     as_json: AsJson = False,
@@ -155,6 +157,7 @@ def quantize(
             settings=settings,
             qnn=None if check_qnn is False else QnnHostOptions(provider, host_python, timeout, bool(check_qnn)),
             overwrite=overwrite,
+            large=large,
         )
         with ShownProgress() as progress:
             result = quantize_model(model, target, options, on_progress=progress, own_process=True)

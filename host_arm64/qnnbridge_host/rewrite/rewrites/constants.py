@@ -24,7 +24,8 @@ def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:
     changed = dict.fromkeys(name for name, axis in free if (name, axis) not in left)
     if not changed:
         return []
-    return [f"input {name}: {_shape_text(editor, name)}" for name in changed] + propagate_shapes(editor)
+    inputs = {value.name: value for value in editor.graph.input}
+    return [f"input {name}: {_shape_text(inputs[name])}" for name in changed] + propagate_shapes(editor)
 
 
 def fix_values(editor: Editor, constants: Mapping[str, float]) -> tuple[list[str], dict[str, Any]]:
@@ -73,8 +74,7 @@ def propagate_shapes(editor: Editor) -> list[str]:
     return fixed
 
 
-def _shape_text(editor: Editor, name: str) -> str:
-    value = next(value for value in editor.graph.input if value.name == name)
+def _shape_text(value: Any) -> str:
     dims = value.type.tensor_type.shape.dim
     return "x".join(str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims)
 
@@ -129,7 +129,7 @@ def count_indices_from_start(editor: Editor) -> list[str]:
     """QNN computes something else with some indices below zero."""
 
     def change(node: Any) -> list[Any] | None:
-        if node.domain not in graphs.ONNX_DOMAINS or node.op_type not in _ALONG_AXIS | _BY_COORDINATES:
+        if node.domain not in graphs.ONNX_DOMAINS:
             return None
         shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])
         if not shape or indices is None or not (indices < 0).any():
@@ -144,7 +144,7 @@ def count_indices_from_start(editor: Editor) -> list[str]:
         node.input[1] = editor.add_constant(counted, f"{node.input[1]}/counted")
         return [node]
 
-    count = editor.map_nodes(change)
+    count = editor.map_nodes(change, _ALONG_AXIS | _BY_COORDINATES)
     if count:
         editor.drop_dead()
     return [f"{count} nodes with negative indices"] if count else []

@@ -204,17 +204,16 @@ def define_missing_operators(editor: Editor) -> list[str]:
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
-        formula = _FORMULAS.get(node.op_type)
-        if formula is None or node.domain not in graphs.ONNX_DOMAINS or editor.element(node.input[0]) not in FLOATS:
+        if node.domain not in graphs.ONNX_DOMAINS or editor.element(node.input[0]) not in FLOATS:
             return None
         chain = _NodeChain(editor, node)
         if node.op_type in _AXES_ARE_INPUTS and 13 <= editor.opset < _AXES_ARE_INPUTS[node.op_type]:
             _axes_to_input(editor, node)
-        formula(chain)
+        _FORMULAS[node.op_type](chain)
         counted[node.op_type] += 1
         return chain.nodes()
 
-    editor.map_nodes(change)
+    editor.map_nodes(change, _FORMULAS)
     return [f"{count} {op}" for op, count in counted.items()]
 
 

@@ -18,29 +18,34 @@ def inline_known_branches(editor: Editor) -> list[str]:
     refuses the model with fixed sizes: it looks into both.
     """
     taken = 0
-    while node := _decided_if(editor):
-        _inline_branch(editor, node)
-        taken += 1
+    while "If" in editor.operators and (decided := _decided(editor)):
+        taken += len(decided)
+        instead = {tuple(node.output): _written_out(editor, node, branch) for node, branch in decided}
+        editor.map_nodes(lambda node, instead=instead: instead.get(tuple(node.output)), ("If",))  # type: ignore[misc]
+        editor.changed(shapes=True)
         folding.fold(editor)
     return [f"{taken} {'branch' if taken == 1 else 'branches'} decided"] if taken else []
 
 
-def _decided_if(editor: Editor) -> Any | None:
-    for node in editor.graph.node:
-        if (
-            node.op_type == "If"
-            and node.domain in graphs.ONNX_DOMAINS
-            and editor.constant(node.input[0]) is not None
-        ):
-            return node
-    return None
+def _decided(editor: Editor) -> list[tuple[Any, Any]]:
+    """Each If with the branch that it takes."""
+    return [(node, branch) for node in editor.graph.node if (branch := _taken(editor, node)) is not None]
 
 
-def _inline_branch(editor: Editor, node: Any) -> None:
+def _taken(editor: Editor, node: Any) -> Any | None:
+    """The branch that an If takes, if that is known."""
+    if node.op_type != "If" or node.domain not in graphs.ONNX_DOMAINS or not node.input:
+        return None
     condition = editor.constant(node.input[0])
-    assert condition is not None
+    if condition is None or not condition.size:
+        return None
     wanted = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
-    branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
+    branch = next((attribute.g for attribute in node.attribute if attribute.name == wanted), None)
+    return branch if branch is not None and len(branch.output) == len(node.output) else None
+
+
+def _written_out(editor: Editor, node: Any, branch: Any) -> list[Any]:
+    """The nodes of the branch that an If takes, under names of the main graph, which gets its constants."""
     renamed = {
         name: editor.fresh(name)
         for name in dict.fromkeys(
@@ -59,24 +64,22 @@ def _inline_branch(editor: Editor, node: Any) -> None:
         else:
             copies.append((renamed.get(inner.name, inner.name), outer))
     for graph in graphs.subgraphs(branch):
-        _rename_in_branch(graph, renamed, is_branch=graph is branch)
+        _rename_in_branch(editor, graph, renamed, is_branch=graph is branch)
     from onnx import helper
 
     identities = [helper.make_node("Identity", [a], [b], name=editor.fresh(f"{b}/copy")) for a, b in copies]
-    tensors, nodes = list(branch.initializer), list(branch.node)
-    editor.map_nodes(lambda one: [*nodes, *identities] if list(one.output) == list(node.output) else None)
-    editor.graph.initializer.extend(tensors)
-    editor.changed(shapes=True)
+    editor.graph.initializer.extend(branch.initializer)
+    return [*branch.node, *identities]
 
 
-def _rename_in_branch(graph: Any, renamed: dict[str, str], *, is_branch: bool) -> None:
+def _rename_in_branch(editor: Editor, graph: Any, renamed: dict[str, str], *, is_branch: bool) -> None:
     for number, one in enumerate(graph.node):
         for at, name in enumerate(one.input):
             one.input[at] = renamed.get(name, name)
         if is_branch:
             for at, name in enumerate(one.output):
                 one.output[at] = renamed.get(name, name)
-            one.name = one.name and f"{one.name}/{number}"
+            one.name = one.name and editor.fresh(f"{one.name}/{number}")
     if is_branch:
         for tensor in graph.initializer:
             tensor.name = renamed.get(tensor.name, tensor.name)
@@ -94,9 +97,9 @@ def drop_unused_outputs(editor: Editor) -> list[str]:
     dropped: list[str] = []
 
     def change(node: Any) -> list[Any] | None:
-        least = _OPTIONAL_AFTER.get(node.op_type)
-        if least is None or node.domain not in graphs.ONNX_DOMAINS:
+        if node.domain not in graphs.ONNX_DOMAINS:
             return None
+        least = _OPTIONAL_AFTER[node.op_type]
         outputs = list(node.output)
         while len(outputs) > least and not (
             outputs[-1] and (editor.uses(outputs[-1]) or not editor.is_free(outputs[-1]))
@@ -111,12 +114,15 @@ def drop_unused_outputs(editor: Editor) -> list[str]:
         node.output.extend(outputs)
         return [node]
 
-    editor.map_nodes(change)
+    editor.map_nodes(change, _OPTIONAL_AFTER)
     return dropped
 
 
 # Operators that give their first input if this one is empty.
 _SCATTERS = {"ScatterND": 2, "ScatterElements": 2, "Scatter": 2}
+
+# Operators that do without an empty input.
+_DO_WITHOUT = frozenset({"Concat", "Resize", *_SCATTERS})
 
 # The opset from which on an empty tensor need not stand for an input that is left out.
 _RESIZE_INPUTS_OPTIONAL = 13
@@ -137,11 +143,11 @@ def remove_empty_tensors(editor: Editor) -> list[str]:
             from onnx import helper
 
             folding.put_constant(editor, name, np.zeros(shape, helper.tensor_dtype_to_np_dtype(element)))
-        editor.map_nodes(lambda node: _without_empty_results(editor, node))
+        editor.map_nodes(lambda node: _without_empty_results(editor, node), ("Split",))
         folding.fold(editor)
         editor.drop_dead()
         editor.changed(shapes=True)
-    parts = editor.map_nodes(lambda node: _without_empty_inputs(editor, node))
+    parts = editor.map_nodes(lambda node: _without_empty_inputs(editor, node), _DO_WITHOUT)
     if parts or names:
         editor.changed(shapes=True)
         folding.fold(editor)
@@ -150,18 +156,13 @@ def remove_empty_tensors(editor: Editor) -> list[str]:
     return changes + ([f"{parts} nodes no longer take empty tensors"] if parts else [])
 
 
-def _is_empty(editor: Editor, name: str) -> bool:
-    shape = editor.shape(name) if name else None
-    return shape is not None and 0 in shape
-
-
 def _empty_results(editor: Editor) -> list[str]:
     """Tensors of a known shape without elements that nodes make and that are used."""
     return [
         name
         for node in editor.graph.node
         for name in node.output
-        if _is_empty(editor, name)
+        if editor.is_empty(name)
         and editor.element(name)
         and (editor.uses(name) or name in editor.outputs or name in editor.captured)
     ]
@@ -169,7 +170,7 @@ def _empty_results(editor: Editor) -> list[str]:
 
 def _without_empty_results(editor: Editor, node: Any) -> list[Any] | None:
     """A Split that gives an empty part gives the others only."""
-    if node.op_type != "Split" or node.domain not in graphs.ONNX_DOMAINS:
+    if node.domain not in graphs.ONNX_DOMAINS:
         return None
     used = [n for n, name in enumerate(node.output) if editor.uses(name) or name in editor.outputs]
     if len(used) == len(node.output) or not used:
@@ -198,10 +199,10 @@ def _without_empty_results(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _without_empty_inputs(editor: Editor, node: Any) -> list[Any] | None:
-    if node.domain not in graphs.ONNX_DOMAINS or not any(_is_empty(editor, name) for name in node.input):
+    if node.domain not in graphs.ONNX_DOMAINS or not any(editor.is_empty(name) for name in node.input):
         return None
     if node.op_type == "Concat":
-        kept = [name for name in node.input if not _is_empty(editor, name)]
+        kept = [name for name in node.input if not editor.is_empty(name)]
         if len(kept) == 1:
             return [editor.make("Identity", kept, node, node.output[0])]
         if not kept:
@@ -209,11 +210,11 @@ def _without_empty_inputs(editor: Editor, node: Any) -> list[Any] | None:
         del node.input[:]
         node.input.extend(kept)
         return [node]
-    if node.op_type in _SCATTERS and _is_empty(editor, node.input[_SCATTERS[node.op_type]]):
+    if node.op_type in _SCATTERS and editor.is_empty(node.input[_SCATTERS[node.op_type]]):
         return [editor.make("Identity", [node.input[0]], node, node.output[0])]
     if node.op_type == "Resize" and editor.opset >= _RESIZE_INPUTS_OPTIONAL:
         for number in (1, 2):
-            if number < len(node.input) - 1 and _is_empty(editor, node.input[number]):
+            if number < len(node.input) - 1 and editor.is_empty(node.input[number]):
                 node.input[number] = ""
         return [node]
     return None

@@ -104,7 +104,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any, predicted: GraphPlacement) -> GraphPlacement:
     verdicts: dict[int, NodeVerdict] = {}
-    parts: list[tuple[int, ...]] = []
+    parts: list[list[int]] = []
     for node in trace.get("unsupported_nodes", ()):
         index = _index(node.get("node_name", ""))
         if index is not None:
@@ -120,7 +120,7 @@ def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any, predicted
             for source in mapping.get("sources", ())
             if source.get("type", "OP") == "OP"
         )
-        part = tuple(sorted({index for index in map(_index, names) if index is not None}))
+        part = sorted({index for index in map(_index, names) if index is not None})
         if part:
             parts.append(part)
         verdicts.update((index, NodeVerdict("qnn", "qnn")) for index in part)
@@ -134,7 +134,7 @@ def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any, predicted
 def _add_merged(
     view: GraphView,
     verdicts: dict[int, NodeVerdict],
-    parts: list[tuple[int, ...]],
+    parts: list[list[int]],
     predicted: GraphPlacement,
     placement: Any,
 ) -> None:
@@ -145,25 +145,29 @@ def _add_merged(
     has no neighbour of its own; where QNN left nothing to the CPU it is on QNN.
     """
     part_of = {index: number for number, part in enumerate(parts) for index in part}
-    missing = [n for n in view.nodes if n.index not in verdicts and predicted.verdicts[n.index].place != "folded"]
-    while missing:
-        joined = [
-            (node.index, other) for node in missing if (other := _neighbour(view, node, verdicts)) is not None
-        ]
-        if not joined:
-            break
+    missing = {
+        node.index: node
+        for node in view.nodes
+        if node.index not in verdicts and predicted.verdicts[node.index].place != "folded"
+    }
+    before, behind = view.links
+    asked = list(missing.values())
+    while joined := [
+        (node.index, other) for node in asked if (other := _neighbour(view, node, verdicts)) is not None
+    ]:
         for index, other in joined:
             verdicts[index] = NodeVerdict(verdicts[other].place, "merged", "merged into a neighbour")
             if other in part_of:
                 part_of[index] = part_of[other]
-                parts[part_of[other]] += (index,)
-        missing = [node for node in missing if node.index not in verdicts]
+                parts[part_of[other]].append(index)
+            del missing[index]
+        # Only those beside them can have a neighbour now.
+        beside = {near for index, _ in joined for near in (*before[index], *behind[index])}
+        asked = [missing[index] for index in sorted(beside & missing.keys())]
     if placement is not None and placement.known and placement.qnn_nodes and not placement.cpu_nodes:
-        verdicts.update(
-            (node.index, NodeVerdict("qnn", "merged", "what is left of it is on QNN")) for node in missing
-        )
+        verdicts.update((index, NodeVerdict("qnn", "merged", "what is left of it is on QNN")) for index in missing)
         if missing and not parts:
-            parts.append(tuple(node.index for node in missing))
+            parts.append(list(missing))
 
 
 def _neighbour(view: GraphView, node: GraphNode, known: Mapping[int, NodeVerdict]) -> int | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
@@ -43,7 +43,7 @@ class GraphTensor:
         """The shape if every axis has a size."""
         if self.shape is None or None in self.shape:
             return None
-        return tuple(size for size in self.shape if size is not None)
+        return cast("tuple[int, ...]", self.shape)
 
     @property
     def elements(self) -> int | None:
@@ -128,6 +128,24 @@ class GraphView:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     @functools.cached_property
+    def links(self) -> tuple[list[tuple[int, ...]], list[list[int]]]:
+        """Indexes of the makers of what each node takes, and of the users of what it makes, each once."""
+        made_by = {tensor.name: node.index for node in self.nodes for tensor in node.made}
+        before: list[tuple[int, ...]] = []
+        behind: list[list[int]] = [[] for _ in self.nodes]
+        for node in self.nodes:
+            makers = dict.fromkeys(made_by[tensor.name] for tensor in node.given if tensor.name in made_by)
+            before.append(tuple(makers))
+            for maker in makers:
+                behind[maker].append(node.index)
+        return before, behind
+
+    @functools.cached_property
+    def operators(self) -> frozenset[str]:
+        """As nodes name them: with their domains."""
+        return frozenset(node.op for node in self.nodes)
+
+    @functools.cached_property
     def output_names(self) -> frozenset[str]:
         return frozenset(tensor.name for tensor in self.outputs)
 
@@ -136,12 +154,15 @@ class GraphView:
         return None if tensor is None else self.values.get(tensor.name)
 
 
-def view_of(model: Any, known: Mapping[str, graphs.TensorType] | None = None) -> GraphView:
+def view_of(
+    model: Any, known: Mapping[str, graphs.TensorType] | None = None, names: Sequence[str] | None = None
+) -> GraphView:
     """Reads the main graph of a model.
 
     Args:
         model: a `ModelProto`; tensors in other files need not be loaded.
         known: types and shapes, if inferred.
+        names: of the nodes, in the place of those that they have.
     """
     known = graphs.types_of(model) if known is None else known
     values: dict[str, Any] = {}
@@ -165,7 +186,7 @@ def view_of(model: Any, known: Mapping[str, graphs.TensorType] | None = None) ->
     nodes = tuple(
         GraphNode(
             index,
-            node.name,
+            node.name if names is None else names[index],
             graphs.op_name(node),
             tuple(map(tensor_of, node.input)),
             tuple(map(tensor_of, node.output)),
@@ -217,6 +238,8 @@ def _read(tensor: Any, values: dict[str, Any]) -> None:
 
 
 def _inner(node: Any) -> tuple[int, tuple[str, ...]]:
+    if not node.attribute:
+        return 0, ()
     ops = [
         graphs.op_name(inner)
         for attribute in node.attribute

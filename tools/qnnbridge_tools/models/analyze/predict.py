@@ -18,7 +18,7 @@ from qnnbridge_host.rewrite.folding import fold
 from qnnbridge_tools.models.analyze import quantized, rules
 from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphView, view_of
 from qnnbridge_tools.models.analyze.result import ON_QNN, NodePlace, NodeVerdict
-from qnnbridge_tools.models.analyze.rules import RULES, RuleContext
+from qnnbridge_tools.models.analyze.rules import RuleContext, rules_about
 
 _NEVER_COMPUTED = frozenset(
     {
@@ -42,6 +42,8 @@ _COMPUTED_AHEAD, _PASSED, _UNUSED = (
     "nothing uses its results",
 )
 
+# Operators that may do nothing.
+_PASSING = frozenset({"Identity", "Dropout", "Cast"})
 _CLOSE = 1e-3
 # The orders of the modes DCR and CRD.
 _SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
@@ -75,7 +77,7 @@ def _is_computed(node: GraphNode, known: set[str]) -> bool:
 
 
 def _does_nothing(node: GraphNode, view: GraphView) -> bool:
-    if not node.given or not node.made:
+    if node.op not in _PASSING or not node.given or not node.made:
         return False
     source, result = node.given[0], node.made[0]
     at_edge = result.name in view.output_names and (
@@ -87,9 +89,7 @@ def _does_nothing(node: GraphNode, view: GraphView) -> bool:
         return bool(source.type)
     if node.op == "Dropout":
         return not any(tensor.name in view.users or tensor.name in view.output_names for tensor in node.made[1:])
-    if node.op == "Cast":
-        return bool(source.type) and source.type == result.type
-    return False
+    return bool(source.type) and source.type == result.type
 
 
 def _add_unused(view: GraphView, found: dict[int, str]) -> None:
@@ -157,18 +157,10 @@ def parts_of(view: GraphView, places: Sequence[NodePlace]) -> list[list[int]]:
     The same walk as ONNX Runtime's: nodes are taken as soon as all of their inputs are there; a node that QNN does
     not take and that depends on the part at hand waits until the part is closed.
     """
-    live = [index for index, place in enumerate(places) if place != "folded"]
-    alive = set(live)
-    before: dict[int, set[int]] = {index: set() for index in live}
-    behind: dict[int, list[int]] = {index: [] for index in live}
-    for index in live:
-        for tensor in view.nodes[index].given:
-            maker = view.maker.get(tensor.name)
-            if maker is not None and maker.index in alive and maker.index not in before[index]:
-                before[index].add(maker.index)
-                behind[maker.index].append(index)
-    waiting = {index: len(before[index]) for index in live}
-    ready = deque(index for index in live if not waiting[index])
+    before, behind = view.links
+    alive = [place != "folded" for place in places]
+    waiting = [sum([alive[maker] for maker in makers]) for makers in before]
+    ready = deque(index for index, count in enumerate(waiting) if alive[index] and not count)
     later: deque[int] = deque()
     parts: list[list[int]] = []
     part: list[int] = []
@@ -189,6 +181,8 @@ def parts_of(view: GraphView, places: Sequence[NodePlace]) -> list[list[int]]:
             part.append(index)
             border.discard(index)
         for user in behind[index]:
+            if not alive[user]:
+                continue
             if on_qnn:
                 border.add(user)
             waiting[user] -= 1
@@ -229,16 +223,26 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
     if folder is None:
         for tensor in light.graph.initializer:
             del tensor.external_data[:]
-    fold(Editor(light, folder or Path()), _NOT_COMPUTED)
-    types = graphs.types_of(light)
-    left = view_of(light, types)
-    verdicts = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
+    editor = Editor(light, folder or Path())
+    fold(editor, _NOT_COMPUTED)
+    if _has_folded(light, model):
+        left, whole = view_of(light, editor.types), view_of(model, editor.types)
+        found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
+        verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
+    else:
+        left = whole = view_of(light, editor.types, [node.name for node in model.graph.node])
+        verdicts = tuple(predict(left, arch))
     return Prediction(
-        tuple(verdicts.get(index, _COMPUTED) for index in range(len(model.graph.node))),
-        view_of(model, types),
+        verdicts,
+        whole,
         tuple(dict.fromkeys(tensor.name for node in left.nodes for tensor in rules.empty_tensors(node))),
         not left.inputs,
     )
+
+
+def _has_folded(light: Any, model: Any) -> bool:
+    """Whether something that a node of the model made is a constant of its copy."""
+    return [one.name for one in light.graph.initializer] != [one.name for one in model.graph.initializer]
 
 
 def predict(view: GraphView, arch: int) -> list[NodeVerdict]:
@@ -262,7 +266,7 @@ def _verdict_on(
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
-    for rule in RULES:
+    for rule in rules_about(node.op):
         if quantized_unit is not None and rule.name in ("type", "rearranged", "chip"):
             continue
         verdict = rule.verdict(node, context)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from qnnbridge_host.model.known_wrong import CODE as KNOWN_WRONG
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphTensor, GraphView
+from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphView
 from qnnbridge_tools.output import percent
 
 # folded: ONNX Runtime computes it, or takes it away, before anything is placed. fails: no session can be made.
@@ -67,23 +67,15 @@ def cost_of(node: GraphNode, view: GraphView, weights: int) -> Cost:
     """weights: bytes of the constants that count as this node's."""
     formula = _FORMULAS.get(node.op.rpartition(".")[2])
     macs = formula(node) if formula else None
-    made = sum(tensor.elements or 0 for tensor in node.made)
-    return Cost(made if macs is None else macs, weights, sum(_bytes(tensor) for tensor in node.made))
+    made = [(tensor.elements or 0, _BYTES.get(tensor.type, 1)) for tensor in node.made]
+    results = sum([int(elements * size) for elements, size in made])
+    return Cost(sum([elements for elements, _ in made]) if macs is None else macs, weights, results)
 
 
 def costs_of(view: GraphView) -> list[Cost]:
     """Of all nodes. The bytes of a constant count once, for the first node that takes it."""
-    taken: set[str] = set()
-    costs = []
-    for node in view.nodes:
-        mine = {tensor.name for tensor in node.given if tensor.name in view.sizes} - taken
-        taken |= mine
-        costs.append(cost_of(node, view, sum(view.sizes[name] for name in mine)))
-    return costs
-
-
-def _bytes(tensor: GraphTensor) -> int:
-    return int((tensor.elements or 0) * _BYTES.get(tensor.type, 1))
+    left = dict(view.sizes)
+    return [cost_of(node, view, sum([left.pop(tensor.name, 0) for tensor in node.given])) for node in view.nodes]
 
 
 def _convolution(node: GraphNode) -> int | None:

@@ -7,7 +7,8 @@ operators that fit no table come first here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from qnnbridge_tools import output
@@ -185,9 +186,7 @@ def _standalone(node: GraphNode, view: GraphView) -> Objection:
     small = node.made[0] if node.op.endswith("QuantizeLinear") and "De" not in node.op else node.input(0)
     if small is not None and small.type.startswith("float8"):
         return f"{small.type} is not there"
-    if all(
-        other.op.rpartition(".")[2] in ("QuantizeLinear", "DequantizeLinear", "Constant") for other in view.nodes
-    ):
+    if view.operators <= _ALONE:
         return "a graph of nothing but these stays on the CPU"
     return None
 
@@ -199,6 +198,8 @@ def _pow(node: GraphNode, view: GraphView) -> Objection:
     return None
 
 
+# A graph of these and nothing else stays on the CPU.
+_ALONE: Final = frozenset((*_PAIRS, "Constant"))
 # Why a node stays on the CPU.
 CHECKS: Final[Mapping[str, NodeCheck]] = {
     "LayerNormalization": _layer_normalization,
@@ -248,12 +249,14 @@ class PlacementRule:
     Args:
         check: gives the reason, or (reason, fix), or None.
         place: what becomes of the node.
+        operators: of which nodes alone it is about; None for all.
     """
 
     name: str
     place: NodePlace
     check: Callable[[GraphNode, RuleContext], str | tuple[str, str] | None]
     fix: str = ""
+    operators: Collection[str] | None = None
 
     def verdict(self, node: GraphNode, context: RuleContext) -> NodeVerdict | None:
         found = self.check(node, context)
@@ -283,8 +286,8 @@ def _parameters(node: GraphNode) -> set[str]:
     return {tensor.name for number in numbers if (tensor := node.input(number)) is not None}
 
 
-def _crashes(node: GraphNode, context: RuleContext) -> str | None:
-    return f"{node.op} ends the process when QNN compiles it" if node.op in tables.CRASHES else None
+def _crashes(node: GraphNode, context: RuleContext) -> str:
+    return f"{node.op} ends the process when QNN compiles it"
 
 
 def _not_registered(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
@@ -293,14 +296,13 @@ def _not_registered(node: GraphNode, context: RuleContext) -> str | tuple[str, s
     return f"QNN has no operator {node.op}", instead_of(node)
 
 
-def _refused(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
-    instead = tables.REFUSED_BY_HTP.get(node.op)
-    return None if instead is None else (f"the NPU has no {node.op}", instead)
+def _refused(node: GraphNode, context: RuleContext) -> tuple[str, str]:
+    return f"the NPU has no {node.op}", tables.REFUSED_BY_HTP[node.op]
 
 
 def _not_a_tensor(node: GraphNode, context: RuleContext) -> str | None:
     for tensor in node.made:
-        if not tensor.type and tensor.shape is None and node.op in ("If", "Identity"):
+        if not tensor.type and tensor.shape is None:
             return f"{tensor.name} is no plain tensor, or its shape is not known"
     return None
 
@@ -319,7 +321,7 @@ def _type(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None
 
 
 def _rearranged(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
-    return type_objection(node) if node.op in tables.FAILS_UNLESS_FLOAT else None
+    return type_objection(node)
 
 
 def _rank(node: GraphNode, context: RuleContext) -> str | None:
@@ -355,10 +357,13 @@ def _counts(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | No
     return None
 
 
+@functools.cache
+def _attribute_rules(op: str) -> tuple[tables.AttributeRule, ...]:
+    return tuple(one for one in tables.ATTRIBUTES if one.op == op)
+
+
 def _attributes(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
-    for one in tables.ATTRIBUTES:
-        if one.op != node.op:
-            continue
+    for one in _attribute_rules(node.op):
         value = node.get(one.name, one.default)
         if any(part not in one.allowed for part in (value if isinstance(value, (list, tuple)) else [value])):
             if one.name == "beta" and node.input(2) is None:
@@ -368,13 +373,12 @@ def _attributes(node: GraphNode, context: RuleContext) -> str | tuple[str, str] 
 
 
 def _special(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
-    check = CHECKS.get(node.op)
-    return check(node, context.view) if check else None
+    return CHECKS[node.op](node, context.view)
 
 
 def _wide_integers(node: GraphNode, context: RuleContext) -> str | None:
     for tensor in node.made:
-        if tensor.type == "int64" and tensor.rank == tables.MOST_DIMENSIONS and node.op in ("Expand", "Unsqueeze"):
+        if tensor.type == "int64" and tensor.rank == tables.MOST_DIMENSIONS:
             return f"{tensor.name} is int64 with {tables.MOST_DIMENSIONS} dimensions; QNN ends the process over it"
     return None
 
@@ -389,7 +393,7 @@ def _fails(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | Non
 
 
 def _chip(node: GraphNode, context: RuleContext) -> str | None:
-    if context.arch >= tables.FIRST_FLOAT_ARCH or node.op not in tables.NEEDS_V73:
+    if context.arch >= tables.FIRST_FLOAT_ARCH:
         return None
     if all(tensor.type not in ("float", "float16") for tensor in node.given):
         return None
@@ -399,25 +403,49 @@ def _chip(node: GraphNode, context: RuleContext) -> str | None:
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
 RULES: Final = (
-    PlacementRule("crashing-operator", "crash", _crashes, "compute it outside of the model, or with Conv"),
+    PlacementRule(
+        "crashing-operator", "crash", _crashes, "compute it outside of the model, or with Conv", tables.CRASHES
+    ),
     PlacementRule("not-registered", "cpu", _not_registered),
-    PlacementRule("refused-operator", "cpu", _refused),
-    PlacementRule("not-a-tensor", "cpu", _not_a_tensor),
+    PlacementRule("refused-operator", "cpu", _refused, operators=tables.REFUSED_BY_HTP),
+    PlacementRule("not-a-tensor", "cpu", _not_a_tensor, operators=("If", "Identity")),
     PlacementRule("free-shape", "cpu", _free_shape, _SHAPES_FIX),
     PlacementRule(
-        "constant-inputs", "cpu", _constant_inputs, "qnnbridge fix (shape-computations), or export it as a constant"
+        "constant-inputs",
+        "cpu",
+        _constant_inputs,
+        "qnnbridge fix (shape-computations), or export it as a constant",
+        tables.CONSTANT_INPUTS,
     ),
     PlacementRule("type", "cpu", _type),
     PlacementRule("rank", "cpu", _rank, "qnnbridge fix (rank) folds dimensions together"),
-    PlacementRule("counts", "cpu", _counts),
-    PlacementRule("attributes", "cpu", _attributes),
-    PlacementRule("special", "cpu", _special),
-    PlacementRule("rearranged", "fails", _rearranged),
-    PlacementRule("wide-integers", "crash", _wide_integers, "compute it in int32, or with fewer dimensions"),
+    PlacementRule("counts", "cpu", _counts, operators={*tables.LEAST_INPUTS, *tables.MOST_OUTPUTS}),
+    PlacementRule("attributes", "cpu", _attributes, operators={one.op for one in tables.ATTRIBUTES}),
+    PlacementRule("special", "cpu", _special, operators=CHECKS),
+    PlacementRule("rearranged", "fails", _rearranged, operators=tables.FAILS_UNLESS_FLOAT),
+    PlacementRule(
+        "wide-integers",
+        "crash",
+        _wide_integers,
+        "compute it in int32, or with fewer dimensions",
+        ("Expand", "Unsqueeze"),
+    ),
     PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
-    PlacementRule("fails", "fails", _fails),
-    PlacementRule("chip", "fails", _chip, "quantise the model, or choose a newer chip with --soc-model"),
+    PlacementRule("fails", "fails", _fails, operators={*tables.FAILS_BEYOND, *FAILURES}),
+    PlacementRule(
+        "chip",
+        "fails",
+        _chip,
+        "quantise the model, or choose a newer chip with --soc-model",
+        tables.NEEDS_V73,
+    ),
 )
+
+
+@functools.cache
+def rules_about(op: str) -> tuple[PlacementRule, ...]:
+    """The rules that may object to nodes of an operator, in their order."""
+    return tuple(rule for rule in RULES if rule.operators is None or op in rule.operators)
 
 
 def _shape_text(shape: tuple[int | None, ...] | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.known_wrong import KnownWrong
 from qnnbridge_host.model.node_graph import StaticNode, StaticTensor
-from qnnbridge_tools.models.analyze.graph_view import GraphTensor, GraphView
+from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphTensor, GraphView
 from qnnbridge_tools.models.analyze.result import Advice, NodeVerdict
 
 _NAMED = 3
@@ -24,7 +24,9 @@ def wrong_numbers(
         path: of the model, for the command that cures it.
     """
     by_row: dict[str, list[KnownWrong]] = {}
-    for one in known_wrong.find(_nodes(view), arch=arch, release=release):
+    wanted = known_wrong.operators()
+    nodes = [_static(view, node) for node in view.nodes if node.op in wanted]
+    for one in known_wrong.find(nodes, arch=arch, release=release):
         if verdicts[one.index].place == "qnn":
             by_row.setdefault(one.fault.name, []).append(one)
     return [_advice(found, path) for found in by_row.values()]
@@ -44,7 +46,7 @@ def _advice(found: Sequence[KnownWrong], path: str) -> Advice:
     )
 
 
-def _nodes(view: GraphView) -> list[StaticNode]:
+def _static(view: GraphView, node: GraphNode) -> StaticNode:
     def tensor_of(tensor: GraphTensor | None) -> StaticTensor | None:
         if tensor is None:
             return None
@@ -58,15 +60,12 @@ def _nodes(view: GraphView) -> list[StaticNode]:
             "" if maker is None or tensor.constant else maker.op,
         )
 
-    return [
-        StaticNode(
-            node.index,
-            node.name,
-            node.op,
-            tuple(map(tensor_of, node.inputs)),
-            tuple(tensor.name for tensor in node.made),
-            node.attributes,
-            tuple(user.op for user in view.users.get(node.made[0].name, ())) if node.made else (),
-        )
-        for node in view.nodes
-    ]
+    return StaticNode(
+        node.index,
+        node.name,
+        node.op,
+        tuple(map(tensor_of, node.inputs)),
+        tuple(tensor.name for tensor in node.made),
+        node.attributes,
+        tuple(user.op for user in view.users.get(node.made[0].name, ())) if node.made else (),
+    )

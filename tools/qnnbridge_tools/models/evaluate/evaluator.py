@@ -100,7 +100,7 @@ def evaluate_model(
             named.append((one.name, _sized(there, dims, work / f"quantized{number}.onnx", may_be_fixed=True)))
         if options.calibration:
             made = work / "made.onnx"
-            wish = QuantizeOptions(calibration=options.calibration)
+            wish = QuantizeOptions(calibration=options.calibration, large=True)
             quantize_model(named[0][1], made, wish, on_progress=on_progress, own_process=True)
             named.append(("quantised with the defaults", made))
         settings, chip = _settings(options, host)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.graph import files
+from qnnbridge_host.graph.bounds import refuse_large
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.shapes import is_symbol
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
@@ -188,7 +189,9 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
 
 def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     """The hash of the model with its weights, and the options with all sizes; refuses all it can without a host."""
-    scan = files.given_model(path, COMMAND).scan
+    scan = files.given_model(path, COMMAND, count_nodes=True).scan
+    if not options.large:
+        refuse_large(scan.node_count, path.name, COMMAND, "hours")
     chosen((), options.skip)
     if options.quantize and len(options.buckets) > 1:
         raise OptionError(

@@ -26,6 +26,7 @@ class PrepareOptions:
         quantizing: types and precision, with `quantize`.
         inputs: real inputs for the verification.
         timeout_s: for each call of the host.
+        large: also a model of more than 60,000 nodes, which takes minutes to hours.
     """
 
     shapes: Mapping[str, Sequence[int | None]] = dataclasses.field(default_factory=dict)
@@ -43,6 +44,7 @@ class PrepareOptions:
     seed: int = 0
     timeout_s: float | None = None
     host_python: str | None = None
+    large: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -89,7 +89,11 @@ def quantize(
 
     def do() -> tuple[list[Path], dict[str, Any]]:
         wish = QuantizeOptions(
-            calibration=options.calibration, seed=options.seed, settings=options.quantizing, overwrite=True
+            calibration=options.calibration,
+            seed=options.seed,
+            settings=options.quantizing,
+            overwrite=True,
+            large=True,
         )
         result = quantize_model(model, target, wish, own_process=True)
         return list(result.files), quantize_result.document(result)

@@ -13,6 +13,7 @@ import numpy as np
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph.bounds import refuse_large
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import OptionError
@@ -79,6 +80,8 @@ def quantize_model(
         path, Path(target), overwrite=options.overwrite, source_files=weights, external=bool(weights)
     ) as output:
         model = graphs.load(path)
+        if not options.large:
+            refuse_large(len(model.graph.node), path.name, COMMAND, "hours")
         refuse_unsuitable(model, path.name)
         fixed = shapes.fix(model, shapes.as_dimensions(options.dims))
         refuse_free_dimensions(

@@ -182,6 +182,7 @@ class QuantizeOptions:
         settings: types, ranges and precision.
         qnn: access to QNN, on which the result is checked; None for no check.
         overwrite: replace an existing target.
+        large: also a model of more than 60,000 nodes, which takes minutes to hours.
     """
 
     calibration: tuple[Path, ...] = ()
@@ -192,6 +193,7 @@ class QuantizeOptions:
     settings: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings)
     qnn: QnnHostOptions | None = None
     overwrite: bool = False
+    large: bool = False
 
 
 def settings_of_file(context: Any) -> QuantizeSettings:

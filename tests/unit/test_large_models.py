@@ -1,0 +1,116 @@
+"""Work on models of many nodes, constants or inputs takes time in proportion to them: at these sizes, looking through
+the whole graph for each of them takes minutes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from tests.attack import large_models
+
+from qnnbridge_host.graph import bounds, graphs, shapes
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.rewrite import folding
+from qnnbridge_host.rewrite.fixer import fix_model
+from qnnbridge_host.rewrite.rewrites import removals
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.models.analyze.predict import predict_model
+
+# Processor time, on a slow machine beside other work; in proportion it is 0.2 to 1 s.
+SOON_S = 8.0
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (large_models.dead_chain, 20_000),
+        (large_models.many_shapes, 1_500),
+        (large_models.many_branches, 1_000),
+        (large_models.many_ranges, 1_500),
+        (large_models.foreign_pairs, 6_000),
+        (large_models.lone_pairs, 10_000),
+        (large_models.many_casts, 10_000),
+        (large_models.refused_constants, 1_000),
+        (large_models.many_inputs, 6_000),
+        (large_models.unused_weights, 20_000),
+    ],
+)
+def test_rules_and_folding_take_time_in_proportion_to_the_model(make: Any, count: int) -> None:
+    model = make(count)
+    begun = time.process_time()
+    predict_model(model, arch=73)
+    graphs.strip_inserted_casts(model)
+    shapes.options_text(shapes.free_dimensions(model.graph))
+    assert time.process_time() - begun < SOON_S
+
+
+def test_what_only_the_dead_use_is_dropped_and_the_rest_keeps_its_order(tmp_path: Path) -> None:
+    model = large_models.dead_chain(5)
+    model.graph.initializer.extend(numpy_helper.from_array(np.ones(n), f"w{n}") for n in range(4))
+    model.graph.node[-1].input[1] = "w2"
+    kept = Editor(model, tmp_path)
+    assert kept.drop_dead() == 8
+    assert [node.output[0] for node in model.graph.node] == ["y"]
+    assert [tensor.name for tensor in model.graph.initializer] == ["w2"]
+    assert numpy_helper.to_array(model.graph.initializer[0]).tolist() == [1, 1]
+
+
+def test_what_a_subgraph_of_a_dead_node_uses_is_dead_too(tmp_path: Path) -> None:
+    model = large_models.many_branches(1)
+    first = helper.make_node("Abs", ["x"], ["inside"])
+    for attribute in model.graph.node[0].attribute:
+        attribute.g.node[0].input[0] = "inside"
+    model.graph.node.insert(0, first)
+    assert Editor(model, tmp_path).drop_dead() == 0
+    model.graph.node[-1].input[0] = "x"
+    assert Editor(model, tmp_path).drop_dead() == 2
+
+
+def test_what_can_be_computed_is_computed_beside_what_onnxruntime_refuses(tmp_path: Path) -> None:
+    model = large_models.refused_constants(40)
+    good = helper.make_node("Add", ["one", "one"], ["two"])
+    model.graph.node.insert(17, good)
+    model.graph.node[-1].input[0] = "two"
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 4), np.float32), "one"))
+    assert folding.fold(Editor(model, tmp_path)) >= 1
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    assert found["two"].tolist() == [[2, 2, 2, 2]]
+    assert "r3" not in found
+
+
+def test_constants_that_are_large_only_together_are_computed_up_to_a_bound(tmp_path: Path) -> None:
+    model = large_models.large_constants(80)
+    folding.fold(Editor(model, tmp_path))
+    made = sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer)
+    assert 0 < made <= folding.TOTAL_LIMIT + folding.OUTPUT_LIMIT
+
+
+def test_branches_whose_nodes_have_the_same_names_can_all_be_written_out(tmp_path: Path) -> None:
+    model = large_models.many_branches(3)
+    assert removals.inline_known_branches(Editor(model, tmp_path)) == ["3 branches decided"]
+    names = [node.name for node in model.graph.node]
+    assert [node.op_type for node in model.graph.node] == ["Relu"] * 4
+    assert len(set(names)) == len(names)
+    onnx.save(large_models.many_branches(3), str(tmp_path / "m.onnx"))
+    steps = fix_model(tmp_path / "m.onnx", tmp_path / "fixed.onnx").steps
+    assert [(step.rewrite, step.kept) for step in steps] == [("untaken-branches", True)]
+
+
+def test_an_if_without_the_branch_that_it_takes_is_left_alone(tmp_path: Path) -> None:
+    model = large_models.many_branches(1)
+    del model.graph.node[0].attribute[:]
+    assert removals.inline_known_branches(Editor(model, tmp_path)) == []
+
+
+def test_hours_of_work_are_refused_with_the_number_and_the_option() -> None:
+    bounds.refuse_large(bounds.LARGE_NODES, "m.onnx", "qnnbridge quantize", "hours")
+    with pytest.raises(
+        OptionError, match=r"m\.onnx has 100,000 nodes, and qnnbridge quantize takes hours"
+    ) as caught:
+        bounds.refuse_large(100_000, "m.onnx", "qnnbridge quantize", "hours")
+    assert "--large" in str(caught.value.fix)
