@@ -126,6 +126,11 @@ def compile(  # noqa: A001 - what users call
     """
     several = isinstance(soc_model, (list, tuple))
     try:
+        if inputs and not validate:
+            raise OptionError(
+                "Inputs are for the comparison with the CPU, and validate=False leaves that out.",
+                fix="Leave out one of the two: inputs= (--input) or validate=False (--no-validate).",
+            )
         jobs = make_jobs(
             [model],
             soc_model if isinstance(soc_model, (list, tuple)) else (soc_model,),

@@ -33,6 +33,7 @@ from qnnbridge_host.session_creation import Creation, SessionMaker
 from qnnbridge_host.sessions import Enter, Sessions
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.limits import fitting
 
 if TYPE_CHECKING:
     from qnnbridge_host.compile.worker import WorkOrder
@@ -76,7 +77,9 @@ class ModelService:
         described = ModelDescription(source.identity, readable=False)
         if scan is not None and scan.format == "onnx":
             ends, files = (scan.inputs, scan.outputs), scan.external_files
-            described = ModelDescription(source.identity, True, *ends, external=files, metadata=scan.properties)
+            described = ModelDescription(
+                source.identity, True, *ends, external=files, metadata=fitting(scan.properties)
+            )
         told = described.to_wire()
         return {
             "model": told["model"],
@@ -148,6 +151,10 @@ class ModelService:
         notices = [Notice("model", text) for text in warnings] + made.notices
         if without_manifest is not None:
             notices.append(Notice("once", without_manifest))
+        left_out = made.info.modelmeta.get("left_out")
+        if left_out:
+            text = f"{source.label}: get_modelmeta() lacks texts that are too long: {', '.join(left_out)}."
+            notices.append(Notice("model", text))
         return {
             "session": made.session,
             "info": made.info.to_wire(),

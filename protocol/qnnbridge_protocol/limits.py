@@ -25,6 +25,9 @@ MAX_PREAMBLE_BYTES = 64 * 1024
 # and all that is said of a connection itself fit into it.
 MIN_HEADER_BYTES = 4096
 
+# Of the texts that a model has about itself, in UTF-8: a quarter of what a header may have.
+MAX_METADATA_BYTES = 256 * 1024
+
 # Nesting of a header: a sequence of maps of optionals needs 6.
 MAX_DEPTH = 16
 
@@ -61,3 +64,18 @@ class Limits(NamedTuple):
         if any(type(v) is not int or v < 1 for v in given.values()):
             raise ValueError(f"limits must be positive integers, got {given!r}")
         return cls(**given)
+
+
+def fitting(texts: Mapping[str, str], most: int = MAX_METADATA_BYTES) -> dict[str, str]:
+    """Those of a model's texts that travel together, in their order: all, or the shortest as far as they fit."""
+    sizes = {
+        name: len(name.encode("utf-8", "replace")) + len(text.encode("utf-8", "replace"))
+        for name, text in texts.items()
+    }
+    kept = set()
+    for name in sorted(sizes, key=lambda name: sizes[name]):
+        most -= sizes[name]
+        if most < 0:
+            break
+        kept.add(name)
+    return {name: text for name, text in texts.items() if name in kept}

@@ -231,6 +231,8 @@ def test_a_wrong_option_of_the_provider_is_refused(tmp_path: Path) -> None:
         qnnbridge.compile(MUL, tmp_path, provider_options={"soc_modle": 60})
     with pytest.raises(OptionError, match="SC8380"):
         qnnbridge.compile(MUL, tmp_path, soc_model="SC8380")
+    with pytest.raises(OptionError, match="validate=False"):
+        qnnbridge.compile(MUL, tmp_path, inputs={"X": np.ones((3, 2), np.float32)}, validate=False)
     assert os.listdir(tmp_path) == []
 
 

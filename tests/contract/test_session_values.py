@@ -294,3 +294,27 @@ def test_sparse_tensors_go_in_and_come_out(host: qnnbridge.Host) -> None:
             assert list(given.dense_shape()) == list(expected.dense_shape())
             assert equal_bits(given.values(), expected.values())
             assert given.as_coo_view().indices().tolist() == expected.as_coo_view().indices().tolist()
+
+
+@pytest.mark.parametrize("providers", [CPU, None], ids=["CPU", "compiled"])
+def test_a_model_that_says_more_of_itself_than_travels_runs_and_the_log_names_what_is_left_out(
+    host: qnnbridge.Host, caplog: pytest.LogCaptureFixture, providers: Any
+) -> None:
+    made = onnx.load_model_from_string(identity(TensorProto.FLOAT, [2]))
+    made.doc_string = "d" * 300_000
+    for key, value in {"names": "{0: 'cat'}", "vocabulary": "v" * 2_000_000}.items():
+        made.metadata_props.add(key=key, value=value)
+    with qnnbridge.InferenceSession(
+        made.SerializeToString(), providers=providers, host=host, cache=providers is None
+    ) as session:
+        meta = session.get_modelmeta()
+        assert (meta.custom_metadata_map, meta.description, meta.graph_name) == (
+            {"names": "{0: 'cat'}"},
+            "",
+            "graph",
+        )
+        (x,), (y,) = session.get_inputs(), session.get_outputs()
+        feeds = {x.name: np.ones(2, np.float32)}
+        np.testing.assert_array_equal(session.run([y.name], feeds)[0], feeds[x.name])
+    (told,) = {record.message for record in caplog.records if "too long" in record.message}
+    assert told.endswith("get_modelmeta() lacks texts that are too long: description, vocabulary.")

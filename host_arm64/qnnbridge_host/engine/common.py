@@ -24,10 +24,14 @@ from qnnbridge_host.engine.ort_session import OrtSession
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
+from qnnbridge_protocol.limits import fitting
 from qnnbridge_protocol.specs import NodeInfo, Placement, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.cancellation import StopSignal
+
+# Of texts that are left out, in messages.
+_MOST_NAMES = 20
 
 # Before 1.31 the native part of session creation holds the GIL (onnxruntime 27063).
 _CREATION_RELEASES_GIL_SINCE = (1, 31)
@@ -200,7 +204,6 @@ class OrtEngine:
             return placement.refusal(name, None, (), translate(error))
 
     def _info(self, session: Any, choice: ProviderChoice, seconds: float) -> SessionInfo:
-        meta = session.get_modelmeta()
         options = {str(name): dict(given) for name, given in session.get_provider_options().items()}
         if choice.qnn is not None:
             options[PROVIDER] = {**choice.qnn, **options.get(PROVIDER, {})}
@@ -208,21 +211,24 @@ class OrtEngine:
             inputs=placement.inputs(session),
             outputs=_nodes(session.get_outputs()),
             overridable_initializers=_nodes(session.get_overridable_initializers()),
-            modelmeta={
-                "producer_name": meta.producer_name,
-                "graph_name": meta.graph_name,
-                "domain": meta.domain,
-                "description": meta.description,
-                "graph_description": meta.graph_description,
-                "version": int(meta.version),
-                "custom_metadata_map": dict(meta.custom_metadata_map),
-            },
+            modelmeta=_metadata(session.get_modelmeta()),
             providers=tuple(session.get_providers()),
             provider_options=options,
             placement=_with_reason(placement.read(session, choice.target), choice),
             profiling_start_time_ns=int(session.get_profiling_start_time_ns()),
             create_seconds=seconds,
         )
+
+
+def _metadata(meta: Any) -> dict[str, Any]:
+    """left_out: names of texts that are too long to travel."""
+    names = ("producer_name", "graph_name", "domain", "description", "graph_description")
+    own, custom = {name: str(getattr(meta, name)) for name in names}, dict(meta.custom_metadata_map)
+    short = fitting(own)
+    kept = fitting(custom)
+    left_out = [name for name in (*own, *custom) if name not in short and name not in kept]
+    told = {**dict.fromkeys(names, ""), **short, "version": int(meta.version), "custom_metadata_map": kept}
+    return {**told, "left_out": left_out[:_MOST_NAMES]} if left_out else told
 
 
 def _cancel_loading(options: Any) -> None:
