@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._create import encoded, warn_application
@@ -36,6 +36,8 @@ PATIENCE_S: Final = 300.0
 ANSWER_S: Final = 5.0
 NOT_RUN: Final = "it has not run yet"
 MADE_UP: Final = "made-up inputs"
+# What is left of outputs, by names, without what follows from padding.
+Counted = Callable[[Sequence[str], Sequence[Any]], "list[Any]"]
 # Inputs and outputs of a call together: they are copied.
 MAX_BYTES: Final = 256 * 2**20
 
@@ -95,10 +97,11 @@ class NumbersCheck:
         results: list[Any],
         *,
         ahead: bool = False,
+        counted: Counted | None = None,
     ) -> None:
         """A call has succeeded, and `waits` was true. Raises `NumbersDiffer`.
 
-        ahead: it was made for this with made-up inputs, and its caller waits.
+        ahead: it was made for this with made-up inputs, and its caller waits. counted: see `RunArguments`.
         """
         with self._lock:
             if not self.waits:
@@ -106,7 +109,7 @@ class NumbersCheck:
             self.waits = False
         background = self._mode == "warn" and not ahead
         try:
-            request = self._request(names, feeds, results, copied=background)
+            request = self._request(names, feeds, results, counted, copied=background)
         except BridgeError as error:
             self.report = NumbersReport("unknown", reason=f"its values cannot be compared: {error.message}")
             return
@@ -130,9 +133,10 @@ class NumbersCheck:
         results: list[Any],
         timeout_s: float | None,
         inputs: str,
+        counted: Counted | None = None,
     ) -> NumbersReport:
         """The comparison that the application asks for; a kept report does not count. Keeps its report."""
-        header, buffers = self._message(names, feeds, results)
+        header, buffers = self._message(names, feeds, results, counted)
         header |= {"again": True, "of": inputs}
         report = self._ask(header, buffers, timeout_s)
         with self._lock:
@@ -157,10 +161,16 @@ class NumbersCheck:
     # --- asking the host ---
 
     def _request(
-        self, names: Sequence[str], feeds: Sequence[tuple[str, Any, Any]], results: list[Any], *, copied: bool
+        self,
+        names: Sequence[str],
+        feeds: Sequence[tuple[str, Any, Any]],
+        results: list[Any],
+        counted: Counted | None,
+        *,
+        copied: bool,
     ) -> tuple[dict[str, Any], tuple[Any, ...]] | None:
         """``None`` for too many bytes. copied: the application may change its arrays meanwhile."""
-        header, buffers = self._message(names, feeds, results)
+        header, buffers = self._message(names, feeds, results, counted)
         if sum(memoryview(buffer).nbytes for buffer in buffers) > MAX_BYTES:
             return None
         if copied:
@@ -169,7 +179,11 @@ class NumbersCheck:
         return header, buffers
 
     def _message(
-        self, names: Sequence[str], feeds: Sequence[tuple[str, Any, Any]], results: list[Any]
+        self,
+        names: Sequence[str],
+        feeds: Sequence[tuple[str, Any, Any]],
+        results: list[Any],
+        counted: Counted | None,
     ) -> tuple[dict[str, Any], tuple[Any, ...]]:
         from qnnbridge_protocol.values import Encoder
 
@@ -179,7 +193,7 @@ class NumbersCheck:
         described, buffers = encoded(recipe.initializers)
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
-        outputs = [encoder.add(value) for value in results]
+        outputs = [encoder.add(value) for value in (results if counted is None else counted(names, results))]
         header = {
             "op": "model.verify",
             "spec": spec.to_wire(),
@@ -189,6 +203,7 @@ class NumbersCheck:
             "inputs": inputs,
             "outputs": list(names),
             "results": outputs,
+            "leading": counted is not None,
         }
         buffers += tuple(encoder.buffers)
         if recipe.spec.model_path is None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from qnnbridge._feeds import FeedChecker
     from qnnbridge._host import Host
     from qnnbridge._io_binding import IOBinding
+    from qnnbridge._numbers import Counted
     from qnnbridge._ort_value import OrtValue
     from qnnbridge._remote_session import RemoteSession
     from qnnbridge._run_options import RunOptions
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunArguments:
-    """The arguments of `run` beside names and feeds. failed: the try on the fast path that came before."""
+    """The arguments of `run` beside names and feeds.
+
+    failed: the try on the fast path that came before. counted: the part of the outputs that does not follow from
+    padding; default all.
+    """
 
     run_options: RunOptions | Any
     timeout: float | None
@@ -44,6 +49,7 @@ class RunArguments:
     borrow: bool = False
     out: Out | None = None
     failed: FastCallFailed | None = None
+    counted: Counted | None = None
 
     def check(self) -> None:
         """Raises `OptionError`."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from qnnbridge._fastpath.arrays import Out
-    from qnnbridge._numbers import NumbersCheck
+    from qnnbridge._numbers import Counted, NumbersCheck
     from qnnbridge_protocol.model_records import NumbersReport
 
 _log = logging.getLogger("qnnbridge.session")
@@ -135,6 +135,11 @@ class BaseSession(RunVariants):
         )
         check.first_call(self._output_names, feeds, results, ahead=True)
 
+    @property
+    def looks_at_next_call(self) -> bool:
+        """Whether the numbers of the next call are compared with the CPU's."""
+        return self._numbers is not None and self._numbers.waits
+
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
         """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
 
@@ -144,6 +149,12 @@ class BaseSession(RunVariants):
             input_feed: inputs as for `run`; default made-up values, which may not be what the model is for.
             timeout: seconds; default that of the session.
         """
+        return self.verify_part(input_feed, timeout, None)
+
+    def verify_part(
+        self, input_feed: Mapping[str, Any] | None, timeout: float | None, counted: Counted | None
+    ) -> NumbersReport:
+        """`verify` of the part of the outputs that `counted` leaves; ``None`` for all."""
         from qnnbridge._numbers import MADE_UP, NumbersCheck
 
         limit = self._timeout if timeout is None else timeout
@@ -156,7 +167,7 @@ class BaseSession(RunVariants):
                 None, feeds, None, timeout_s=limit, retry=self._remote.retry, on_deadline="raise"
             )
             self._numbers = check
-            return check.compare(self._output_names, feeds, results, limit, given)
+            return check.compare(self._output_names, feeds, results, limit, given, counted)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 
@@ -274,9 +285,10 @@ class BaseSession(RunVariants):
         timeout: float | None = None,
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
+        counted: Counted | None = None,
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
-        how = RunArguments(run_options, timeout, retry, on_deadline)
+        how = RunArguments(run_options, timeout, retry, on_deadline, counted=counted)
         return self._run_values(output_names, input_feed, how)
 
     def _run_values(
@@ -298,7 +310,7 @@ class BaseSession(RunVariants):
                 failed=how.failed,
             )
             if self._numbers is not None and self._numbers.waits:
-                self._numbers.first_call(names or self._output_names, feeds, values)
+                self._numbers.first_call(names or self._output_names, feeds, values, counted=how.counted)
             return values
         except BridgeError as error:
             raise as_onnxruntime(error) from None

@@ -145,6 +145,7 @@ class HostHandlers:
                 str(header.get("of") or "the inputs of a call"),
                 bool(header.get("again")),
                 bool(header.get("patient")),
+                bool(header.get("leading")),
                 None if budget_s is None else float(budget_s),
             )
         except (LookupError, TypeError, ValueError) as error:

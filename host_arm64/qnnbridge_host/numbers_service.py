@@ -50,7 +50,8 @@ TURN_POLL_S: Final = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """The fields of a `model.verify`. again: a kept verdict does not count. of: the inputs, in words."""
+    """The fields of a `model.verify`. again: a kept verdict does not count. of: the inputs, in words. leading: the
+    results are the first part of each dimension; the rest follows from padding."""
 
     spec: Mapping[str, Any]
     folder: str
@@ -62,6 +63,7 @@ class Question:
     of: str
     again: bool
     patient: bool
+    leading: bool
     budget_s: float | None
 
 
@@ -77,6 +79,7 @@ class _Comparison:
     feeds: Mapping[str, Any]
     results: tuple[Any, ...]
     inputs: str
+    leading: bool
     verdicts: Verdicts | None
     key: str
     made_from: tuple[ModelSource, SessionSpec]
@@ -151,7 +154,8 @@ class NumbersService:
         verdicts = Verdicts(store.root) if store is not None else None
         made_from = (used, made_with)
         wanted = _Comparison(
-            source, spec, initializers, outputs, feeds, results, question.of, verdicts, key, made_from
+            *(source, spec, initializers, outputs, feeds, results),
+            *(question.of, question.leading, verdicts, key, made_from),
         )
         return wanted, order
 
@@ -201,11 +205,12 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     try:
         with Worker(order).running() as worker:
             reference = open_original(worker, job)
-            expected = reference.run(wanted.feeds, wanted.outputs)
+            expected = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
             judged = judge_all(wanted.outputs, expected, wanted.results, number_format(wanted.source))
             if any(one.state == "differs" for _, one in judged):
                 # A model that is random says another thing each time: then nothing can be shown.
-                again = judge_all(wanted.outputs, expected, reference.run(wanted.feeds, wanted.outputs), "fp16")
+                second = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
+                again = judge_all(wanted.outputs, expected, second, "fp16")
                 if any(one.snr_db is not None and one.state == "differs" for _, one in again):
                     return told("unknown", reason="the CPU gives another result every time it runs")
     except Cancelled:
@@ -225,6 +230,18 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     return told(
         "unknown", outputs, f"these inputs do not show it: {outputs[0]}" if outputs else "it has no outputs"
     )
+
+
+def _counted(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
+    """Of the CPU's outputs, what the results are to be compared with."""
+    import numpy as np
+
+    counted = []
+    for value, result in zip(values, wanted.results, strict=True):
+        if wanted.leading and isinstance(value, np.ndarray) and value.ndim == getattr(result, "ndim", None):
+            value = value[tuple(slice(size) for size in result.shape)]
+        counted.append(value)
+    return counted
 
 
 def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:

@@ -334,6 +334,46 @@ def test_nothing_is_decided_where_padding_changes_the_results(
     assert any(words in line for line in refused.value.evidence), refused.value.evidence
 
 
+def frames_of_sound() -> onnx.ModelProto:
+    """What models for speech begin with: windows of 400 with a hop of 160, and how many of them there are."""
+    weights = rng.standard_normal((4, 1, 400)).astype(np.float32) / 20
+    return model(
+        [
+            node("Conv", ["x", "w"], ["features"], strides=[160]),
+            node("Sub", ["x_lens", "window"], ["s"]),
+            node("Div", ["s", "hop"], ["d"]),
+            node("Add", ["d", "one"], ["lens"]),
+        ],
+        [tensor("x", [1, 1, "seq"]), tensor("x_lens", [1], TensorProto.INT64)],
+        [tensor("features", [1, 4, "T"]), tensor("lens", [1], TensorProto.INT64)],
+        {"w": weights, "window": np.int64(400), "hop": np.int64(160), "one": np.int64(1)},
+    )
+
+
+def test_a_model_for_sound_decides_its_padding_and_is_cut_at_its_hop(host: qnnbridge.Host) -> None:
+    made = frames_of_sound()
+    with open_session(host, made, pad=None, buckets={"seq": [1600, 4000]}) as session:
+        assert session.buckets is not None
+        assert session.buckets.decided == "pad=0"
+        assert session.buckets.cut["features"] == (None, None, "(seq - 240) // 160")
+        with qnnbridge.InferenceSession(made.SerializeToString(), host=host, providers=[CPU]) as plain:
+            for length in (400, 559, 560, 1599, 1600, 1601, 2000, 3999, 4000):
+                feeds = {**random(1, 1, length), "x_lens": np.array([length])}
+                for given, expected in zip(session.run(None, feeds), plain.run(None, feeds), strict=True):
+                    np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_integer_that_the_padded_input_decides_is_no_length(host: qnnbridge.Host) -> None:
+    made = frames_of_sound()
+    del made.graph.node[1:]
+    made.graph.node.append(node("ReduceMax", ["features"], ["m"], keepdims=0))
+    made.graph.node.append(node("Cast", ["m"], ["c"], to=TensorProto.INT64))
+    made.graph.node.append(node("Add", ["c", "x_lens"], ["lens"]))
+    with pytest.raises(OptionError) as refused:
+        open_session(host, made, pad=None, buckets={"seq": [1600]})
+    assert any("do not show what output 'lens'" in line for line in refused.value.evidence), refused.value.evidence
+
+
 def test_the_last_row_is_repeated_where_that_is_asked_for(host: qnnbridge.Host) -> None:
     made = one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]})
     with open_session(host, made, pad="edge") as session:

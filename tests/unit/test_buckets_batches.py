@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from qnnbridge._buckets.batches import (
     too_large,
     variant_for,
 )
+from qnnbridge._buckets.output_sizes import CONSECUTIVE, MAX_SEARCHED, check_cut, find_shapes
 from qnnbridge._buckets.plan import BucketPlan, make_plan
-from qnnbridge._buckets.verifying import check_cut, find_shapes
 from qnnbridge.errors import DeadlineExceeded, Fail, HostCrashed, InvalidArgument, ModelError, OptionError
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity
@@ -236,6 +236,53 @@ def test_a_model_that_takes_multiples_only_is_seen_at_its_buckets() -> None:
     found = find(plan, {"same": (None,), "twice": (None,), "cells": (None,)}, run)
     assert found.texts() == {"same": ("seq",), "twice": ("2 * seq",)}
     assert "in no simple way" in found.uncut["cells"]  # less than half a cell is invisible
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(seq - 400) // 160 + 1",  # frames of a spectrum
+        "(seq + 159) // 160",
+        "seq // 512",
+        "(seq + 63) // 64",
+        "(320 * seq + 440) // 441",  # 22.05 kHz to 16 kHz
+        "(441 * seq) // 320",
+        "(3 * seq + 5) // 1000",
+    ],
+)
+@pytest.mark.parametrize("buckets", [[4000, 16000], [8000], [1600, 3200, 64000]])
+def test_hops_and_sampling_rates_are_found_exactly(text: str, buckets: list[int]) -> None:
+    plan, seen = plan_of({"seq": buckets, "batch": 1}), []
+
+    def frames(seq: int) -> int:
+        return int(eval(text, {"seq": seq}))
+
+    def run(sizes: tuple[int, ...]) -> dict[str, Any]:
+        seen.append(sizes)
+        if frames(sizes[0]) < 1:
+            raise Fail("[ONNXRuntimeError] : 1 : FAIL : the kernel is larger than the input")
+        return {"y": (frames(sizes[0]), 80)}
+
+    relation = find(plan, {"y": (None, 80)}, run).found["y"][0]
+    assert relation is not None
+    assert all(relation.size(size) == frames(size) for size in range(400, buckets[-1] + 2000))
+    assert len(seen) <= 3 + CONSECUTIVE + 24 + MAX_SEARCHED
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        lambda seq: int(seq**0.5),
+        lambda seq: seq // 160 + (seq > 9000),
+        lambda seq: seq // 2500,
+        lambda seq: seq & -64,
+    ],
+    ids=["a root", "a jump", "a stride beyond the largest", "whole blocks"],
+)
+def test_a_dimension_that_follows_otherwise_stays_uncut(frames: Callable[[int], int]) -> None:
+    plan = plan_of({"seq": [4000, 16000], "batch": 1})
+    found = find(plan, {"y": (None,)}, lambda sizes: {"y": (frames(sizes[0]),)})
+    assert "in no simple way" in found.uncut["y"]
 
 
 def test_what_cannot_be_found_out_is_left_uncut_with_the_reason() -> None:

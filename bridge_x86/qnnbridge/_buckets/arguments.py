@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from qnnbridge_protocol.errors import OptionError
 
-# The stride of most models for pictures. For more the application has to say it: it takes too many runs to see.
+# The stride of most models for pictures: that many sizes in a row show all of its rounding.
 MAX_DENOMINATOR: Final = 32
 
 
@@ -55,10 +55,12 @@ def parse(text: str) -> Relation:
     return relation
 
 
-def fit(symbol: str, observed: Mapping[int, int]) -> Relation | None:
+def fit(
+    symbol: str, observed: Mapping[int, int], divisors: Iterable[int] = range(1, MAX_DENOMINATOR + 1)
+) -> Relation | None:
     """The simplest relation that gives each observed dimension for its size; ``None`` if there is none.
 
-    Simplest: the smallest divisor, then the offset nearest to 0. A constant is none.
+    Simplest: the first of `divisors`, then the offset nearest to 0. A constant is none.
     """
     sizes = sorted(observed)
     if len(sizes) < 2:
@@ -67,17 +69,17 @@ def fit(symbol: str, observed: Mapping[int, int]) -> Relation | None:
     rise, run = observed[high] - observed[low], high - low
     if rise <= 0:
         return None
-    for divisor in range(1, MAX_DENOMINATOR + 1):
+    for divisor in divisors:
         # Rounding down moves each of both ends by less than one.
         nearest = round(rise * divisor / run)
         for factor in (nearest, nearest - 1, nearest + 1):
-            offsets = _offsets(factor, divisor, observed)
+            offsets = offsets_of(factor, divisor, observed)
             if factor > 0 and offsets:
                 return Relation(symbol, factor, min(offsets, key=lambda offset: (abs(offset), offset)), divisor)
     return None
 
 
-def _offsets(factor: int, divisor: int, observed: Mapping[int, int]) -> range:
+def offsets_of(factor: int, divisor: int, observed: Mapping[int, int]) -> range:
     """The offsets with which all of it is right."""
     least = max(divisor * out - factor * size for size, out in observed.items())
     most = min(divisor * out - factor * size for size, out in observed.items()) + divisor - 1

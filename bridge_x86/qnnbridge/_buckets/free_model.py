@@ -17,8 +17,9 @@ import numpy as np
 
 from qnnbridge._buckets.arguments import BucketArguments
 from qnnbridge._buckets.batches import OutputShapes
+from qnnbridge._buckets.output_sizes import OF_THE_MODEL, find_shapes, zeros
 from qnnbridge._buckets.plan import BucketPlan, Sizes, free_dimensions, make_plan
-from qnnbridge._buckets.verifying import OF_THE_MODEL, find_shapes, verify_padding, zeros
+from qnnbridge._buckets.verifying import verify_padding
 from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import BridgeError, OptionError
 
@@ -35,6 +36,8 @@ HARMLESS: Final = 1e-4
 # Signs that hide padding with zeros from a maximum, or a rectifier, in one sample show it in another.
 SPREADS: Final = ((1.0, 0.0), (-1.0, -0.1), (1.0, 0.1))
 _MASK: Final = re.compile(r"mask|attention(?!s)|valid", re.IGNORECASE)
+# An input that says how long another one is: `waveforms_lens`, `input_length`, `n_frames`.
+_LENGTH: Final = re.compile(r"(?:^|_)(?:lens?|lengths?|sizes?|num|n)(?:_|$)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,8 +143,15 @@ class FreeModel:
         try:
             samples = list(self._samples(one, true))
             results = [self.run(variants, feeds, deadline) for feeds in samples]
-            for name, *values in zip(names, *results, strict=True):
-                if np.asarray(values[0]).dtype.kind != "f" or _tells_nothing(values):
+            unshown = [
+                name
+                for name, *values in zip(names, *results, strict=True)
+                if np.asarray(values[0]).dtype.kind != "f" or _tells_nothing(values)
+            ]
+            for name in unshown:
+                if not self._is_apart(
+                    variants, name, samples, [one[names.index(name)] for one in results], deadline
+                ):
                     return f"Made-up inputs do not show what output {name!r} follows from."
             report = verify_padding(
                 one, shapes, names, samples, lambda feeds: self.run(variants, feeds, deadline), HARMLESS
@@ -150,11 +160,38 @@ class FreeModel:
             return f"Padding could not be tried on the CPU: {error.message}"
         return "" if report else "With zeros: " + str(next(output for output in report.outputs if not output.ok))
 
+    def _is_apart(
+        self,
+        variants: Variants,
+        name: str,
+        samples: Sequence[Mapping[str, Any]],
+        values: Sequence[Any],
+        deadline: float | None,
+    ) -> bool:
+        """Whether an output follows from the inputs that are not padded alone, as a number of frames does.
+
+        NaN in all padded inputs leaves it as it is then, and it differs between the samples.
+        """
+        padded = _padded(variants.plan)
+        if _tells_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
+            return False
+        for feeds, expected in zip(samples, values, strict=True):
+            poisoned = {
+                one: np.full_like(value, np.nan) if one in padded else value for one, value in feeds.items()
+            }
+            if not np.array_equal(self.run(variants, poisoned, deadline, [name])[0], expected):
+                return False
+        return True
+
     def _samples(self, plan: BucketPlan, sizes: Sizes) -> Iterator[dict[str, Any]]:
         for seed, (factor, offset) in enumerate(SPREADS):
             rng = np.random.default_rng(seed)
             feeds = self.zeros(plan, sizes)
-            yield {name: _content(name, value, rng, factor, offset) for name, value in feeds.items()}
+            made = {name: _content(name, value, rng, factor, offset) for name, value in feeds.items()}
+            for name, number in _lengths(plan, feeds).items():
+                # The first sample is as long as it says, the others are shorter.
+                made[name] = np.full_like(feeds[name], max(1, sizes[number] - seed * max(1, sizes[number] // 4)))
+            yield made
 
 
 def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: str) -> bool:
@@ -170,6 +207,24 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
     except OptionError:
         return True
     return False
+
+
+def _padded(plan: BucketPlan) -> dict[str, set[int]]:
+    """Inputs that are padded, with the numbers of the symbols along which they are."""
+    along = {name: {*one.axes.values()} - plan.split for name, one in plan.inputs.items()}
+    return {name: numbers for name, numbers in along.items() if numbers}
+
+
+def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
+    """Inputs that say how long others are, with the number of the symbol that each of them means."""
+    padded, found = _padded(plan), {}
+    for name, value in feeds.items():
+        if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):
+            named = [numbers for one, numbers in padded.items() if name.startswith(one)]
+            meant = set().union(*(named or padded.values()))
+            if len(meant) == 1:
+                found[name] = meant.pop()
+    return found
 
 
 def _content(name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float) -> Array:

@@ -7,11 +7,12 @@ into, padded, and its outputs are cut back. The first variant, the smallest, is 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._buckets.arguments import BucketArguments
@@ -31,6 +32,7 @@ from qnnbridge._buckets.batches import (
     wanted_variants,
 )
 from qnnbridge._buckets.free_model import FreeModel, lacks_padding
+from qnnbridge._buckets.output_sizes import OF_THE_MODEL, check_cut
 from qnnbridge._buckets.plan import (
     BucketPlan,
     Sizes,
@@ -42,18 +44,13 @@ from qnnbridge._buckets.plan import (
     without_constants,
 )
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
-from qnnbridge._buckets.verifying import (
-    OF_THE_MODEL,
-    TOLERANCE,
-    PaddingReport,
-    check_cut,
-    verify_padding,
-)
+from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding
 from qnnbridge._create import identify
 from qnnbridge._fastpath.arrays import check_out
 from qnnbridge._fastpath.runner import deliver
 from qnnbridge._feeds import FeedChecker
-from qnnbridge._numbers import NOT_RUN
+from qnnbridge._numbers import NOT_RUN, Counted
+from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import RunArguments, read_only
 from qnnbridge._session import BaseSession, CpuFallbackWarning, check_outputs
@@ -227,7 +224,7 @@ class BucketedSession:
             raise refuse_pair(plan, true)
         if variant != true:
             self._count("padded")
-        values = self._run_in(variant, call, pad_feeds(plan, feeds, variant))
+        values = self._run_in(variant, call, pad_feeds(plan, feeds, variant), true)
         return cut(plan, self._shapes, call.names, values, true, variant)
 
     def _answer_windows(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, windows: Windowing) -> list[Any]:
@@ -250,7 +247,7 @@ class BucketedSession:
             raise refuse_pair(plan, true)
         variant = (*fitting[:number], true[number], *fitting[number + 1 :])
         self._variants.add(variant)
-        values = self._run_in(variant, call, pad_feeds(plan, feeds, variant))
+        values = self._run_in(variant, call, pad_feeds(plan, feeds, variant), true)
         return cut(plan, self._shapes, call.names, values, true, variant)
 
     def _answer_large(
@@ -266,17 +263,25 @@ class BucketedSession:
             return joined(results, axes)
         if self._bucket_arguments.overflow == "cpu":
             self._say_on_cpu(true)
-            return self._run_in(FREE, call, {**feeds, **self._free.constants})
+            return self._run_in(FREE, call, {**feeds, **self._free.constants}, FREE)
         raise refuse_too_large(plan, true, whole[0])
 
-    def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any]) -> list[Any]:
+    def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
+        """true: the sizes before padding."""
         session = self._variants.get(variant, "call", call.deadline, call.on_deadline)
         left_s = None if call.deadline is None else max(0.0, call.deadline - time.monotonic())
-        run = session.run_values if call.wire else session.run
+        run: Callable[..., list[Any]] = session.run_values if call.wire else session.run
+        looked_at = true != variant and session.looks_at_next_call
+        if looked_at:
+            run = functools.partial(session.run_values, counted=self._counted(true, variant))
         self._variants.count(variant)
-        return run(
+        values = run(
             call.names, feeds, call.run_options, timeout=left_s, retry=call.retry, on_deadline=call.on_deadline
         )
+        return [to_application(value) for value in values] if looked_at and not call.wire else values
+
+    def _counted(self, true: Sizes, variant: Sizes) -> Counted:
+        return lambda names, values: cut(self._plan, self._shapes, names, values, true, variant)
 
     def _sizes_of(self, feeds: Mapping[str, Any]) -> Sizes:
         names = self._plan.inputs
@@ -420,7 +425,8 @@ class BucketedSession:
             if feeds is None:
                 return self.first.verify(None, timeout=timeout)
             checked = {name: value for name, value, _ in self.checker.check(feeds)}
-            sizes = variant_for(self._plan, self._sizes_of(checked))
+            true = self._sizes_of(checked)
+            sizes = variant_for(self._plan, true)
             if sizes is None:
                 raise OptionError(
                     "These feeds are larger than the largest bucket, so no single variant takes them.",
@@ -430,7 +436,8 @@ class BucketedSession:
             padded = pad_feeds(self._plan, checked, sizes)
             session = self._variants.get(sizes, "call", deadline)
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            return session.verify(padded, timeout=left_s)
+            counted = None if true == sizes else self._counted(true, sizes)
+            return session.verify_part(padded, left_s, counted)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 

@@ -1,0 +1,323 @@
+"""How the sizes of a model's outputs follow from those of its inputs.
+
+The relation is taken from the model's declarations, else found by running it on the CPU, with inputs of zeros, at a
+few sizes: its results are the truth, whatever its author or a shape inference say. An output whose relation cannot
+be found is left uncut, with the reason. Pure functions around a `Run`, which alone touches a host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from qnnbridge._buckets.arguments import MAX_DENOMINATOR, BucketArguments, Relation, fit, offsets_of
+from qnnbridge._buckets.batches import OutputShapes, Relations
+from qnnbridge._buckets.plan import BucketPlan, Sizes
+from qnnbridge._feed_rules import Array, make_rule
+from qnnbridge._option_fields import suggest
+from qnnbridge_protocol.elements import LAYOUTS
+from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
+from qnnbridge_protocol.specs import NodeInfo
+
+_log = logging.getLogger("qnnbridge.buckets")
+
+# Of the outputs, by name; ``None`` for an output that is no tensor.
+Shapes = Mapping[str, "tuple[int, ...] | None"]
+# Shapes of the outputs for these sizes. Raises `BridgeError`.
+Run = Callable[[Sizes], Shapes]
+
+# What a run raises because of the model and its inputs. Deadlines and dead hosts are told as they are.
+OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
+
+# Besides the smallest bucket: with three sizes a straight line is told from anything else.
+FURTHER_SIZES: Final = 2
+# Sizes in a row, for a dimension that is rounded: with as many as the divisor is, all of its rounding is seen.
+CONSECUTIVE: Final = MAX_DENOMINATOR
+# The largest hop of a model for sound, and the largest part of the ratio of two sampling rates. So many sizes, and
+# twice ten to find steps, are run to see one.
+MAX_DIVISOR: Final = 1024
+MAX_SEARCHED: Final = 32
+
+
+@dataclasses.dataclass(slots=True)
+class _Findings:
+    relations: dict[str, list[Relation | None]]
+    # Axes that are not known yet; for an output whose shape is not declared the list is empty and it is in
+    # `undeclared`.
+    open: dict[str, list[int]]
+    undeclared: set[str]
+    uncut: dict[str, str]
+
+
+def find_shapes(
+    plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo], others: Iterable[str], run: Run
+) -> OutputShapes:
+    """others: free dimensions of the inputs without buckets. What `arguments` say of outputs was checked."""
+    findings = _declared(plan, arguments, outputs, frozenset(others))
+    if findings.open or findings.undeclared:
+        _probe(plan, findings, run)
+    found: dict[str, Relations] = {name: tuple(relations) for name, relations in findings.relations.items()}
+    for name, reason in findings.uncut.items():
+        found.pop(name, None)
+        _log.warning("The output %r is not cut back to the size of the inputs: %s", name, reason)
+    given = frozenset(arguments.cut)
+    for name, relations in found.items():
+        odd = [str(relation) for relation in relations if relation is not None and not relation.is_identity]
+        if odd and name not in given:
+            _log.warning(
+                "The output %r is as long as %s and is cut at its end; verify_padding() tells if that is right",
+                name,
+                ", ".join(odd),
+            )
+    return OutputShapes(found, findings.uncut, given)
+
+
+def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Feeds for a probe. sizes: of the free dimensions that have a name; the others are 1."""
+    feeds: dict[str, Any] = {}
+    for node in inputs:
+        rule = make_rule(node.name, node.type, tuple(node.shape or ()))
+        if not rule.required:
+            continue
+        if rule.inner.kind != "tensor" or rule.inner.element is None or not LAYOUTS[rule.inner.element].named:
+            raise OptionError(f"It has the input {node.name!r}, which is {rule.declared}.")
+        shape = [dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in node.shape or ()]
+        dtype = LAYOUTS[rule.inner.element].storage
+        feeds[node.name] = np.full(shape, "", object) if dtype.kind == "O" else np.zeros(shape, dtype)
+    return feeds
+
+
+def check_cut(plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo]) -> None:
+    """Raises `OptionError` for outputs and dimensions that the model does not have."""
+    known = {node.name: node for node in outputs}
+    for name, relations in arguments.cut.items():
+        node = known.get(name)
+        if node is None:
+            raise OptionError(
+                f"cut: the model has no output {name!r}.",
+                fix=f"Its outputs are {', '.join(map(repr, known))}.{suggest(str(name), known)}",
+            )
+        if node.shape is not None and len(node.shape) != len(relations):
+            raise OptionError(
+                f"cut: the output {name!r} has {len(node.shape)} dimensions, {len(relations)} are given.",
+                fix="Give one entry for each dimension, None for one that is left as it is.",
+            )
+        for relation in relations:
+            if relation is not None and relation.symbol not in plan.symbols:
+                raise OptionError(
+                    f"cut: {relation.symbol!r} has no buckets.",
+                    fix=f"Give a name out of buckets: {', '.join(plan.symbols)}."
+                    f"{suggest(relation.symbol, plan.symbols)}",
+                )
+
+
+def _declared(
+    plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo], others: frozenset[str]
+) -> _Findings:
+    findings = _Findings({}, {}, set(), {})
+    for node in outputs:
+        given = arguments.cut.get(node.name)
+        if given is not None:
+            findings.relations[node.name] = list(given)
+        elif "tensor" not in node.type or node.type.startswith(("seq", "map", "optional")):
+            findings.uncut[node.name] = f"It is {node.type}, and only tensors can be cut."
+        elif node.shape is None:
+            findings.undeclared.add(node.name)
+        else:
+            findings.relations[node.name] = [
+                Relation(dim) if isinstance(dim, str) and dim in plan.symbols else None for dim in node.shape
+            ]
+            unknown = [
+                axis
+                for axis, dim in enumerate(node.shape)
+                if not isinstance(dim, int) and dim not in plan.symbols and dim not in others
+            ]
+            if unknown:
+                findings.open[node.name] = unknown
+    return findings
+
+
+class _Observations:
+    """Shapes of the outputs for sizes of one symbol; the others are as in the smallest variant.
+
+    number: of the symbol. first: for its size there.
+    """
+
+    def __init__(
+        self, plan: BucketPlan, number: int, first: Mapping[str, tuple[int, ...] | None], run: Run
+    ) -> None:
+        self.symbol = plan.symbols[number]
+        self.base = plan.smallest()[number]
+        self.buckets = plan.buckets[number]
+        self._run = run
+        self._plan = plan
+        self._number = number
+        self._shapes: dict[int, Shapes] = {self.base: first}
+
+    def look(self, size: int) -> bool:
+        """Whether the model runs with this size; its outputs are known then."""
+        if size in self._shapes:
+            return True
+        sizes = self._plan.smallest()
+        try:
+            self._shapes[size] = self._run((*sizes[: self._number], size, *sizes[self._number + 1 :]))
+        except OF_THE_MODEL as error:
+            _log.debug("The model does not run with %s=%s: %s", self.symbol, size, error.message)
+            return False
+        return True
+
+    def few(self) -> None:
+        """A few other sizes. Models that take multiples of something only get their buckets."""
+        size, seen = self.base, 0
+        candidates = [size - 1, size // 2, *self.buckets[1:2], size + 1, 2 * size, *self.buckets[2:3]]
+        for candidate in dict.fromkeys(one for one in candidates if 0 < one != size):
+            seen += self.look(candidate)
+            if seen == FURTHER_SIZES:
+                break
+
+    def row(self) -> int:
+        """`CONSECUTIVE` sizes in a row; with how many of them the model runs."""
+        return sum(self.look(size) for size in range(self.base + 1, self.base + 1 + CONSECUTIVE))
+
+    def dimensions(self, name: str, axis: int) -> dict[int, int]:
+        """Of one axis of an output, by size."""
+        dims = {size: (shapes.get(name) or ())[axis : axis + 1] for size, shapes in self._shapes.items()}
+        return {size: dim[0] for size, dim in dims.items() if dim}
+
+
+def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
+    wanted = (*findings.open, *findings.undeclared)
+    try:
+        first = run(plan.smallest())
+    except OF_THE_MODEL as error:
+        for name in wanted:
+            findings.uncut[name] = (
+                f"The model does not declare its size, and running it on the CPU to see it failed ({error.message})"
+            )
+        return
+    # A declared shape with another number of dimensions than the model returns is no shape.
+    wrong = {name for name in findings.open if len(first.get(name) or ()) != len(findings.relations[name])}
+    for name in sorted(findings.undeclared | wrong):
+        shape = first.get(name)
+        if shape is None:
+            findings.uncut[name] = "It is no tensor."
+        else:
+            findings.relations[name] = [None] * len(shape)
+            findings.open[name] = list(range(len(shape)))
+    dependent: dict[tuple[str, int], list[Relation | str]] = {}
+    for number in range(len(plan.symbols)):
+        observed = _Observations(plan, number, first, run)
+        observed.few()
+        fits = _fit_all(findings, observed)
+        row = 0
+        if any(isinstance(found, str) or found.divisor > 1 for found in fits.values()):
+            # A few sizes do not tell how a dimension is rounded.
+            row = observed.row()
+            fits = _fit_all(findings, observed)
+        for place, relation in fits.items():
+            found: Relation | str | None = relation
+            # Without a row of sizes the rounding between the sizes that were seen is unknown.
+            if isinstance(relation, str) or relation.divisor > max(row, 1):
+                found = _search(observed, *place) if row == CONSECUTIVE else None
+            dependent.setdefault(place, []).append(found or observed.symbol)
+    for (name, axis), relations in dependent.items():
+        texts = " and ".join(map(str, relations))
+        if len(relations) > 1:
+            findings.uncut[name] = f"Its axis {axis} depends on more than one size at once ({texts})."
+        elif isinstance(relations[0], str):
+            findings.uncut[name] = f"Its axis {axis} follows from {relations[0]} in no simple way."
+        else:
+            findings.relations[name][axis] = relations[0]
+
+
+def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, int], Relation | str]:
+    """For each dimension that depends on the symbol: how, or the symbol alone if that is not simple."""
+    fits: dict[tuple[str, int], Relation | str] = {}
+    for name, axes in findings.open.items():
+        if name in findings.uncut:
+            continue
+        for axis in axes:
+            values = observed.dimensions(name, axis)
+            if len(values) < 2:
+                fits[name, axis] = observed.symbol  # only one size can be run: unknown
+            elif len(set(values.values())) > 1:
+                fits[name, axis] = fit(observed.symbol, values) or observed.symbol
+    return fits
+
+
+def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
+    """How a dimension with a large stride follows.
+
+    Where it steps, exactly, at small and at large sizes, says nearly all. The simplest relation that fits is tried
+    at further sizes until all of it is confirmed.
+    """
+    small, large = observed.base, max(2 * observed.base, observed.buckets[-1] - MAX_DIVISOR)
+    if not all(_find_step(observed, name, axis, start) for start in (small, large)):
+        return None
+    divisors = range(1, MAX_DIVISOR + 1)
+    for _ in range(MAX_SEARCHED):
+        values = observed.dimensions(name, axis)
+        relation = fit(observed.symbol, values, divisors)
+        if relation is None:
+            return None
+        divisors = range(relation.divisor, MAX_DIVISOR + 1)
+        untried = [size for size in _telling(relation, values, observed) if size not in values]
+        if not untried:
+            return relation
+        if not observed.look(untried[0]):
+            return None
+    return None
+
+
+def _find_step(observed: _Observations, name: str, axis: int, start: int) -> bool:
+    """Run sizes until it is known from which one on the dimension is larger than for `start`; whether it is."""
+
+    def dimension(size: int) -> int | None:
+        return observed.dimensions(name, axis).get(size) if observed.look(size) else None
+
+    low, high = start, start + MAX_DIVISOR
+    at_start, at_end = dimension(low), dimension(high)
+    if at_start is None or at_end is None or at_end <= at_start:
+        return False
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = dimension(middle)
+        if found is None:
+            return False
+        low, high = (low, middle) if found > at_start else (middle, high)
+    return True
+
+
+def _telling(relation: Relation, values: Mapping[int, int], observed: _Observations) -> Iterator[int]:
+    """Sizes of which the dimension tells whether the relation is right."""
+    factor, divisor = relation.factor, relation.divisor
+    first, largest = observed.base, observed.buckets[-1]
+    offsets = offsets_of(factor, divisor, values)
+    if len(offsets) > 1:
+        # With one half of the offsets the dimension is larger by one than with the other half.
+        middle = offsets[len(offsets) // 2]
+        for size in range(first, first + divisor):
+            if (factor * size + offsets[0]) // divisor < (factor * size + middle) // divisor:
+                yield size
+                return
+    for start in (first, 2 * first, (first + largest) // 2, largest):
+        nearby = range(start, start + divisor)
+        step = next((size for size in nearby if relation.size(size) > relation.size(size - 1)), start)
+        yield from (size for size in (step - 1, step) if size > 0)
+    yield largest
+    if factor > 1:
+        # Two such ratios may differ at a single size.
+        sizes = np.arange(first, largest + 1)
+        for other in range(divisor + 1, MAX_DIVISOR + 1):
+            rival = fit(relation.symbol, values, (other,))
+            if rival is not None:
+                differs = np.flatnonzero(_sizes(rival, sizes) != _sizes(relation, sizes))
+                yield from map(int, sizes[differs[len(differs) // 2 :][:1]])
+
+
+def _sizes(relation: Relation, of_symbol: Array) -> Array:
+    return (relation.factor * of_symbol + relation.offset) // relation.divisor
