@@ -15,6 +15,7 @@ while it is loaded) into quarantine, and is raised. Any thread.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -155,7 +156,7 @@ class Remade:
         found = self._object
         if found is not None and self._is_in(found, process):
             return found.number
-        if not self._lock.acquire(timeout=-1 if deadline is None else 60.0):
+        if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise Deadline("not-started")
         try:
             if self._object is None or not self._is_in(self._object, process):
