@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import TensorProto
 
 import qnnbridge
 from qnnbridge.errors import InvalidArgument, ModelError, OptionError
+from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract.small_models import CPU, MODELS, model, node, tensor
 
 rng = np.random.default_rng(90)
@@ -372,6 +374,36 @@ def test_an_integer_that_the_padded_input_decides_is_no_length(host: qnnbridge.H
     with pytest.raises(OptionError) as refused:
         open_session(host, made, pad=None, buckets={"seq": [1600]})
     assert any("do not show what output 'lens'" in line for line in refused.value.evidence), refused.value.evidence
+
+
+@pytest.mark.simulator
+def test_padding_that_was_asked_for_and_changes_results_is_told_when_the_model_is_compiled(
+    host: qnnbridge.Host, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+    monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path / "cache"))
+    onnx.save(convolution(), tmp_path / "m.onnx")
+    onnx.save(one_input([node("Sigmoid", ["x"], ["y"])], {"y": [1, 3, "seq"]}), tmp_path / "plain.onnx")
+    found: dict[str, list[qnnbridge.BucketStatus]] = {}
+    for name in ("m", "plain", "m"):
+        with qnnbridge.InferenceSession(
+            tmp_path / f"{name}.onnx",
+            providers=[(QNN, {"soc_model": SOC_MODEL})],
+            host=host,
+            buckets={"seq": [8]},
+            pad=0,
+            cache=True,
+        ) as session:
+            assert session.buckets is not None
+            assert session.buckets.decided == ""
+            assert session.run(None, random(1, 3, 5))[0].shape == (1, 3, 5), "the wish is followed"
+            found.setdefault(name, []).append(session.buckets)
+    first, again = (status.padding for status in found["m"])
+    assert "beside the padding" in first
+    assert first in str(found["m"][0])
+    assert (again, found["plain"][0].padding) == ("", ""), "a repeated run pays nothing"
+    told = [one.getMessage() for one in caplog.records if "padding that was asked for" in one.getMessage()]
+    assert len(told) == 1
 
 
 def test_the_last_row_is_repeated_where_that_is_asked_for(host: qnnbridge.Host) -> None:

@@ -19,7 +19,7 @@ from qnnbridge._buckets.arguments import BucketArguments
 from qnnbridge._buckets.batches import OutputShapes
 from qnnbridge._buckets.output_sizes import OF_THE_MODEL, find_shapes, zeros
 from qnnbridge._buckets.plan import BucketPlan, Sizes, free_dimensions, make_plan
-from qnnbridge._buckets.verifying import verify_padding
+from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding
 from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import BridgeError, OptionError
 
@@ -128,11 +128,30 @@ class FreeModel:
 
     def _changes_of_zeros(self, variants: Variants, shapes: OutputShapes, deadline: float | None) -> str:
         """What padding with zeros changes, or why that cannot be shown; "" for nothing at all."""
+        report, reason = self._trial(variants, shapes, deadline, HARMLESS)
+        if report is None:
+            return reason
+        return "" if report else "With zeros: " + str(next(output for output in report.outputs if not output.ok))
+
+    def changes_of_padding(self, variants: Variants, shapes: OutputShapes, deadline: float | None) -> str:
+        """What the padding that the application chose is proven to change; "" where nothing is shown."""
+        try:
+            report, _ = self._trial(variants, shapes, deadline, TOLERANCE)
+        except BridgeError as error:  # the session is whole without it
+            _log.debug("%s: its padding was not tried: %s", self.recipe.label, error.message)
+            return ""
+        bad = [output for output in report.outputs if not output.ok] if report is not None else []
+        return str(max(bad, key=lambda output: output.difference)) if bad else ""
+
+    def _trial(
+        self, variants: Variants, shapes: OutputShapes, deadline: float | None, tolerance: float
+    ) -> tuple[PaddingReport | None, str]:
+        """Made-up inputs with the plan's padding, or why they show nothing; "" where nothing is ever padded."""
         plan, names = variants.plan, self.outputs
         if all(buckets == (1,) or number in plan.split for number, buckets in enumerate(plan.buckets)):
-            return ""  # nothing is ever padded
+            return None, ""
         if shapes.uncut:
-            return f"Output {next(iter(shapes.uncut))!r} cannot be cut to its size."
+            return None, f"Output {next(iter(shapes.uncut))!r} cannot be cut to its size."
         small = tuple(next((one for one in buckets if one > 1), buckets[0]) for buckets in plan.buckets)
         if plan.only is not None and small not in plan.only:
             small = next((one for one in plan.variants() if min(one) > 1), plan.largest())
@@ -152,13 +171,13 @@ class FreeModel:
                 if not self._is_apart(
                     variants, name, samples, [one[names.index(name)] for one in results], deadline
                 ):
-                    return f"Made-up inputs do not show what output {name!r} follows from."
+                    return None, f"Made-up inputs do not show what output {name!r} follows from."
             report = verify_padding(
-                one, shapes, names, samples, lambda feeds: self.run(variants, feeds, deadline), HARMLESS
+                one, shapes, names, samples, lambda feeds: self.run(variants, feeds, deadline), tolerance
             )
         except OF_THE_MODEL as error:
-            return f"Padding could not be tried on the CPU: {error.message}"
-        return "" if report else "With zeros: " + str(next(output for output in report.outputs if not output.ok))
+            return None, f"Padding could not be tried on the CPU: {error.message}"
+        return report, ""
 
     def _is_apart(
         self,

@@ -114,7 +114,7 @@ class BucketedSession:
         self._timeout = timeout
         self._counts, self._counting = _Counts(), threading.Lock()
         self._ruled_out: dict[str, str] = {}
-        self._decided = ""
+        self._decided = self._padding = ""
         deadline = deadline_after(timeout)
         try:
             model = identify(host, recipe, deadline)
@@ -137,6 +137,15 @@ class BucketedSession:
                 if not decides:
                     self._shapes = free.shapes(variants, arguments, deadline)
                 self._windows: Windowing | None = None
+                if not decides and self._tries_padding(arguments):
+                    self._padding = free.changes_of_padding(variants, self._shapes, deadline)
+                    if self._padding:
+                        _log.warning(
+                            "%s: the padding that was asked for changes results: %s. Without pad= the session "
+                            "looks for what changes none; verify_padding(feeds) tries real inputs.",
+                            recipe.label,
+                            self._padding,
+                        )
                 if plan.chunk is not None:
                     context = arguments.chunk[plan.symbols[plan.chunk]]
                     self._windows = free.windows(variants, self._shapes, context, deadline)
@@ -164,6 +173,14 @@ class BucketedSession:
             if left:
                 raise refuse_dimensions_left(left, recipe.label)
         return plan
+
+    def _tries_padding(self, arguments: BucketArguments) -> bool:
+        """Whether this session compiles for the NPU, with padding that the application chose."""
+        providers = self.recipe.spec.providers
+        asks_for_qnn = not providers or any(provider.name == QNN for provider in providers)
+        loaded = self.first.cache is not None and self.first.cache.state == "hit"
+        chosen = bool(arguments.pad) or arguments.pad_all is not None
+        return asks_for_qnn and chosen and not loaded and not arguments.chunk
 
     def _opener(self, host: Host, retry: int) -> Any:
         timeout = self._timeout
@@ -399,6 +416,7 @@ class BucketedSession:
             chunked=counts.chunked,
             ruled_out=dict(self._ruled_out),
             decided=self._decided,
+            padding=self._padding,
         )
 
     def placement(self) -> Placement:

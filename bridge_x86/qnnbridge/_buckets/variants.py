@@ -70,6 +70,8 @@ class BucketStatus:
     uncut, which are not cut for the reason there. weights: whether variants share them, in words. chunked: calls
     done in overlapping windows. ruled_out: combinations of sizes that the model does not take, with the reason;
     `warm` left them out. decided: ``pad=`` or ``chunk=`` that the session chose where the application says nothing.
+    padding: what the application's ``pad=`` changes, by a trial on the CPU when the model was compiled; empty where
+    nothing is shown.
     """
 
     variants: tuple[VariantStatus, ...]
@@ -83,6 +85,7 @@ class BucketStatus:
     chunked: int = 0
     ruled_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     decided: str = ""
+    padding: str = ""
 
     def __str__(self) -> str:
         lines = [str(variant) for variant in self.variants]
@@ -92,6 +95,8 @@ class BucketStatus:
         )
         if self.decided:
             lines.append(f"{self.decided} was decided by the model: it changes no result on the CPU")
+        if self.padding:
+            lines.append(f"the padding that was asked for changes results: {self.padding}")
         if self.chunked:
             lines.append(f"{self.chunked} calls in overlapping windows")
         lines += [f"{sizes}: left out, {reason}" for sizes, reason in self.ruled_out.items()]

@@ -17,11 +17,20 @@ from qnnbridge_tools.models.quantize.ort_quantizer import CalibratedModel
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnRunner
 from qnnbridge_tools.models.quantize.samples import SampleSets
 from qnnbridge_tools.models.quantize.search import FoundPrecision, PrecisionTrial
-from qnnbridge_tools.models.shared.accuracy import ColumnGroups, OutputAccuracy, Verdict, lowest_snr, measure, worst
+from qnnbridge_tools.models.shared.accuracy import (
+    GOOD_DB,
+    ColumnGroups,
+    OutputAccuracy,
+    Verdict,
+    lowest_snr,
+    measure,
+    worst,
+)
 from qnnbridge_tools.models.shared.progress import OnProgress
 
-# A range that is a tenth wider costs 0.8 dB, and is what keeps the next loud sample from being cut off.
-_LOST_DB = 1.0
+# A range that is a tenth wider costs 0.8 dB, and keeps the next loud sample from being cut off. Where the model
+# stays good, a third is no loss either.
+_LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
 _LABEL = "the quantised model"
 
 
@@ -142,7 +151,7 @@ def _lost(before: Comparison, after: Comparison) -> str:
     """Why the second is not to be taken; empty if it is as good."""
     for where, snr in before.lowest.items():
         there = after.lowest.get(where)
-        if there is None or there < snr - _LOST_DB:
+        if there is None or there < snr - (_LOST_OF_GOOD_DB if there >= GOOD_DB else _LOST_DB):
             has = "no result" if there is None else f"{there:.1f} dB instead of {snr:.1f}"
             return f"it would have {has} on {where}"
     if before.qnn is not None and after.qnn is not None and before.qnn.all_on_qnn and not after.qnn.all_on_qnn:
