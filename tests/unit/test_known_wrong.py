@@ -231,6 +231,11 @@ def test_nearest_places_are_those_of_onnxruntime() -> None:
 )
 def test_the_faults_are_those_of_the_htp(options: dict[str, str], count: int) -> None:
     """Another backend of QNN computes by other code."""
+    assert len(session_faults({"soc_model": "60", **options})) == count
+
+
+def session_faults(options: dict[str, str]) -> tuple[known_wrong.KnownWrong, ...]:
+    """Of a session on the simulator of a model that has one."""
     pytest.importorskip("onnxruntime")
     from tests.sweep.cases import Case, float_model
 
@@ -238,6 +243,29 @@ def test_the_faults_are_those_of_the_htp(options: dict[str, str], count: int) ->
     from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
     source = ModelSource.open(float_model(Case.from_words(ROWS["conv-equal-padding"].example)).SerializeToString())
-    spec = SessionSpec(None, providers=(ProviderSpec(QNN, {"soc_model": "60", **options}),))
-    found = known_wrong.find_for_session(source, spec, {}, simulator=True)
-    assert len(found) == count
+    spec = SessionSpec(None, providers=(ProviderSpec(QNN, options),))
+    return known_wrong.find_for_session(source, spec, {}, simulator=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 1),
+        ({"soc_model": "0"}, 1),
+        ({"htp_arch": "75"}, 1),
+        ({"htp_arch": "68"}, 0),
+        ({"soc_model": "30"}, 0),
+        ({"soc_model": "SM8350"}, 0),
+        ({"soc_model": "SC8380XP"}, 1),
+        ({"soc_model": "9999"}, 1),
+    ],
+)
+def test_the_simulator_without_a_chip_has_the_faults_of_the_chip_that_it_computes_for(
+    options: dict[str, str], count: int
+) -> None:
+    """The host names a chip to the simulator if the application does not; its numbers are as wrong as the chip's."""
+    from qnnbridge_host.engine.soc import arch_of, for_simulator, parse
+
+    assert len(session_faults(options)) == count
+    computed = arch_of(parse(for_simulator(options.get("soc_model"), options.get("htp_arch")))[0])
+    assert (computed is None or computed >= ROWS["conv-equal-padding"].least_arch) == bool(count)

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from qnnbridge_host.model.chips import chip_of, chip_of_this_computer
+from qnnbridge_host.model.chips import chip_named, chip_of, chip_of_this_computer, simulated_chip
 from qnnbridge_host.model.conditions import all_true
 from qnnbridge_host.model.node_graph import StaticNode, nodes_of, read_graph
 from qnnbridge_host.model.protobuf import Garbage
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 CODE: Final = "known-wrong"
 _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
 _SHOWN: Final = 3
-_SIMULATED_ARCH: Final = 68
 _FIRST_HALF_FLOAT_ARCH: Final = 69
 _QUANTISED: Final = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
 
@@ -201,27 +200,27 @@ def find_for_session(
     options = [provider.options for provider in spec.providers if provider.name == QNN]
     if spec.providers and not any(backend_of(one) == "htp" for one in options):
         return ()
-    chip = soc_model or next((one["soc_model"] for one in options if "soc_model" in one), None)
+    given = {name: text for one in reversed(options) for name, text in one.items()}
     return find_in_model(
         source.path if source.path is not None else source.data or b"",
-        arch=arch_of(chip, simulator=simulator),
+        arch=arch_of(soc_model or given.get("soc_model"), given.get("htp_arch"), simulator=simulator),
         release=versions.get("onnxruntime_qnn", ""),
         sizes=spec.free_dimensions_by_name,
     )
 
 
-def arch_of(soc_model: str | None, *, simulator: bool) -> int:
-    """The architecture that a session computes for: of its chip, else of this computer's.
+def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bool) -> int:
+    """The architecture that a session computes for: of its chip, else of this computer's or the simulator's.
 
-    The simulator without a chip is V68; a chip that is not known counts as the first that computes in half floats.
+    A chip that is not known counts as the first that computes in half floats.
     """
-    first = (soc_model or "").replace(" ", "").split(",")[0]
-    chip = chip_of(int(first)) if first.isdigit() and int(first) else None
-    if chip is None and not simulator:
-        chip = chip_of_this_computer()
-    if chip is not None:
-        return chip.arch
-    return _FIRST_HALF_FLOAT_ARCH if first.strip("0") or not simulator else _SIMULATED_ARCH
+    if simulator:
+        number = simulated_chip(soc_model, htp_arch)
+        chip = chip_of(number) if number else None
+    else:
+        first = (soc_model or "").split(",")[0]
+        chip = chip_named(first) if first.strip(" 0") else chip_of_this_computer()
+    return chip.arch if chip is not None else _FIRST_HALF_FLOAT_ARCH
 
 
 def matches(fault: WrongOperator, node: StaticNode) -> bool:
