@@ -45,6 +45,5 @@ class Report:
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
         lines = [f"{self.name}: {counts}; {len(self.findings)} findings"]
-        lines += self.rows
         lines += [f"  {finding}" for finding in self.findings[:MAX_SHOWN]]
         return "\n".join(lines)

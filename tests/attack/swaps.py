@@ -145,19 +145,21 @@ def _meanwhile(act: Callable[[], None], rng: random.Random) -> Iterator[None]:
 
 
 def _write(path: Path, data: bytes, rng: random.Random) -> None:
-    """As a new file, in place, or in place with the dates as they were."""
-    way = rng.choice(["replace", "in place", "dates kept"])
+    """As a new file, in place, in place with the dates as they were, or for a moment."""
+    way = rng.choice(["replace", "in place", "dates kept", "put back"])
     try:
         if way == "replace":
             new = path.with_name(f".{path.name}.new")
             new.write_bytes(data)
             os.replace(new, path)
             return
-        before = path.stat()
-        with open(path, "r+b") as file:
-            file.write(data)
-            file.truncate()
-        if way == "dates kept":
+        before, old = path.stat(), path.read_bytes()
+        for written in (data, old)[: 2 if way == "put back" else 1]:
+            with open(path, "r+b") as file:
+                file.write(written)
+                file.truncate()
+            time.sleep(rng.random() * PAUSE_S if way == "put back" else 0)
+        if way != "in place":
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     except OSError:
         time.sleep(0)  # the entry was set aside meanwhile

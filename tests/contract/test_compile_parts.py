@@ -15,9 +15,9 @@ import pytest
 
 import qnnbridge
 from qnnbridge._compile import make_jobs
-from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, OptionError, PlacementRefused
+from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, ModelChanged, OptionError, PlacementRefused
 from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.compile import errors, jobs
+from qnnbridge_host.compile import compiler, errors, jobs
 from qnnbridge_host.compile.compare import compare, tolerance_text
 from qnnbridge_host.compile.destination import Destination, destination_of
 from qnnbridge_host.compile.errors import blame_unknown_chips, nothing_to_compile, unknown_chips
@@ -167,6 +167,51 @@ def test_other_paths_are_staged_with_the_files_of_the_model_and_results_come_bac
         Path(place.folder, "result.bin").write_bytes(b"1")
     assert (home / "result.bin").read_bytes() == b"1"
     assert not os.path.exists(place.folder)
+
+
+# --- a model that others write to ------------------------------------------------------------------------
+
+
+def test_a_copy_that_is_not_what_was_hashed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes((MODELS / "mul_1.onnx").read_bytes())
+    job = job_of(path)
+    with staging_dir([job], str(tmp_path), copied=True) as place:
+        assert place.private
+        assert place.specs[0].model_path not in (None, str(path))
+        assert place.folder != str(tmp_path)
+    path.write_bytes((MODELS / "sigmoid.onnx").read_bytes())
+    with pytest.raises(ModelChanged), staging_dir([job], str(tmp_path), copied=True):
+        pass
+
+
+def test_a_model_that_had_other_contents_for_a_moment_is_compiled_again_from_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rewritten and put back with its dates while the worker compiles: hashes and dates show nothing."""
+    path, tried = tmp_path / "m.onnx", []
+    good, other = (MODELS / "mul_1.onnx").read_bytes(), (MODELS / "sigmoid.onnx").read_bytes()
+    path.write_bytes(good)
+    os.utime(path, ns=(10**18, 10**18))
+    job, order = job_of(path), WorkOrder((), StopSignal())
+    time.sleep(0.05)  # longer than a tick of the file system's clock
+
+    def run(self: compiler._Compilation) -> list[Any]:
+        tried.append(str(self._place.specs[0].model_path))
+        for contents in (other, good):
+            path.write_bytes(contents)
+        os.utime(path, ns=(10**18, 10**18))
+        job.source.check_unchanged()
+        return []
+
+    monkeypatch.setattr(compiler._Compilation, "run", run)
+    assert compiler.compile_together([job], str(tmp_path), order) == ()
+    assert tried[0] == str(path)
+    assert len(tried) == 2
+    assert tried[1] != str(path)
+    job = dataclasses.replace(job, source=job.source._replace(path=None))  # as bytes: nothing to copy
+    with pytest.raises(ModelChanged, match="again and again"):
+        compiler.compile_together([job], str(tmp_path), order)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------

@@ -61,9 +61,13 @@ def test_a_daemon_serves_others_beside_half_open_connections_scribblers_and_stop
 
 def test_hostile_models_get_an_answer_from_the_tools_in_little_time_and_memory() -> None:
     """The whole: ``python -m tests.attack models --scale 10``."""
-    report = models.attack(("fix", "optimize", "prepare"), ("gigantic_pad", "endless_loop"))
+    report = models.attack(
+        ("analyze", "fix", "optimize", "quantize"), ("gigantic_pad", "endless_loop", "false_size")
+    )
+    report.add(models.attack(("prepare",), ("gigantic_pad", "endless_loop")))
+    report.add(models.attack(("inspect", "quantize", "prepare"), ("long_chain",)))
     assert report.good, str(report)
-    assert report.counts["answers"] == 6
+    assert report.counts["answers"] == 17
 
 
 @pytest.mark.simulator

@@ -7,6 +7,7 @@ and no file of theirs is half-written unless they raise. Any thread; jobs are in
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import os
 import time
@@ -18,7 +19,8 @@ from qnnbridge_host.compile.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInp
 from qnnbridge_host.compile.staging import StagingDir, staging_dir
 from qnnbridge_host.compile.worker import Worker, WorkOrder
 from qnnbridge_host.model.scan import scan_model
-from qnnbridge_protocol.errors import BridgeError, CompileFailed, PlacementRefused, WorkerDied
+from qnnbridge_host.model.source import FileStamp
+from qnnbridge_protocol.errors import BridgeError, CompileFailed, ModelChanged, PlacementRefused, WorkerDied
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.specs import (
     QNN,
@@ -47,16 +49,40 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
         BridgeError: the errors of creating a session.
     """
     try:
-        with staging_dir(jobs, folder) as place:
-            try:
-                made = _Compilation(jobs, place, order).run()
-            except BridgeError as error:
-                raise from_host(place.in_real_words(error), folder) from None
+        made = _compiled(jobs, folder, order)
+        if made is None:
+            _log.warning("files of the model were touched while it was compiled: it is compiled again from a copy")
+            made = _compiled(jobs, folder, order, copied=True)
+        if made is None:
+            raise ModelChanged(
+                f"Something writes to the files of {jobs[0].source.label} again and again while it is compiled.",
+                fix="Create the session again, when nothing writes to them any more.",
+                details={"path": jobs[0].source.path or ""},
+            )
         return tuple(dataclasses.replace(files, folder=folder) for files in made)
     except BridgeError:
         raise
     except OSError as error:
         raise from_os(error, folder) from None
+
+
+def _compiled(
+    jobs: Sequence[CompilerInput], folder: str, order: WorkOrder, *, copied: bool = False
+) -> list[CompiledFiles] | None:
+    """None if files that the worker read were touched meanwhile: they may have had other contents for a moment."""
+    with staging_dir(jobs, folder, copied=copied) as place:
+        before = [job.source.stamps() for job in jobs]
+        try:
+            made = _Compilation(jobs, place, order).run()
+        except BridgeError as error:
+            raise from_host(place.in_real_words(error), folder) from None
+        after = [job.source.stamps() for job in jobs]
+        return made if place.private or _are_same(before, after) else None
+
+
+def _are_same(before: Sequence[Sequence[FileStamp | None]], after: Sequence[Sequence[FileStamp | None]]) -> bool:
+    pairs = zip(itertools.chain(*before), itertools.chain(*after), strict=True)
+    return all(then is now or (then is not None and now is not None and then.same(now)) for then, now in pairs)
 
 
 class _Compilation:

@@ -2,7 +2,8 @@
 
 Parts of QNN open files by paths in the system's own code page. So a model with a non-ASCII path is linked (or, on
 another volume, copied) to such a folder, with the files that it is made of, and its result is moved from there.
-Invariants: it is gone when the block ends.
+A model that others write to while it is compiled is compiled from a copy of our own, whose hashes are checked.
+Invariants: the folder is gone when the block ends.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.compile.jobs import CompilerInput
+from qnnbridge_host.model.source import take_stamp
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import SessionSpec
 
@@ -27,12 +29,14 @@ STAGED_STEM = "qnnbridge_staged_model"
 class StagingDir:
     """The paths for the native side.
 
-    folder: for its results. specs: of the jobs, with the paths to read. replaced: staged path -> real one.
+    folder: for its results. specs: of the jobs, with the paths to read. replaced: staged path -> real one. private:
+    all that is read are copies that nobody else knows.
     """
 
     folder: str
     specs: tuple[SessionSpec, ...]
     replaced: tuple[tuple[str, str], ...] = ()
+    private: bool = False
 
     def in_real_words(self, error: BridgeError) -> BridgeError:
         """The error with the paths that its reader knows."""
@@ -47,29 +51,38 @@ class StagingDir:
 
 
 @contextlib.contextmanager
-def staging_dir(jobs: Sequence[CompilerInput], folder: str) -> Iterator[StagingDir]:
-    """The folders for `jobs` whose results belong in `folder`. Raises the `OSError` of a failed copy."""
+def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = False) -> Iterator[StagingDir]:
+    """The folders for `jobs` whose results belong in `folder`.
+
+    Args:
+        copied: all models are staged, as copies.
+
+    Raises:
+        OSError: a copy failed.
+        ModelChanged: a copy is not what was hashed.
+    """
     specs = tuple(job.spec for job in jobs)
-    staged = [job.source.path is not None and not job.source.path.isascii() for job in jobs]
+    staged = [job.source.path is not None and (copied or not job.source.path.isascii()) for job in jobs]
     parent = _ascii_place() if any(staged) or not folder.isascii() else None
     if parent is None:
         yield StagingDir(folder, specs)
         return
     with work_folder("compile", parent) as place:
         out = folder
-        if not folder.isascii():
+        if copied or not folder.isascii():  # an earlier attempt may have left its files there
             out = os.path.join(place, "out")
             os.mkdir(out)
         new_specs, replaced = [], []
         for index, job in enumerate(jobs):
             spec, path = specs[index], None
             if staged[index]:
-                path = _stage(job, os.path.join(place, f"in{index}"), index)
+                path = _stage(job, os.path.join(place, f"in{index}"), index, copied=copied)
             if path is not None and job.source.path is not None:
                 spec = dataclasses.replace(spec, model_path=path)
                 replaced.append((path, job.source.path))
             new_specs.append(spec)
-        yield StagingDir(out, tuple(new_specs), tuple(replaced))
+        private = copied and len(replaced) == len(jobs)
+        yield StagingDir(out, tuple(new_specs), tuple(replaced), private)
         if out != folder:
             for name in sorted(os.listdir(out)):
                 shutil.move(os.path.join(out, name), os.path.join(folder, name))
@@ -82,7 +95,7 @@ def _ascii_place() -> str | None:
     return next((one for one in candidates if one.isascii() and os.access(one, os.W_OK)), None)
 
 
-def _stage(job: CompilerInput, folder: str, index: int) -> str | None:
+def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str | None:
     """The model's path in `folder`; ``None`` if a file of it lies outside of its own folder."""
     source = job.source.path
     assert source is not None
@@ -94,11 +107,20 @@ def _stage(job: CompilerInput, folder: str, index: int) -> str | None:
     staged = os.path.join(folder, f"{STAGED_STEM}{index}{os.path.splitext(source)[1]}")
     if not staged.isascii():
         staged = os.path.join(folder, f"{STAGED_STEM}{index}.onnx")
-    _link(source, staged)
+    targets = {source: staged}
     for path, name in beside:
-        target = os.path.join(folder, name)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        _link(path, target)
+        targets[path] = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(targets[path]), exist_ok=True)
+    for path, target in targets.items():
+        if copied:
+            shutil.copyfile(path, target)
+        else:
+            _link(path, target)
+    if copied:
+        # Stamps of files so new prove nothing: they are hashed.
+        copies = [file._replace(path=targets[file.path]) for file in job.source.known if file.path in targets]
+        known = tuple(copy._replace(stamp=take_stamp(copy.path)) for copy in copies)
+        job.source._replace(known=known).check_unchanged()
     return staged
 
 

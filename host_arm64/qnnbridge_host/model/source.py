@@ -204,6 +204,11 @@ class ModelSource(NamedTuple):
                     details={"path": file.path},
                 )
 
+    def stamps(self) -> tuple[FileStamp | None, ...]:
+        """Of its files now. Where two of them are the same nobody wrote to the files between them, not even for a
+        moment: the time of change cannot be set back. A new link to a file changes it, too. Raises `OSError`."""
+        return tuple(take_stamp(file.path) for file in self.known)
+
     @property
     def identity(self) -> ModelIdentity:
         """The identity for the application."""
