@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qnnbridge
-from qnnbridge.errors import CompiledModelRefused, ModelChanged, OptionError, PlacementRefused
+from qnnbridge.errors import CompiledModelRefused, ModelChanged, ModelError, OptionError, PlacementRefused
 from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.cache_settings import cache_dir
 from tests.conformance.real_models import QNN, SOC_MODEL
@@ -139,6 +139,23 @@ def test_models_given_as_bytes_and_without_a_cache(host: qnnbridge.Host, cache: 
     with open_session(host, softsign().SerializeToString(), fix=True, cache=cache) as session:
         np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(X), atol=5e-3)
     assert len(copies()) == int(cache)
+
+
+def test_a_cache_that_cannot_be_used_does_not_hinder_it(
+    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with open_session(host, softsign().SerializeToString(), fix=True) as session:
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(X), atol=5e-3)
+    made = softsign(64)
+    made.graph.node.append(node("Mul", ["y", "w"], ["z"]))
+    made.graph.initializer.append(numpy_helper.from_array(np.ones((1, 8, 64), np.float32), "w"))
+    made.graph.output[0].name = "z"
+    saved(made, tmp_path / "big.onnx", save_as_external_data=True, location="big.data", size_threshold=16)
+    with pytest.raises(ModelError, match="cannot be kept") as refused:
+        open_session(host, tmp_path / "big.onnx", fix=True)
+    assert refused.value.fix
 
 
 def test_weights_in_other_files(host: qnnbridge.Host, tmp_path: Path) -> None:

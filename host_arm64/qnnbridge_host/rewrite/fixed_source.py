@@ -76,20 +76,46 @@ def fixed_source(
         return _rewritten(source, wanted, folder, target, order)
 
     changed = dataclasses.replace(spec, free_dimensions_by_name={}, fix=None)
+    unusable: ModelError | None = None
     if settings is not None and settings.in_use:
-        made = _kept(source, wanted, settings, rewrite, order)
-        found = ModelSource.open(made.path, os.curdir)
-        return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
+        try:
+            made = _kept(source, wanted, settings, rewrite, order)
+            found = ModelSource.open(made.path, os.curdir)
+            return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
+        except BridgeError:
+            raise  # some are also an `OSError`
+        except OSError as error:
+            # As its compiled models, the copy is then made without the cache.
+            unusable = _no_room(source, settings.folder, error)
+    try:
+        found, changes = _in_memory(source, rewrite, unusable)
+    except BridgeError:
+        raise
+    except OSError as error:
+        raise unusable or _no_room(source, "the folder for temporary files", error) from None
+    return FixedSource(found, dataclasses.replace(changed, model_path=None), changes)
+
+
+def _in_memory(
+    source: ModelSource, rewrite: Callable[[Path], FixedModel], unusable: ModelError | None
+) -> tuple[ModelSource, tuple[str, ...]]:
+    """The copy as bytes, with what was rewritten. unusable: why it is not in the cache."""
     with work_folder("fix") as work:
         made = rewrite(Path(work))
         if len(os.listdir(work)) > 1:
-            raise OptionError(
+            raise unusable or OptionError(
                 f"{source.label} keeps weights in other files, and fix=True needs the cache for such models.",
                 fix="Switch the cache on (cache=, QNNBRIDGE_CACHE), or fix the model once: qnnbridge fix.",
             )
-        data = Path(made.path).read_bytes()
-    found = ModelSource.open(data)
-    return FixedSource(found, dataclasses.replace(changed, model_path=None), made.changes)
+        return ModelSource.open(Path(made.path).read_bytes()), made.changes
+
+
+def _no_room(source: ModelSource, folder: str, error: OSError) -> ModelError:
+    return ModelError(
+        f"The rewritten copy of {source.label} cannot be kept in {folder}.",
+        cause=error.strerror or str(error),
+        fix="Make room there, or name another folder in QNNBRIDGE_CACHE_DIR.",
+    )
 
 
 def _kept(
@@ -99,6 +125,7 @@ def _kept(
     rewrite: Callable[[Path], FixedModel],
     order: WorkOrder,
 ) -> FixedModel:
+    """Raises `OSError` where the cache cannot be used."""
     from qnnbridge_host.cache.fixed_models import find_or_make, fixed_key
     from qnnbridge_host.cache.store import Store
     from qnnbridge_protocol import __version__
@@ -107,23 +134,14 @@ def _kept(
         order.stop.check()
 
     key = fixed_key(source.fingerprint, wanted, __version__)
-    try:
-        made = find_or_make(
-            Store(Path(settings.folder)),
-            key,
-            rewrite,
-            max_bytes=settings.max_bytes,
-            deadline=order.deadline,
-            on_wait=on_wait,
-        )
-    except BridgeError:
-        raise  # some are also an `OSError`
-    except OSError as error:
-        raise ModelError(
-            f"The rewritten copy of {source.label} cannot be kept in {settings.folder}.",
-            cause=error.strerror or str(error),
-            fix="Make room there, or name another folder in QNNBRIDGE_CACHE_DIR.",
-        ) from None
+    made = find_or_make(
+        Store(Path(settings.folder)),
+        key,
+        rewrite,
+        max_bytes=settings.max_bytes,
+        deadline=order.deadline,
+        on_wait=on_wait,
+    )
     if made is None:
         raise DeadlineExceeded(
             f"The time for {source.label} was over while another process was rewriting it.",
