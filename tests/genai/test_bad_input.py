@@ -80,6 +80,22 @@ def test_a_file_in_place_of_a_folder(host: qnnbridge.Host, folders: Folders) -> 
         genai.Model(folders("dynamic") / "model.onnx", host=host)
 
 
+def test_a_character_that_ends_texts_in_c(folders: Folders, host: qnnbridge.Host) -> None:
+    """genai encodes what stands before it, and loses the rest of the conversation."""
+    tokenizer = genai.Tokenizer(genai.Model(folders("dynamic"), host=host))
+    messages = [{"role": "user", "content": "a\0b"}]
+    for attempt in (
+        lambda: tokenizer.encode("a\0b"),
+        lambda: tokenizer.encode_batch(["a", "\0"]),
+        lambda: tokenizer.apply_chat_template(json.dumps(messages)),
+        lambda: tokenizer.apply_chat_template("\0"),
+    ):
+        with pytest.raises(PromptRefused, match="character 0"):
+            attempt()
+    escaped = json.dumps([{"role": "user", "content": "\\u0000"}])
+    assert tokenizer.apply_chat_template(escaped) == "<|user|>\\u0000<|end|><|assistant|>"
+
+
 def test_templates_that_raise(folders: Folders, host: qnnbridge.Host) -> None:
     tokenizer = genai.Tokenizer(genai.Model(folders("dynamic"), host=host))
     messages = json.dumps([{"role": "user", "content": "hi"}])

@@ -95,6 +95,21 @@ def test_an_error_leaves_the_conversation_as_it_was(folders: Folders) -> None:
     assert "7 of the prompt, 4 of the answer" in done.stdout
 
 
+def test_a_wrong_byte_or_a_character_0_does_not_end_the_conversation(folders: Folders) -> None:
+    done = subprocess.run(
+        [*COMMAND, "chat", str(folders("dynamic")), "--max-tokens", "2"],
+        input=b"a\xffb\na\0b\n/stats\n",
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(b"Error: ") == 1
+    assert b"Error: A text with a character 0 cannot be encoded" in done.stderr
+    assert b"2 of the answer" in done.stdout
+
+
 @needs.posix
 def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "long", "dynamic", sizes=Sizes(context=30_000))

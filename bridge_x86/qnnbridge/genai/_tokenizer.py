@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qnnbridge.genai._model import Model, token_values, tokens_of
 from qnnbridge.genai._survival import Remade, call_object, operation_request, survive
 from qnnbridge.genai._tensors import Tensor
-from qnnbridge_protocol.errors import GenerationUnsupported
+from qnnbridge_protocol.errors import GenerationUnsupported, PromptRefused
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,13 +33,13 @@ class Tokenizer:
         """The tokens of a text."""
         import numpy as np
 
-        return np.asarray(self._call("encode", {"texts": [str(text)]})[0], np.int32)
+        return np.asarray(self._call("encode", {"texts": [_whole(str(text))]})[0], np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> Tensor:
         """The tokens of several texts, filled up with pad tokens on the right."""
         import numpy as np
 
-        rows = self._call("encode", {"texts": [str(text) for text in texts]})
+        rows = self._call("encode", {"texts": [_whole(str(text)) for text in texts]})
         padded = np.full((len(rows), max(map(len, rows), default=0)), self.pad_token_id, np.int32)
         for row, tokens in zip(padded, rows, strict=True):
             row[: len(tokens)] = tokens
@@ -67,8 +67,11 @@ class Tokenizer:
         add_generation_prompt: bool = True,
     ) -> str:
         """The prompt for a conversation: JSON list of maps with role and content."""
+        # An escape of JSON, unless its backslash is one that is escaped itself.
+        if "\\u0000" in str(messages).replace("\\\\", ""):
+            raise _cut_off()
         arguments = {
-            "messages": str(messages),
+            "messages": _whole(str(messages)),
             "template": template_str,
             "tools": tools,
             "add_generation_prompt": bool(add_generation_prompt),
@@ -166,6 +169,20 @@ class TokenizerStream:
             return header, buffers, tokenizer._model.context
 
         return Remade(tokenizer._model.host, "GenaiStream", make)
+
+
+def _whole(text: str) -> str:
+    if "\0" in text:
+        raise _cut_off()
+    return text
+
+
+def _cut_off() -> PromptRefused:
+    return PromptRefused(
+        "A text with a character 0 cannot be encoded.",
+        cause="genai takes it for the end of the text, and would answer another prompt.",
+        fix="Leave the character out.",
+    )
 
 
 def _option_text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -43,6 +44,9 @@ def chat(
         def write(text: str) -> None:
             sys.stdout.write(text)
             sys.stdout.flush()
+
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # one wrong byte of a pipe is no end of the conversation
 
         def read() -> str:
             if sys.stdin is None:
