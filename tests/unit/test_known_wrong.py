@@ -269,3 +269,32 @@ def test_the_simulator_without_a_chip_has_the_faults_of_the_chip_that_it_compute
     assert len(session_faults(options)) == count
     computed = arch_of(parse(for_simulator(options.get("soc_model"), options.get("htp_arch")))[0])
     assert (computed is None or computed >= ROWS["conv-equal-padding"].least_arch) == bool(count)
+
+
+@pytest.mark.parametrize(
+    ("scales", "sizes"),
+    [
+        ([1, 1, math.inf, 2], None),
+        ([1, 1, math.nan, 2], None),
+        ([1, 1, 0, 2], None),
+        ([1, 1, -3, 2], None),
+        ([1, 1, 1e30, 2], None),
+        (None, [1, 1, 2**40, 8]),
+        (None, [1, 1, -(2**63), 8]),
+    ],
+)
+def test_a_resize_without_sense_takes_neither_time_nor_memory(
+    scales: list[float] | None, sizes: list[int] | None
+) -> None:
+    """It is looked at before each session; ONNX Runtime then refuses such a model."""
+    pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    kind, values = (TensorProto.FLOAT, scales) if scales is not None else (TensorProto.INT64, sizes)
+    constant = helper.make_tensor("c", kind, [4], values)
+    inputs = ["x", "", "c"] if scales is not None else ["x", "", "", "c"]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    nodes = [helper.make_node("Resize", inputs, ["r"], mode="nearest"), helper.make_node("Relu", ["r"], ["y"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [constant])).SerializeToString()
+    assert known_wrong.find_in_model(model, arch=73) == ()

@@ -22,6 +22,10 @@ _WINDOWS: Final = frozenset({"Conv", "ConvTranspose", "AveragePool", "MaxPool", 
 _WEIGHTED: Final = ("Conv", "ConvTranspose")
 
 
+# Of a Resize in one direction, to be looked at one by one. No picture has more; a hostile model may.
+_MOST_PLACES: Final = 2**14
+
+
 class _Unknown(Exception):
     """What the condition asks for is not known of the node."""
 
@@ -31,7 +35,7 @@ def all_true(expressions: Sequence[str], node: StaticNode) -> bool:
     names = _Facts(node)
     try:
         return all(_value(_parsed(text), names) for text in expressions)
-    except (_Unknown, UnknownShape, LookupError, TypeError, ValueError, ZeroDivisionError):
+    except (_Unknown, UnknownShape, LookupError, TypeError, ValueError, ArithmeticError):
         return False
 
 
@@ -108,6 +112,8 @@ def nearest_places(node: StaticNode) -> list[tuple[list[int], list[int]]]:
     else:
         scales = [float(scale) for scale in _values(node, 2)]
         made = [int(size * scale) for size, scale in zip(shape, scales, strict=True)]
+    if max(made, default=0) > _MOST_PLACES:
+        raise _Unknown
     found = []
     for size, out, scale in zip(shape[2:], made[2:], scales[2:], strict=True):
         ours = [_ROUNDING[rounding](_coordinate(coordinate, place, scale, size, out)) for place in range(out)]

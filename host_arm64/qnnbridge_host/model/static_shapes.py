@@ -31,7 +31,7 @@ def complete(graph: StaticGraph) -> None:
         if made.shape is None or None in made.shape:
             try:
                 made = dataclasses.replace(made, shape=_RULES[op](given, attributes, graph.opset))
-            except (UnknownShape, LookupError, TypeError, ValueError, ZeroDivisionError):
+            except (UnknownShape, LookupError, TypeError, ValueError, ArithmeticError):
                 pass
         if not made.type and op in _KEEPING_TYPE:
             made = dataclasses.replace(made, type=given[_DATA_INPUT.get(op, 0)].type)
