@@ -126,11 +126,13 @@ def _quantized(prepared: PreparedFolder) -> str:
     for step in prepared.steps_of("quantize"):
         told = step.told
         worst = f"{told.get('verdict')}, worst SNR {_decibel(told.get('snr_db'))}"
+        again = told.get("recalibration") or {}
         of = "samples that were kept for it" if told.get("held_out") else "the calibration samples themselves"
         return (
             f"## Quantised\n\nWith {told.get('calibration_samples')} samples; against the float model on "
             f"{told.get('compared_samples')} {of}: {worst}. "
-            f"{output.size_text(told.get('bytes_before', 0))} became "
+            + (f"Then calibrated with all {again['samples']} samples. " if again.get("kept") else "")
+            + f"{output.size_text(told.get('bytes_before', 0))} became "
             f"{output.size_text(told.get('bytes_after', 0))}."
         )
     return ""

@@ -24,12 +24,13 @@ from qnnbridge_tools.models.quantize.preparing import prepare_as_documented
 from qnnbridge_tools.models.quantize.samples import SampleSets
 from qnnbridge_tools.models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_tools.models.quantize.settings import QuantizeSettings, ResolvedSettings
+from qnnbridge_tools.models.shared.accuracy import GOOD_DB
 
 # Below it, weights get 16 bits where those are worth as much.
-_GOOD_DB, _WORTH_DB = 30.0, 3.0
+_FAIR_DB, _WORTH_DB = 30.0, 3.0
 # For finding the weights that QNN does not take in 16 bits.
 _NARROWING_S = 60.0
-# What wider ranges may cost.
+# What wider ranges may cost of a model that is good with them.
 _HEADROOM_DB = 1.0
 # Less is chance; what makes another type of some, and of all weights worth it.
 _SAME_DB, _BETTER_DB, _OTHER_DB = 0.1, 0.3, 1.0
@@ -45,15 +46,15 @@ class Candidate:
 
     Args:
         told: what is said of it if it is taken; empty for the default.
-        db: the lowest SNR on the CPU.
-        cost_db: so much it has to be better than others.
+        db: of the worst output, on the CPU, by all folds.
+        floats: the weights stay float.
     """
 
     trial: PrecisionTrial
     precision: Precision
     told: str
     db: float
-    cost_db: float = 0.0
+    floats: bool = False
 
     def on_qnn(self) -> tuple[bool, float] | None:
         """Whether QNN takes every node, and the lowest SNR there; None if it does not run."""
@@ -88,8 +89,7 @@ class CandidateChoice:
                 # The same nodes, so that QNN has no reason to do otherwise.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
-            # Float weights are better than any, and no longer what was asked for.
-            if documented is not None and (not documented.cost_db or max(one.db for one in found) < _GOOD_DB):
+            if documented is not None and not _too_large(documented, max(one.db for one in found)):
                 found.append(documented)
         return _best_of(found, trial, deadline)
 
@@ -136,9 +136,16 @@ class CandidateChoice:
             if floats:
                 told += "; the weights stay float, so the file is large (--weight-type int8 quantises them)"
             one = with_headroom(self.judge, other, Precision(), told)
-            return dataclasses.replace(one, cost_db=_WORTH_DB if floats else 0.0)
+            return dataclasses.replace(one, floats=floats)
         except BridgeError:
             return None
+
+
+def _too_large(documented: Candidate, others_db: float) -> bool:
+    """Float weights are better than any, and not what was asked for: only where the others are not good."""
+    if not documented.floats or others_db < _FAIR_DB:
+        return False
+    return others_db >= GOOD_DB or documented.db < others_db + _WORTH_DB
 
 
 def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, told: str = "") -> Candidate:
@@ -148,7 +155,7 @@ def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precisio
     if wider is None:
         return plain
     other = Candidate(dataclasses.replace(trial, calibrated=wider), start, told, judge.snr(wider, start))
-    return plain if other.db < plain.db - _HEADROOM_DB else other
+    return plain if other.db < plain.db - (_HEADROOM_DB if other.db >= _FAIR_DB else 0.0) else other
 
 
 def with_enough_bits(
@@ -158,7 +165,7 @@ def with_enough_bits(
     if wished.weight_type is not None or settings.wide_weight is None:
         return start, []
     narrow = trial.on_cpu(trial.write(start))
-    if narrow >= _GOOD_DB:
+    if narrow >= _FAIR_DB:
         return start, []
     nodes = {node.name for node in trial.index.nodes if node.op_type in WEIGHTED_OPS} - start.float_nodes
     wide = start.joined(Precision(wide_weights=frozenset(nodes)))
@@ -190,7 +197,7 @@ def _documented(settings: ResolvedSettings) -> ResolvedSettings:
 def _best_of(found: list[Candidate], trial: PrecisionTrial, deadline: float) -> Candidate:
     """By QNN, where one is at hand, among those that are near to each other on the CPU."""
     where = "on the CPU"
-    scores = {number: (True, one.db - one.cost_db) for number, one in enumerate(found)}
+    scores = {number: (True, one.db) for number, one in enumerate(found)}
     near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
     if trial.qnn is not None and near != [0]:
         there: dict[int, tuple[bool, float]] = {}
@@ -201,14 +208,14 @@ def _best_of(found: list[Candidate], trial: PrecisionTrial, deadline: float) -> 
             trial.on_progress("trying types of weights on QNN", done, len(near))
             score = found[number].on_qnn()
             if score is not None:
-                there[number] = (score[0], score[1] - found[number].cost_db)
+                there[number] = score
         if not there:
             return found[0]  # the check on QNN tells why it does not run
         scores, where = there, "on QNN"
     most = max(scores.values())
     chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
     if found[chosen].told:
-        by = f"{scores[chosen][1] + found[chosen].cost_db:.1f} dB {where}"
+        by = f"{scores[chosen][1]:.1f} dB {where}"
         if 0 in scores:
             by += f", {scores[0][1]:.1f} with int8 weights per channel"
         else:

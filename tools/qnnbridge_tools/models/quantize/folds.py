@@ -7,17 +7,19 @@ it, and 57 on ten others.
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.engine import cpu
+from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_tools.models.quantize.ort_quantizer import CalibratedModel, Precision
 from qnnbridge_tools.models.quantize.ranges import Numbers
 from qnnbridge_tools.models.quantize.samples import SampleSets
-from qnnbridge_tools.models.shared.accuracy import ColumnGroups, lowest_of_folds
+from qnnbridge_tools.models.shared.accuracy import ColumnGroups, lowest_snr, measure
 
 # The held-out samples are one part, and those that calibrate are cut into so many.
 _PARTS = 3
@@ -55,15 +57,17 @@ class CrossValidation:
     groups: ColumnGroups
 
     def snr(self, calibrated: CalibratedModel, precision: Precision) -> float:
-        """The lowest SNR on the CPU of any output, in samples that do not calibrate."""
-        expected: list[Sequence[Any]] = []
-        found: list[Sequence[Any]] = []
+        """The SNR on the CPU of the worst output, in samples that do not calibrate: the mean of the folds.
+
+        The lowest of them is that of the oddest sample, by which a choice is chance.
+        """
+        lowest = []
         for fold in self.folds:
             model = calibrated.without(fold.left_out).write(self.work / "fold.onnx", precision)
             session = cpu.open_session(model, _LABEL)
-            found += [cpu.run(session, feeds, _LABEL, self.names) for feeds in fold.samples]
-            expected += fold.expected
-        return lowest_of_folds(self.names, expected, found, self.groups)
+            found = [cpu.run(session, feeds, _LABEL, self.names) for feeds in fold.samples]
+            lowest.append(lowest_snr(measure(self.names, fold.expected, found, self.groups)))
+        return statistics.fmean(NO_ERROR_DB if one is None else one for one in lowest)
 
     def within(self, seconds: float, calibrated: CalibratedModel, precision: Precision) -> CrossValidation:
         """With as many folds as can be judged in that time, by what the first of them takes."""
