@@ -175,6 +175,19 @@ def test_a_schema_of_more_items_than_memory_holds(
         assert "".join(answer).startswith("[")
 
 
+def test_a_prompt_that_fails_leaves_no_generator(
+    folders: Folders, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its KV cache stayed as long as the traceback of the error."""
+    model, closed = genai.Model(folders("dynamic"), host=host), []
+    monkeypatch.setattr(genai.Generator, "close", lambda generator: closed.append(generator))
+    with pytest.raises(PromptRefused):
+        genai.generate(model, prompt(500))
+    with pytest.raises(ZeroDivisionError):
+        genai.generate(model, prompt(5), on_begin=lambda stream: 1 // 0)
+    assert len(closed) == 2
+
+
 def test_what_the_bridge_does_not_have(folders: Folders, host: qnnbridge.Host) -> None:
     model = genai.Model(folders("dynamic"), host=host)
     for attempt in (
