@@ -205,6 +205,44 @@ def test_a_crash_comes_before_everything_else(tmp_path: Path) -> None:
     assert "QNN would end the process" in analyze(tmp_path / "m.onnx", "--offline").stdout
 
 
+def log_spectrum(*, constant: bool) -> Any:
+    """STFT with its default of one side, and what follows from the number of bands."""
+    step = [] if constant else [models.value("step", [], onnx.TensorProto.INT64)]
+    tensors = [
+        models.helper.make_tensor("hop", onnx.TensorProto.INT64, [], [16]),
+        models.weights("window", 64),
+        models.weights("mel", 33, 8),
+    ]
+    return models.model(
+        [
+            node("STFT", ["x", "hop" if constant else "step", "window"], ["bands"], name="stft"),
+            node("ReduceL2", ["bands"], ["level"], axes=[-1], keepdims=0, name="level"),
+            node("MatMul", ["level", "mel"], ["y"], name="mel"),
+        ],
+        [models.value("x", [1, 640]), *step],
+        [models.value("y", None)],
+        tensors,
+    )
+
+
+def test_stft_ends_the_process_only_with_a_step_that_is_no_constant(tmp_path: Path) -> None:
+    found = offline(log_spectrum(constant=False), tmp_path)
+    assert rules_of(found)["stft"] == "crashing-operator"
+    assert "step and length constants" in f"{found.advice[0].what} {found.advice[0].why}"
+    assert rules_of(offline(log_spectrum(constant=True), tmp_path)) == dict.fromkeys(
+        ("stft", "level", "mel"), "qnn"
+    )
+
+
+@pytest.mark.simulator
+def test_qnn_computes_the_stft_that_the_rules_let_it_have(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    found = analyze_model(models.saved(log_spectrum(constant=True), tmp_path / "m.onnx"), soc_model="60")
+    assert found.truth is not None
+    assert found.truth.disagreements == ()
+    assert found.from_qnn
+
+
 def test_work_and_weights_are_counted(tmp_path: Path) -> None:
     found = offline(models.conv_net(), tmp_path)
     conv = found.costs[0]

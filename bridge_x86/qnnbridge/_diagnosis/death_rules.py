@@ -107,7 +107,8 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "in the host's Python.", SYMPTOM + 1, faults="illegal-instruction"),
     _rule(
         "QNN crashed on this model. If it is a compiled one (EPContext), its context binary is damaged or was made "
-        "by another QNN version; otherwise one of its operators does it (STFT and some poolings are known to).",
+        "by another QNN version; otherwise one of its operators does it (some poolings, "
+        "and STFT with a computed step).",
         "Compiled: compile it again with this onnxruntime-qnn. Otherwise: replace the operator. " + _CPU,
         SYMPTOM, faults=_CRASH, phases=("creating", "compiling"), qnn=True),
     _rule(

@@ -126,7 +126,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "Use a newer Wine, or older packages."),
     _crash(0xC0000005, "STATUS_ACCESS_VIOLATION", "access-violation",
         "native code touched memory it does not own: a damaged or foreign context binary, an operator bug "
-        "(STFT is one), a session used after its provider was unregistered, the driver", _MODEL),
+        "(STFT with a computed step), a session used after its provider was unregistered, the driver", _MODEL),
     _crash(0xC0000006, "STATUS_IN_PAGE_ERROR", "in-page",
         "a memory-mapped file could not be read: it vanished, or lies on a bad disk or a network share (QNN "
         "maps context binaries on Windows)",
@@ -262,7 +262,7 @@ SIGNALS: Final[tuple[ExitCode, ...]] = (
     _killed(10, "SIGUSR1", "terminate", "a user-defined signal without a handler", _SIGNAL_NOTE),
     _crash(11, "SIGSEGV", "access-violation",
         "native code touched memory it does not own: a damaged or foreign context binary, an operator bug "
-        "(STFT is one), a session used after its provider was unregistered, the driver", _MODEL),
+        "(STFT with a computed step), a session used after its provider was unregistered, the driver", _MODEL),
     _killed(12, "SIGUSR2", "terminate", "a user-defined signal without a handler", _SIGNAL_NOTE),
     _killed(13, "SIGPIPE", "pipe", "the reader of its output was gone",
         "Nothing, if the application had ended."),

@@ -338,7 +338,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
 
     Args:
         plain: operators of ONNX Runtime's own through which onnx cannot infer are replaced by some of the same
-            shapes.
+            shapes, and defaults that it takes for others are said.
     """
     light = type(model)()
     light.ir_version = model.ir_version
@@ -349,6 +349,8 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
         getattr(light.graph, field).extend(getattr(graph, field))
     light.graph.name = graph.name
     foreign = [node for node in light.graph.node if node.domain == _MICROSOFT] if plain else []
+    if plain:
+        _say_defaults(light.graph.node)
     if foreign:
         elements = {tensor.name: tensor.data_type for tensor in graph.initializer}
         for node in foreign:
@@ -362,6 +364,15 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
             stub.name, stub.data_type, stub.data_location = tensor.name, tensor.data_type, _EXTERNAL
             stub.dims.extend(tensor.dims)
     return light
+
+
+def _say_defaults(nodes: Any) -> None:
+    """A default that the inference of onnx 1.23 takes for another: STFT has one side unless it says so."""
+    from onnx import helper
+
+    for node in nodes:
+        if node.op_type == "STFT" and all(attribute.name != "onesided" for attribute in node.attribute):
+            node.attribute.append(helper.make_attribute("onesided", 1))
 
 
 def _make_inferable(node: Any, elements: Mapping[str, int]) -> None:

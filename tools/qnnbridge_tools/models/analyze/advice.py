@@ -212,7 +212,7 @@ def _advice(
     what = first.fix or f"Replace {shown}, or accept that it stays on the CPU"
     return Advice(
         what[0].upper() + what[1:] if not what.startswith("qnnbridge") else what,
-        f"{count} ({shown}): {first.reason}. In: {names}{more}",
+        f"{count} ({shown}): {first.reason.rstrip('.')}. In: {names}{more}",
         tuple(nodes),
         sum(costs[index].macs for index in nodes),
         max(parts, 0),

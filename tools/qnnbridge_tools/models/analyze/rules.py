@@ -286,8 +286,11 @@ def _parameters(node: GraphNode) -> set[str]:
     return {tensor.name for number in numbers if (tensor := node.input(number)) is not None}
 
 
-def _crashes(node: GraphNode, context: RuleContext) -> str:
-    return f"{node.op} ends the process when QNN compiles it"
+def _crashes(node: GraphNode, context: RuleContext) -> str | None:
+    sizes = (node.input(number) for number in tables.CRASHES[node.op])
+    if all(tensor is None or tensor.constant for tensor in sizes):
+        return None
+    return f"{node.op} ends the process when QNN compiles it with a step or a length that is no constant"
 
 
 def _not_registered(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
@@ -403,9 +406,7 @@ def _chip(node: GraphNode, context: RuleContext) -> str | None:
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
 RULES: Final = (
-    PlacementRule(
-        "crashing-operator", "crash", _crashes, "compute it outside of the model, or with Conv", tables.CRASHES
-    ),
+    PlacementRule("crashing-operator", "crash", _crashes, "make step and length constants", tables.CRASHES),
     PlacementRule("not-registered", "cpu", _not_registered),
     PlacementRule("refused-operator", "cpu", _refused, operators=tables.REFUSED_BY_HTP),
     PlacementRule("not-a-tensor", "cpu", _not_a_tensor, operators=("If", "Identity")),

@@ -41,8 +41,8 @@ REFUSED_BY_HTP: Final[Mapping[str, str]] = {
     "Asin": "",
 }
 
-# Operators that end the process.
-CRASHES: Final = frozenset({"STFT"})
+# Operators that end the process if one of these inputs is no constant.
+CRASHES: Final[Mapping[str, tuple[int, ...]]] = {"STFT": (1, 3)}
 
 # Operators that chips before V73 do not have for float: QNN fails with error 1002 when it finishes the graph.
 NEEDS_V73: Final = frozenset(
