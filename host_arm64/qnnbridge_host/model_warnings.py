@@ -15,7 +15,8 @@ def known_faults(source: ModelSource, spec: SessionSpec, hello: Hello, soc_model
     """What is known against a model on QNN, in sentences; "" for nothing. soc_model: the chip, if it is known."""
     from qnnbridge_host.model.known_wrong import find_for_session, warning_of
 
-    found = find_for_session(source, spec, hello.versions, simulator=_simulates(hello), soc_model=soc_model)
+    simulator = hello.machine != "ARM64"
+    found = find_for_session(source, spec, hello.versions, simulator=simulator, soc_model=soc_model)
     return warning_of(source.label, found, source.path)
 
 
@@ -23,7 +24,7 @@ def curing_rewrites(source: ModelSource, spec: SessionSpec, hello: Hello) -> tup
     """The rewrites for what `known_faults` finds; none where nothing is found or no rewrite cures it."""
     from qnnbridge_host.model.known_wrong import find_for_session
 
-    found = find_for_session(source, spec, hello.versions, simulator=_simulates(hello))
+    found = find_for_session(source, spec, hello.versions, simulator=hello.machine != "ARM64")
     return tuple(dict.fromkeys(one.fault.rewrite for one in found if one.fault.rewrite))
 
 
@@ -35,8 +36,3 @@ def against(source: ModelSource, spec: SessionSpec, hello: Hello, info: SessionI
         return []
     warning = known_faults(source, spec, hello)
     return [Notice("model", warning)] if warning else []
-
-
-def _simulates(hello: Hello) -> bool:
-    """Windows and Linux have two names for processors with an NPU; QNN's simulator is for the others."""
-    return hello.machine not in ("ARM64", "aarch64")

@@ -298,21 +298,3 @@ def test_a_resize_without_sense_takes_neither_time_nor_memory(
     nodes = [helper.make_node("Resize", inputs, ["r"], mode="nearest"), helper.make_node("Relu", ["r"], ["y"])]
     model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [constant])).SerializeToString()
     assert known_wrong.find_in_model(model, arch=73) == ()
-
-
-@pytest.mark.parametrize(
-    ("machine", "cured"), [("ARM64", True), ("aarch64", True), ("x64", False), ("x86_64", False)]
-)
-def test_an_npu_without_a_named_chip_counts_as_one_with_half_floats(machine: str, cured: bool) -> None:
-    pytest.importorskip("onnxruntime")
-    from tests.sweep.cases import Case, float_model
-
-    from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.model_warnings import curing_rewrites
-    from qnnbridge_protocol.hello import Hello
-    from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
-
-    row = next(row for row in ROWS.values() if row.least_arch > 68 and row.rewrite and row.form != "quantised")
-    source = ModelSource.open(float_model(Case.from_words(row.example)).SerializeToString())
-    spec = SessionSpec(None, providers=(ProviderSpec(QNN),))
-    assert curing_rewrites(source, spec, Hello(machine=machine)) == ((row.rewrite,) if cured else ())
