@@ -1,0 +1,77 @@
+"""The folds that choices of `quantize` rest on, the ranges without a part of the samples, and the last calibration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from qnnbridge_tools.models.quantize.folds import folds_of
+from qnnbridge_tools.models.quantize.ranges import ExtremesBySample
+from qnnbridge_tools.models.quantize.recalibrating import Comparison, _lost
+from qnnbridge_tools.models.quantize.samples import SampleSets
+from qnnbridge_tools.models.shared.accuracy import measure
+
+
+def sets(calibrating: int, held: int) -> SampleSets:
+    samples = [{"x": np.full(1, number)} for number in range(calibrating + held)]
+    compared = samples[calibrating:] if held else samples[:10]
+    return SampleSets(samples[:calibrating], compared, bool(held), ())
+
+
+@pytest.mark.parametrize(("calibrating", "held", "count"), [(15, 5, 4), (190, 10, 4), (2, 1, 3), (20, 0, 4)])
+def test_every_sample_is_left_out_once(calibrating: int, held: int, count: int) -> None:
+    samples = sets(calibrating, held)
+    every = samples.every
+    found = folds_of(samples, [[feeds["x"]] for feeds in samples.compared], True, lambda feeds: [feeds["x"]])
+    assert len(found) == count
+    assert sorted(number for fold in found for number in fold.left_out) == list(range(calibrating + held))
+    for fold in found:
+        left_out = [float(every[number]["x"][0]) for number in fold.left_out]
+        assert 0 < len(fold.samples) <= 10
+        assert all(float(feeds["x"][0]) in left_out for feeds in fold.samples), "none that calibrates"
+        assert [one[0] for one in fold.expected] == [feeds["x"] for feeds in fold.samples]
+
+
+@pytest.mark.parametrize(("calibrating", "held", "by_sample"), [(1, 0, True), (1, 1, True), (15, 5, False)])
+def test_where_samples_cannot_be_left_out_there_is_one_fold(calibrating: int, held: int, by_sample: bool) -> None:
+    samples = sets(calibrating, held)
+    (only,) = folds_of(samples, [], by_sample, lambda feeds: [])
+    assert only.left_out == samples.held_numbers
+
+
+def test_ranges_are_those_of_the_samples_that_count() -> None:
+    def end(value: float) -> Any:
+        return np.asarray([value], np.float32)
+
+    ends = [{"a": (end(-n), end(2 * n)), "clip": (end(0), end(min(n, 2)))} for n in (1, 2, 3)]
+    measured = ExtremesBySample(ends, frozenset(("clip",)))
+
+    def ranges(left_out: set[int], widened: bool) -> list[float]:
+        found = measured.of(frozenset(left_out), widened)
+        return [float(one[0]) for name in ("a", "clip") for one in found[name].range_value]
+
+    assert ranges(set(), False) == [-3, 6, 0, 2]
+    assert ranges({2}, False) == [-2, 4, 0, 2]
+    assert ranges({1, 2}, True) == [-1.5, 3, 0, 1], "the limit of a Clip is no range that may grow"
+    most = np.finfo(np.float32).max
+    huge = ExtremesBySample([{"a": (end(-most), end(1))}]).of(frozenset(), True)
+    assert np.isfinite(huge["a"].range_value).all()
+
+
+@pytest.mark.parametrize(
+    ("before_db", "after_db", "lost"),
+    [(30, 35, False), (30, 29.5, False), (30, 28, True), (60, 58, False), (60, 55, True), (41, 38.5, True)],
+)
+def test_the_last_calibration_is_not_kept_where_it_loses(before_db: float, after_db: float, lost: bool) -> None:
+    expected = np.random.default_rng(0).standard_normal((1, 400)).astype(np.float32)
+
+    def with_noise(db: float) -> Comparison:
+        sign = np.where(np.arange(400) % 2, 1, -1)
+        noise = sign * np.sqrt(np.mean(np.square(expected))) * 10 ** (-db / 20)
+        return Comparison(measure(["y"], [[expected]], [[(expected + noise).astype(np.float32)]]), None)
+
+    assert bool(_lost(with_noise(before_db), with_noise(after_db))) is lost
