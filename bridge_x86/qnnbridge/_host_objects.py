@@ -16,6 +16,7 @@ from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, Closed, ForkedClient, InvalidArgument, StateLost
+from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def forward_creation(
             for number in sent:
                 host.release_object_later(process.generation, number)
             raise
-    return HostObject(host, process.generation, int(frame.header["object"]), kind), frame
+    return HostObject(host, process.generation, field(frame.header, "object", "int"), kind), frame
 
 
 def numbers_in(host: Host, generation: int, objects: Sequence[HostObject]) -> list[int]:

@@ -22,6 +22,7 @@ from qnnbridge._recipe import Verify
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError, ProtocolDesync, UnknownOperation
+from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.model_records import NumbersReport
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ class NumbersCheck:
                 fix="Give inputs: session.verify(feeds).",
             )
         decoder = Decoder(frame.buffers)
-        return {str(name): decoder.value(item) for name, item in frame.header["inputs"]}
+        inputs = field(frame.header, "inputs", "tuple[tuple[str, Any], ...]")
+        return {name: decoder.value(item) for name, item in inputs}
 
     # --- asking the host ---
 

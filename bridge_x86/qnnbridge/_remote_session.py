@@ -28,6 +28,7 @@ from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError, Closed, StateLost
+from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.model_records import CacheReply, ModelDescription, NumbersReport
 from qnnbridge_protocol.specs import FixSpec, RunSpec, SessionInfo, SessionSpec
@@ -157,7 +158,7 @@ class RemoteSession(ReplayingSession):
             header["options"] = options.to_wire()
         frame = self.forward(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop, failed)
         decoder = Decoder(frame.buffers)
-        outputs = [decoder.value(item) for item in frame.header["outputs"]]
+        outputs = [decoder.value(item) for item in field(frame.header, "outputs", "tuple[Any, ...]")]
         decoder.finish()
         return outputs
 
@@ -179,14 +180,16 @@ class RemoteSession(ReplayingSession):
         def ask(generation: int | None) -> str:
             retry = None if generation is None else 0
             header = {"op": "session.end_profiling"}
-            return str(self.forward(header, (), self.timeout_s, retry, only_in=generation).header["file"])
+            reply = self.forward(header, (), self.timeout_s, retry, only_in=generation)
+            return str(field(reply.header, "file", "str"))
 
         running = self.host.supervisor.running
         return self._profile.end(ask, running.generation if running is not None else None, lambda: self._generation)
 
     def assignment(self) -> list[Any]:
         """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
-        return list(self.forward({"op": "session.assignment"}, timeout_s=self.timeout_s).header["subgraphs"])
+        reply = self.forward({"op": "session.assignment"}, timeout_s=self.timeout_s)
+        return list(field(reply.header, "subgraphs", "tuple[Any, ...]"))
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         self.forward({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)

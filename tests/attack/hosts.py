@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,14 +42,11 @@ def attack(count: int, seed: int) -> Report:
     """So many hosts, each with one or two damaged answers to a session and a run."""
     report = Report("hostile hosts")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
-        program = Path(folder, "host.py")
-        program.write_text(PROGRAM)
         for number in range(count):
             rng = random.Random(f"{seed} {number}")
-            answers = Path(folder, "answers")
-            answers.write_text("\n".join(frame.hex() for frame in _answers(rng)))
+            command = command_of(_answers(rng), Path(folder))
             begin = time.monotonic()
-            outcome = _use([sys.executable, "-I", str(program), str(answers)])
+            outcome = use(command)
             report.count(outcome)
             seconds = time.monotonic() - begin
             if outcome.startswith("untyped"):
@@ -58,6 +56,14 @@ def attack(count: int, seed: int) -> Report:
 
 
 def _answers(rng: random.Random) -> list[bytes]:
+    frames = answers()
+    for at in rng.sample(range(len(frames)), rng.choice([1, 1, 2])):
+        frames[at] = damaged(frames[at], rng)
+    return frames
+
+
+def answers(outputs: dict[str, Any] | None = None) -> list[bytes]:
+    """Of a host, to HELLO, a session and a run. outputs: the header of the last."""
     encoder = Encoder()
     described = [encoder.add(np.ones(3, np.float32))]
     node = NodeInfo("x", "tensor(float)", (3,))
@@ -70,17 +76,23 @@ def _answers(rng: random.Random) -> list[bytes]:
         "blame": "f" * 64,
         "notices": [{"kind": "model", "text": "a notice"}],
     }
-    frames = [
+    last = {"outputs": described} if outputs is None else outputs
+    return [
         wire(Frame(Kind.HELLO_OK, 0, Hello(features=frozenset({"phase", "cancel"})).to_wire())),
         wire(Frame(Kind.PHASE, 0, {"phase": "ready"})) + wire(Frame(Kind.REPLY, 1, created)),
-        wire(Frame(Kind.REPLY, 2, {"outputs": described}, tuple(encoder.buffers))),
+        wire(Frame(Kind.REPLY, 2, last, tuple(encoder.buffers))),
     ]
-    for at in rng.sample(range(len(frames)), rng.choice([1, 1, 2])):
-        frames[at] = damaged(frames[at], rng)
-    return frames
 
 
-def _use(command: list[str]) -> str:
+def command_of(frames: list[bytes], folder: Path) -> list[str]:
+    """Of a host that gives these answers."""
+    program, told = folder / "host.py", folder / "answers"
+    program.write_text(PROGRAM)
+    told.write_text("\n".join(frame.hex() for frame in frames))
+    return [sys.executable, "-I", str(program), str(told)]
+
+
+def use(command: list[str]) -> str:
     try:
         with qnnbridge.Host(_command=command, start_timeout=CALL_S) as host:
             session = qnnbridge.InferenceSession(script(), host=host, timeout=CALL_S, retry=0)

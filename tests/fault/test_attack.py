@@ -29,6 +29,13 @@ def test_a_hostile_host_costs_a_typed_error_and_no_time() -> None:
     assert report.good, str(report)
 
 
+@pytest.mark.parametrize("outputs", [{}, {"outputs": 1}])
+def test_an_answer_whose_fields_are_of_other_types_is_a_typed_error(
+    outputs: dict[str, object], tmp_path: Path
+) -> None:
+    assert hosts.use(hosts.command_of(hosts.answers(outputs), tmp_path)) == "ProtocolDesync"
+
+
 def test_poisoned_surroundings_cost_nothing_or_a_typed_error() -> None:
     report = surroundings.attack()
     assert report.good, str(report)

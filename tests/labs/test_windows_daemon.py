@@ -17,6 +17,7 @@ EXPECTED: dict[str, Any] = {
     "who_waits_can_be_sent_away": ["ConnectionAbortedError"],
     "folder_is_private": [None, ["SY", "me"]],
     "folder_that_others_may_use": False,
+    "file_is_judged_as_it_was_opened": ["priv", "PermissionError"],
     "start_from_a_job_that_lets_nobody_leave": [
         False,
         "HostStartFailed The daemon cannot be started from here: it would end together with this program.",

@@ -25,7 +25,14 @@ import qnnbridge  # isort: skip
 from qnnbridge._daemon.discovery import read_discovery, runtime_folder
 from qnnbridge._platform import _win32_daemon as security
 from qnnbridge._platform._win32_api import in_job_that_kills
-from qnnbridge._platform._win32_daemon import DaemonStream, connect_to_daemon, make_private_folder, why_not_private
+from qnnbridge._platform._win32_daemon import (
+    DaemonStream,
+    connect_to_daemon,
+    make_private_folder,
+    read_private_file,
+    why_not_private,
+    write_private_file,
+)
 from qnnbridge_daemon._platform._win32 import DaemonEndpoint, make_endpoint
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "mul_1.onnx"
@@ -163,6 +170,21 @@ def folder_that_others_may_use() -> Any:
         folder.mkdir()
         subprocess.run(["icacls", str(folder), "/grant", "Everyone:F"], capture_output=True, check=False)
         return why_not_private(folder) is None
+
+
+@fact
+def file_is_judged_as_it_was_opened() -> Any:
+    """Its name is asked by nobody: another file may have it by now."""
+    with tempfile.TemporaryDirectory() as parent:
+        ours, open_to_all = Path(parent, "ours"), Path(parent, "open")
+        write_private_file(ours, b"private")
+        open_to_all.write_bytes(b"public")
+        subprocess.run(["icacls", str(open_to_all), "/grant", "Everyone:F"], capture_output=True, check=False)
+        try:
+            public = repr(read_private_file(open_to_all, 9))
+        except PermissionError as error:
+            public = type(error).__name__
+        return [read_private_file(ours, 4).decode(), public]
 
 
 # --- a daemon ------------------------------------------------------------------------------------------------

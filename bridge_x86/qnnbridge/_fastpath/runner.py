@@ -23,6 +23,7 @@ from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, Channe
 from qnnbridge._transport.host_process import FastCallFailed
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.fastpath import ChannelKind
+from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.values import Decoder
 
@@ -398,7 +399,7 @@ def _other_answer(
         channel.broken = True
         raise desync(f"{head.kind.name} to a call")
     decoder = Decoder(frame.buffers)
-    values = [decoder.value(item) for item in frame.header["outputs"]]
+    values = [decoder.value(item) for item in field(frame.header, "outputs", "tuple[Any, ...]")]
     decoder.finish()
     return values if out is None else deliver(values, out)
 

@@ -115,14 +115,14 @@ def user_sid(pid: int | None = None) -> str:
         _winapi.CloseHandle(process)
 
 
-def access_list(where: str | int) -> str:
-    """Owner and access list of a file (its path) or of an object (its handle), as SDDL."""
+def access_list(where: str | int, kind: int = KERNEL_OBJECT) -> str:
+    """Owner and access list of a file (its path) or of what is open (its handle, and its kind), as SDDL."""
     descriptor = ctypes.c_void_p()
     nothing = (None, None, None, None, ctypes.byref(descriptor))
     if isinstance(where, str):
         code = _advapi32.GetNamedSecurityInfoW(where, FILE_OBJECT, _OWNER_AND_DACL, *nothing)
     else:
-        code = _advapi32.GetSecurityInfo(where, KERNEL_OBJECT, _OWNER_AND_DACL, *nothing)
+        code = _advapi32.GetSecurityInfo(where, kind, _OWNER_AND_DACL, *nothing)
     if code:
         raise ctypes.WinError(code)
     text = ctypes.c_void_p()
@@ -333,8 +333,13 @@ def release_stream(write_fd: int, read_fd: int) -> None:
         api.cancel_io(msvcrt.get_osfhandle(fd))
 
 
+_GENERIC_READ = 0x80000000
 _GENERIC_WRITE = 0x40000000
 _CREATE_NEW = 1
+# The daemon may replace the file meanwhile, which it could not with Python's own open.
+_SHARE_ALL = 0x1 | 0x2 | 0x4
+# A link is opened itself, and not what it points to.
+_OPEN_REPARSE_POINT = 0x00200000
 _ERROR_ALREADY_EXISTS = 183
 
 # The system and administrators can do everything anyway; "owner" and "creator owner" mean its owner, in other
@@ -365,8 +370,11 @@ def why_not_private(path: Path) -> str | None:
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode) or status.st_reparse_tag:
         return "it is a link"
-    sddl = access_list(str(path))
-    me = user_sid()
+    return fault_of(access_list(str(path)), user_sid())
+
+
+def fault_of(sddl: str, me: str) -> str | None:
+    """Why an owner and an access list are not those of something that only the user `me` may use."""
     owner = owner_of(sddl)
     if owner not in {me, *_TRUSTED}:
         return f"it belongs to {owner}, not to you ({me})"
@@ -382,8 +390,18 @@ def how_to_make_private(path: Path) -> str | None:
 
 
 def read_private_file(path: Path, limit: int) -> bytes:
-    """The beginning of a file; `why_not_private` is asked first. Raises `OSError`."""
-    with open(path, "rb") as file:
+    """The beginning of a file that only this user can have written: what was opened is looked at, not its name,
+    which another file may have by now. Raises `OSError`."""
+    handle = _winapi.CreateFile(
+        str(path), _GENERIC_READ, _SHARE_ALL, _winapi.NULL, _winapi.OPEN_EXISTING, _OPEN_REPARSE_POINT, _winapi.NULL
+    )
+    with open(msvcrt.open_osfhandle(handle, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT), "rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_file_attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT:
+            raise PermissionError(f"{path}: it is a link")
+        problem = fault_of(access_list(handle, FILE_OBJECT), user_sid())
+        if problem is not None:
+            raise PermissionError(f"{path}: {problem}")
         return file.read(limit)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qnnbridge.genai._generation import RemoteGeneration
 from qnnbridge.genai._model import token_values
 from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, GenerationUnsupported
+from qnnbridge_protocol.field_types import field
 
 if TYPE_CHECKING:
     from qnnbridge._transport.channel import CallContext
@@ -42,7 +43,7 @@ class RemoteBatch(RemoteGeneration):
 
     def sequence(self, index: int) -> list[int]:
         """All tokens of one sequence."""
-        return list(self.look("sequence", {"index": index}).header["result"])
+        return list(field(self.look("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
 
     def rewind(self, length: int) -> None:
         if length:

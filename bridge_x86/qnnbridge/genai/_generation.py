@@ -23,6 +23,7 @@ from qnnbridge._transport.reply_stream import ReplyStream
 from qnnbridge.genai._model import Adapters, RemoteModel, RunsAhead, token_values
 from qnnbridge.genai._survival import Remade, call_object, operation_request, survive
 from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, PromptRefused
+from qnnbridge_protocol.field_types import field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +118,7 @@ class RemoteGeneration:
         frame = self._with_replay(attempt, context)
         self.tokens += prompt
         self.base, self._context = len(self.tokens), context
-        self._take(frame.header["result"])
+        self._take(frame)
         self.done = self._done_after_ahead
         self._step = 1
         self.stats.first_token_s = None
@@ -214,10 +215,10 @@ class RemoteGeneration:
                 raise
             if frame.header.get("event") == "tokens":
                 self._answered = self.remade.times_made
-                self.ahead.extend(frame.header["tokens"])
+                self.ahead.extend(field(frame.header, "tokens", "tuple[Any, ...]"))
             elif "result" in frame.header:
                 self._stream = None
-                self._take(frame.header["result"])
+                self._take(frame)
 
         self._with_replay(attempt, context, deadline)
 
@@ -235,7 +236,7 @@ class RemoteGeneration:
         if self._stream is not None:
             return False
         frame = call_object(process, number, "step", arguments, values, deadline, self._context, self.stopping)
-        self._take(frame.header["result"])
+        self._take(frame)
         return True
 
     def _prepared(
@@ -259,8 +260,9 @@ class RemoteGeneration:
         """Whether the host's object has to be told the history: the step that did may have come to nothing."""
         return self._answered != self.remade.times_made
 
-    def _take(self, result: Sequence[Any]) -> None:
+    def _take(self, frame: Frame) -> None:
         self._answered = self.remade.times_made
+        result = field(frame.header, "result", "tuple[tuple[Any, ...], bool, int, int, bool]")
         tokens, done, replays, forced, reseeded = result
         self.ahead.extend(tokens)
         self._done_after_ahead = bool(done)

@@ -9,6 +9,7 @@ from qnnbridge.genai._batch import RemoteBatch
 from qnnbridge.genai._generation import GenerationRecipe, GenerationStats, RemoteGeneration
 from qnnbridge.genai._model import Adapters, Model, tokens_of
 from qnnbridge_protocol.errors import GenerationUnsupported, OptionError
+from qnnbridge_protocol.field_types import field
 
 if TYPE_CHECKING:
     import numpy as np
@@ -185,7 +186,8 @@ class Generator:
 
         frame = self._remote.look("tensor", arguments)
         decoder = Decoder(frame.buffers)
-        (found,) = [decoder.value(item) for item in frame.header["values"]]
+        (item,) = field(frame.header, "values", "tuple[Any]")
+        found = decoder.value(item)
         decoder.finish()
         return found
 

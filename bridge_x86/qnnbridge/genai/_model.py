@@ -182,7 +182,7 @@ class RemoteModel(Remade):
         return {**header, "op": "object.create", "kind": "GenaiModel", "objects": []}, buffers, self.context
 
     def _made(self, frame: Frame) -> None:
-        self.info = GenerationModelInfo.from_wire(frame.header["result"])
+        self.info = GenerationModelInfo.from_wire(frame.header.get("result"))
         self._book_on(self.info.fingerprint)
 
     def _book_on(self, fingerprint: str) -> None:

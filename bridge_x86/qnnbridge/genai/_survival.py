@@ -26,6 +26,7 @@ from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, Closed, HostCrashed, HostStartFailed, StateLost
+from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class Remade:
         self._made(frame)
         self._made_after = losses
         self.times_made += 1
-        return HostObject(self.host, process.generation, int(frame.header["object"]), self._kind)
+        return HostObject(self.host, process.generation, field(frame.header, "object", "int"), self._kind)
 
     def _request(self, process: HostProcess, deadline: float | None) -> Any:
         assert self._make is not None

@@ -10,6 +10,8 @@ from qnnbridge.genai._model import Model, token_values, tokens_of
 from qnnbridge.genai._survival import Remade, call_object, operation_request, survive
 from qnnbridge.genai._tensors import Tensor
 from qnnbridge_protocol.errors import GenerationUnsupported, PromptRefused
+from qnnbridge_protocol.field_types import field
+from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,7 +112,7 @@ class Tokenizer:
         return self._ids[name]
 
     def _call(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Any:
-        return self.on_object(self.remade, operation, arguments, values).header["result"]
+        return field(self.on_object(self.remade, operation, arguments, values).header, "result", "Any")
 
     def on_object(self, remade: Remade, operation: str, arguments: dict[str, Any], values: Sequence[Any]) -> Frame:
         """Call an operation of the tokenizer, or of a stream of it."""
@@ -145,7 +147,10 @@ class TokenizerStream:
             self._remade = self._new()
         if not self._known:
             tokens = [token, *self._ahead(token)]
-            pieces = self._tokenizer.on_object(self._remade, "decode", {"tokens": tokens}, ()).header["result"]
+            reply = self._tokenizer.on_object(self._remade, "decode", {"tokens": tokens}, ())
+            pieces = field(reply.header, "result", "tuple[str, ...]")
+            if len(pieces) != len(tokens):
+                raise desync(f"{len(pieces)} texts for {len(tokens)} tokens")
             self._known.extend(zip(tokens, pieces, strict=True))
         _, piece = self._known.popleft()
         self._given.append(token)
