@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from tests import needs
 
+from qnnbridge_host.cache.files import read_json
+from qnnbridge_host.model.manifest import SUFFIX, read_manifest
 from qnnbridge_host.model.source import _CHUNK_BYTES, _FEW_BYTES, ModelSource, hash_file, open_again
-from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, ModelChanged, NoSuchFile
+from qnnbridge_protocol.errors import ContextUnusable, InvalidArgument, InvalidProtobuf, ModelChanged, NoSuchFile
 
 onnx = pytest.importorskip("onnx")
 
@@ -207,3 +209,17 @@ def test_a_file_that_cannot_be_read_any_more_has_changed(model: Path, monkeypatc
     monkeypatch.setattr("qnnbridge_host.model.source.hash_file", fails)
     with pytest.raises(ModelChanged, match="Input/output error"):
         source.check_unchanged()
+
+
+@needs.posix
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_a_manifest_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody writes to it: to open it as a file would take for ever."""
+    pipe = tmp_path / "manifest.json"
+    os.mkfifo(pipe)
+    reads: tuple[Any, ...] = (read_json, hash_file, ModelSource.open)
+    for read in reads:
+        with pytest.raises((OSError, NoSuchFile)):
+            read(pipe)
+    with pytest.raises(ContextUnusable):
+        read_manifest(pipe.rename(tmp_path / f"m{SUFFIX}"))

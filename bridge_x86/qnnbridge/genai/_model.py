@@ -18,6 +18,7 @@ from qnnbridge._transport.channel import CallContext
 from qnnbridge.genai._survival import Remade, call_object, survive
 from qnnbridge_protocol.cache_settings import cache_settings
 from qnnbridge_protocol.errors import GenerationUnsupported, ModelQuarantined, OptionError
+from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
 from qnnbridge_protocol.model_records import check_travels
@@ -182,7 +183,7 @@ class RemoteModel(Remade):
         return {**header, "op": "object.create", "kind": "GenaiModel", "objects": []}, buffers, self.context
 
     def _made(self, frame: Frame) -> None:
-        self.info = GenerationModelInfo.from_wire(frame.header.get("result"))
+        self.info = GenerationModelInfo.from_wire(field(frame.header, "result", "Mapping[str, Any]"))
         self._book_on(self.info.fingerprint)
 
     def _book_on(self, fingerprint: str) -> None:

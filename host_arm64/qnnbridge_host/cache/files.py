@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import stat
@@ -15,6 +16,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+
+from qnnbridge_host.model.paths import open_regular
 
 MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
@@ -55,7 +58,7 @@ def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) ->
 def read_json(path: Path) -> dict[str, Any] | None:
     """``None`` if there is no such file. Raises `Damaged`, and `OSError` for one that cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with io.BufferedReader(open_regular(path)) as file:
             data = file.read(MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None

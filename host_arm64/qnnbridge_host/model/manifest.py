@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from qnnbridge_host.model.paths import path_problem
+from qnnbridge_host.model.paths import open_regular, path_problem
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import ContextUnusable
 
@@ -37,7 +38,7 @@ class FileRecord:
         import hashlib
 
         digest, size = hashlib.sha256(), 0
-        with open(os.path.join(folder, name), "rb", buffering=0) as file:
+        with open_regular(os.path.join(folder, name)) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 size += len(chunk)
@@ -120,7 +121,7 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
     if not file.endswith(SUFFIX):
         file = manifest_path(file)
     try:
-        with open(file, "rb") as stream:
+        with io.BufferedReader(open_regular(file)) as stream:
             data = stream.read(_LARGEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None

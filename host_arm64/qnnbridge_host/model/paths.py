@@ -9,7 +9,10 @@ folder's short name replaces it. Any thread.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import stat
 import sys
 from typing import Final
 
@@ -74,3 +77,18 @@ def native_path(path: str | os.PathLike[str]) -> str:
     if not short.isascii():
         raise OSError(f"QNN cannot open files in {text} on Windows: the volume keeps no short names for it")
     return short
+
+
+def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
+    """Open a file for reading. What has no end, or never begins (a pipe, a device), raises `OSError`."""
+    if sys.platform == "win32":
+        return io.FileIO(path)
+    # Without O_NONBLOCK a pipe in the place of a file would be waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return io.FileIO(descriptor)
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))

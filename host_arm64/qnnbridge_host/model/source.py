@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Final, Protocol
 
 from qnnbridge_host.model.collector import ModelScan
-from qnnbridge_host.model.paths import path_problem
+from qnnbridge_host.model.paths import open_regular, path_problem
 from qnnbridge_host.model.scan import scan_open
 from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged, NoSuchFile
 from qnnbridge_protocol.model_records import ModelIdentity, absolute_model_path, check_travels, unreadable
@@ -243,7 +243,7 @@ class ModelSource(NamedTuple):
             model = KnownFile.look(path, memo)
             if model.stamp is None:
                 raise OSError(errno.EINVAL, "It is no regular file")
-            with open(path, "rb", buffering=0) as file:
+            with open_regular(path) as file:
                 scan = _scan(file, path)
         except (OSError, ValueError) as error:
             raise unreadable(given, path, error) from None
@@ -365,7 +365,7 @@ def hash_file(path: str | os.PathLike[str]) -> str:
     """SHA-256 in hex. Raises `OSError`, and what the check of `interruptible` raises."""
     check = _of_this_thread.check
 
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         digest = _new_sha256(size)
         buffer = memoryview(bytearray(min(size + 4096, _CHUNK_BYTES)))
