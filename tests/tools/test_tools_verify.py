@@ -224,6 +224,13 @@ def test_a_negative_index_in_a_quantised_model_is_found_in_its_group_and_proven(
     assert "half-underflow" not in names_of(result)
 
 
+def test_the_logarithm_of_what_half_floats_lack_is_named(tmp_path: Path) -> None:
+    result = verified(verify_models.logarithm_of_small_and_large(), tmp_path, ORDINARY)
+    assert result.divergence is not None
+    assert result.divergence.node == "log"
+    assert "half-underflow" in names_of(result)
+
+
 def test_nan_on_the_cpu_is_not_called_a_difference(tmp_path: Path) -> None:
     result = verified(verify_models.undefined_for_zeros(), tmp_path, ORDINARY)
     rows = {row.name: row.status for row in result.rows}

@@ -137,6 +137,15 @@ def test_indices_are_counted_from_the_start_of_their_own_axis() -> None:
     assert trap.changes(NodeAt("Gather", {}, (None, np.array([-1])))) == [], "the length is not known"
 
 
+def test_small_values_beside_large_ones_are_raised_by_themselves() -> None:
+    given = np.float32([1e-10, -1e-9, 0, 1e4])
+    trap = node_traps.suspected(NodeAt("Log", {}, (given,)))[0][0]
+    *scaled, raised = trap.changes(NodeAt("Log", {}, (given,)))
+    assert all(change.scale > 1 for change in scaled)
+    np.testing.assert_array_equal(raised.inputs[0], np.float32([1e-4, -1e-4, 0, 1e4]))
+    assert raised.inputs[0].dtype == given.dtype
+
+
 def test_a_proof_is_told() -> None:
     trap = node_traps.NODE_TRAPS[0]
     found = node_traps.proven(trap, "pool", "seen", NodeChange("no pads"))

@@ -146,6 +146,17 @@ def saturated() -> Any:
     return made
 
 
+def logarithm_of_small_and_large() -> Any:
+    """As in models for sound: the floor of a logarithm is below half floats, and other values are near their end."""
+    factors = constant("factors", np.float32([1e-9] * 4 + [3e4] * 4))
+    nodes = [
+        node("Mul", ["x", "factors"], ["m"], name="power"),
+        node("Clip", ["m", "floor"], ["c"], name="clip"),
+        node("Log", ["c"], ["y"], name="log"),
+    ]
+    return chain(nodes, [4, 8], [4, 8], [factors, constant("floor", np.float32(1e-10))])
+
+
 def undefined_for_zeros() -> Any:
     """0 / 0 for zeros."""
     nodes = [node("Abs", ["x"], ["a"], name="abs"), node("Div", ["x", "a"], ["y"], name="divide")]

@@ -19,6 +19,8 @@ from qnnbridge_tools.models.verify.traps import BEYOND_HALF, HALF_RANGE, INT64, 
 Array = npt.NDArray[Any]
 
 _SMALLEST_HALF = 6e-8
+# The simulator's half floats lose digits below 6.1e-5.
+_NO_UNDERFLOW = 1e-4
 _LARGE_SCORES = 1000.0
 
 
@@ -169,9 +171,19 @@ def _smaller(node: NodeAt) -> Sequence[NodeChange]:
 
 def _larger(node: NodeAt) -> Sequence[NodeChange]:
     least = min((float(np.abs(v[v != 0]).min(initial=np.inf)) for v in node.floats()), default=1.0)
-    return [
+    changes = [
         NodeChange(f"inputs {times:g} times as large", scale=times) for times in _powers(1e-3 / max(least, 1e-30))
     ]
+    # Where large values are beside the small ones, they would not fit then.
+    raised = {
+        number: np.where((value != 0) & (np.abs(value) < _NO_UNDERFLOW), np.copysign(_NO_UNDERFLOW, value), value)
+        for number, value in enumerate(node.inputs)
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size
+    }
+    if raised:
+        small = {number: value.astype(node.inputs[number].dtype) for number, value in raised.items()}
+        changes.append(NodeChange(f"inputs of {_NO_UNDERFLOW:g} or more", inputs=small))
+    return changes
 
 
 def _powers(times: float) -> list[float]:
