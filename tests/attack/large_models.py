@@ -76,7 +76,7 @@ def many_ranges(count: int = 10_000) -> Any:
     return _model([*nodes, *casts, *total], [_tensor("zero", 0), _tensor("one", 1), *limits])
 
 
-def foreign_pairs(count: int = 15_000) -> Any:
+def foreign_pairs(count: int = 8_000) -> Any:
     """Pairs of ONNX Runtime's own Quantize and Dequantize, each with constants of its own."""
     nodes, constants = [], []
     for n in range(count):
