@@ -18,7 +18,7 @@ import model_work_models as models
 from qnnbridge_host.engine import cpu
 from qnnbridge_protocol.errors import CompiledModelRefused, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.quantize import QuantizeResult
+from qnnbridge_tools.models.quantize import QuantizeResult, candidates
 
 
 def command(*arguments: str | Path) -> Any:
@@ -374,6 +374,25 @@ def test_a_poor_result_is_warned_about_with_what_to_try(tmp_path: Path) -> None:
     warning = next(warning for warning in result.warnings if "is useless against the float model" in warning)
     assert "--activation-type uint16" in warning
     assert "more samples" in warning
+
+
+def test_types_of_weights_on_which_the_quantizer_fails_are_no_candidates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = candidates.with_headroom
+    failed = []
+
+    def failing(judge: Any, trial: Any, start: Any, told: str = "") -> Any:
+        if told.startswith("weights"):
+            failed.append(told)
+            raise ModelError("onnxruntime's quantizer failed.")
+        return real(judge, trial, start, told)
+
+    monkeypatch.setattr(candidates, "with_headroom", failing)
+    result = quantized(models.conv_net(), tmp_path)
+    assert failed
+    assert not any(change.startswith("weights are uint8") for change in result.changes)
+    assert result.outputs
 
 
 def test_random_samples_are_only_used_when_asked_for_and_warned_about(tmp_path: Path) -> None:

@@ -85,7 +85,10 @@ class CandidateChoice:
             for told, calibrated, worth in self._other_weights(trial):
                 if time.monotonic() > deadline:
                     break
-                one = with_headroom(self.judge, dataclasses.replace(trial, calibrated=calibrated), start, told)
+                try:
+                    one = with_headroom(self.judge, dataclasses.replace(trial, calibrated=calibrated), start, told)
+                except BridgeError:
+                    continue  # the quantizer, or ONNX Runtime, fails on these types alone
                 # The same nodes, so that QNN has no reason to do otherwise.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
