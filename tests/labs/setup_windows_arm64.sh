@@ -211,7 +211,7 @@ python=$(find_python $version) || fail "needs a Python $version with pip"
 wanted=$("$python" "$labs_folder/project_requirements.py" ${QNNBRIDGE_LAB_LIKE:+--like "$QNNBRIDGE_LAB_LIKE"} host)
 # colorama: see setup_windows.sh.
 wanted+=$'\n'colorama
-state=$(fingerprint "$wanted" "$(cat "$parts"/*)")
+state=$(fingerprint "$wanted" "$(cat "$parts"/*.*)")
 
 mkdir -p "$(dirname "$lab")"
 # Held by each machine too. A test that comes before the end of the set-up waits for it.

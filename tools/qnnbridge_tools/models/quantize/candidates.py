@@ -24,7 +24,6 @@ from qnnbridge_tools.models.quantize.preparing import prepare_as_documented
 from qnnbridge_tools.models.quantize.samples import SampleSets
 from qnnbridge_tools.models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_tools.models.quantize.settings import QuantizeSettings, ResolvedSettings
-from qnnbridge_tools.models.shared.accuracy import GOOD_DB
 
 # Below it, weights get 16 bits where those are worth as much.
 _FAIR_DB, _WORTH_DB = 30.0, 3.0
@@ -145,10 +144,9 @@ class CandidateChoice:
 
 
 def _too_large(documented: Candidate, others_db: float) -> bool:
-    """Float weights are better than any, and not what was asked for: only where the others are not good."""
-    if not documented.floats or others_db < _FAIR_DB:
-        return False
-    return others_db >= GOOD_DB or documented.db < others_db + _WORTH_DB
+    """Float weights were not asked for, and QNN leaves many of their operators to the CPU: only where all else is
+    poor."""
+    return documented.floats and others_db >= _FAIR_DB
 
 
 def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, told: str = "") -> Candidate:
