@@ -24,6 +24,7 @@ from qnnbridge_tools.models.quantize.preparing import prepare_as_documented
 from qnnbridge_tools.models.quantize.samples import SampleSets
 from qnnbridge_tools.models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_tools.models.quantize.settings import QuantizeSettings, ResolvedSettings
+from qnnbridge_tools.models.shared.accuracy import GOOD_DB
 
 # Below it, weights get 16 bits where those are worth as much.
 _FAIR_DB, _WORTH_DB = 30.0, 3.0
@@ -91,7 +92,7 @@ class CandidateChoice:
                 # The same nodes, so that QNN has no reason to do otherwise.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
-            if documented is not None and not _too_large(documented, max(one.db for one in found)):
+            if documented is not None and _of_use(documented, max(one.db for one in found), trial):
                 found.append(documented)
         return _best_of(found, trial, deadline)
 
@@ -143,10 +144,17 @@ class CandidateChoice:
             return None
 
 
-def _too_large(documented: Candidate, others_db: float) -> bool:
-    """Float weights were not asked for, and QNN leaves many of their operators to the CPU: only where all else is
-    poor."""
-    return documented.floats and others_db >= _FAIR_DB
+def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> bool:
+    """Float weights are better than any, and not what was asked for: only where the others are not good. Where QNN
+    leaves a part of such a model to the CPU, the others have to be poor."""
+    if not documented.floats or others_db < _FAIR_DB:
+        return True
+    if others_db >= GOOD_DB or documented.db < others_db + _WORTH_DB:
+        return False
+    if trial.qnn is None:
+        return True
+    there = documented.on_qnn()
+    return there is not None and there[0]
 
 
 def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, told: str = "") -> Candidate:
