@@ -77,6 +77,7 @@ def slow(folder: Path, host: qnnbridge.Host, tokens: int) -> dict[str, Callable[
     return {
         "in process": lambda: per_token(onnxruntime_genai, here, tokens),
         "1 in a frame": lambda: per_token(genai, there, tokens),
+        "8 in a step": lambda: per_token(genai, there, tokens, 8),
         "one request each": lambda: per_token(genai, there, tokens, 1),
     }
 
