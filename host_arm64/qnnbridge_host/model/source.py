@@ -205,8 +205,8 @@ class ModelSource(NamedTuple):
                 )
 
     def stamps(self) -> tuple[FileStamp | None, ...]:
-        """Of its files now. Where two of them are the same, no program wrote to the files between them, not even for a
-        moment: the time of change cannot be set back. A new link to a file changes it, too. Raises `OSError`."""
+        """Of its files now. Where two of them are the same, no program wrote to the files between them: the time of
+        change cannot be set back. A new link to a file changes it, too. Raises `OSError`."""
         return tuple(take_stamp(file.path) for file in self.known)
 
     @property
