@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 pytest.importorskip("onnxruntime")
 
 import model_work_models as models
+from tests.attack import large_models
 
 from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph.bounds import MANY_NODES
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.models.optimization import optimize_model
@@ -48,6 +50,34 @@ def test_constants_are_folded_and_counted_by_operator(tmp_path: Path) -> None:
     written = onnx.load(str(tmp_path / "o.onnx"))
     assert {tensor.name for tensor in written.graph.initializer} == {"w", "b"}
     assert {entry.domain for entry in written.opset_import} == {""}, "domains that no node uses are left out"
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_nodes_that_nothing_uses_are_left_out_and_told(tmp_path: Path, external: bool) -> None:
+    made = models.conv_net()
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    made.graph.node.append(onnx.helper.make_node("Relu", ["x"], ["nobody"]))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4000, np.float32), "unused"))
+    onnx.save_model(
+        made, str(tmp_path / "m.onnx"), save_as_external_data=external, location="w.bin", size_threshold=0
+    )
+    result = optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx", dims={"batch": 1} if external else None)
+    assert sum(result.nodes_after.values()) == sum(result.nodes_before.values()) - 1
+    assert any("1 nodes left out" in change or "1 node left out" in change for change in result.changes)
+    assert result.check is not None
+    assert result.check.agrees
+    assert result.bytes_after < result.bytes_before - 10_000
+    assert [node.name for node in onnx.load(str(tmp_path / "o.onnx")).graph.node] == ["conv", "relu", "pool", "add"]
+
+
+def test_a_model_that_stays_as_it_is_gets_no_further_domains(tmp_path: Path) -> None:
+    path = models.saved(large_models.long_chain(MANY_NODES + 1), tmp_path / "m.onnx")
+    result = optimize_model(path, tmp_path / "o.onnx")
+    assert result.nodes_after == result.nodes_before
+    assert result.check is not None
+    assert result.check.reason == "not one node was changed"
+    read = [onnx.load(str(tmp_path / name)) for name in ("m.onnx", "o.onnx")]
+    assert read[0].opset_import == read[1].opset_import
 
 
 def test_metadata_names_and_documentation_stay(tmp_path: Path) -> None:
@@ -197,11 +227,9 @@ def test_a_result_that_computes_something_else_is_not_written(
 
     real = optimization._finish
 
-    def broken(original: Any, path: Path) -> list[str]:
-        changed = onnx.load(str(path))
-        changed.graph.node[1].op_type = "Neg"  # instead of Relu
-        onnx.save(changed, str(path))
-        return real(original, path)
+    def broken(result: Any, original: Any, path: Path, is_same: bool) -> list[str]:
+        result.graph.node[1].op_type = "Neg"  # instead of Relu
+        return real(result, original, path, is_same)
 
     monkeypatch.setattr(optimization, "_finish", broken)
     source = models.saved(models.conv_net(), tmp_path / "m.onnx")

@@ -90,6 +90,29 @@ def test_constants_that_are_large_only_together_are_computed_up_to_a_bound(tmp_p
     assert 0 < made <= folding.TOTAL_LIMIT + folding.OUTPUT_LIMIT
 
 
+def test_what_leads_to_text_is_computed_though_the_text_is_not(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["one", "one"], ["two"]), helper.make_node("Cast", ["two"], ["t"], to=8)]
+    nodes += [helper.make_node("Identity", ["t"], ["y"]), helper.make_node("Mul", ["two", "x"], ["z"])]
+    texts = [helper.make_tensor_value_info(*one) for one in (("x", 1, [1]), ("y", 8, [1]), ("z", 1, [1]))]
+    one = numpy_helper.from_array(np.ones(1, np.float32), "one")
+    model = helper.make_model(helper.make_graph(nodes, "g", texts[:1], texts[1:], [one]))
+    assert folding.fold(Editor(model, tmp_path)) == 1
+    assert [node.op_type for node in model.graph.node] == ["Cast", "Identity", "Mul"]
+    assert [(one.name, one.dims[0]) for one in model.graph.initializer] == [("two", 1)]
+
+
+def test_only_what_others_need_of_computed_nodes_becomes_a_constant(tmp_path: Path) -> None:
+    model = large_models.many_ranges(5)
+    model.graph.node[-1].input[1] = "f3"
+    model.graph.output.add().CopyFrom(helper.make_tensor_value_info("s", 1, []))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Editor, "drop_dead", lambda editor: 0)
+        patch.setattr(folding, "_ROUNDS", 1)
+        folding.fold(Editor(model, tmp_path))
+    given = {"zero", "one", *(f"l{n}" for n in range(5))}
+    assert {tensor.name for tensor in model.graph.initializer} - given == {"f3", "s"}
+
+
 def test_branches_whose_nodes_have_the_same_names_can_all_be_written_out(tmp_path: Path) -> None:
     model = large_models.many_branches(3)
     assert removals.inline_known_branches(Editor(model, tmp_path)) == ["3 branches decided"]

@@ -7,6 +7,7 @@ since QNN needs its pairs of Quantize and Dequantize. Tensors without elements a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -151,28 +152,40 @@ class _Evaluation:
 
 
 def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict[str, Array] | None:
-    """None if one of the nodes takes what could not be computed."""
-    import onnx
-    from onnx import helper, numpy_helper
+    """What others need of the results; None if one of the nodes takes what could not be computed."""
+    from onnx import numpy_helper
 
     made = dict.fromkeys(name for node in nodes for name in node.output if name)
-    needed = dict.fromkeys(name for node in nodes for name in node.input if name and name not in made)
+    inputs = dict.fromkeys(name for node in nodes for name in node.input if name and name not in made)
     constants = []
-    for name in needed:
+    for name in inputs:
         value = known.get(name)
         if value is None:
             value = editor.constant(name)
         if value is None:
             return None
         constants.append(numpy_helper.from_array(value, name))
-    graph = helper.make_graph(nodes, "constants", [], [onnx.ValueInfoProto(name=name) for name in made], constants)
+    used = Counter(name for node in nodes for name in dict.fromkeys(node.input))
+    needed = [name for name in made if not editor.is_free(name) or len(editor.uses(name)) > used[name]]
+    results = _run_part(editor, nodes, constants, needed) if needed else {}
+    if needed and len(results) == len(needed):
+        return results
+    # Some results cannot be constants here (strings, types that numpy does not have). What they are made of can.
+    return _run_part(editor, nodes, constants, list(made))
+
+
+def _run_part(editor: Editor, nodes: list[Any], constants: list[Any], names: list[str]) -> dict[str, Array]:
+    import onnx
+    from onnx import helper
+
+    graph = helper.make_graph(nodes, "constants", [], [onnx.ValueInfoProto(name=name) for name in names], constants)
     model = helper.make_model(
         graph, opset_imports=list(editor.model.opset_import), ir_version=max(editor.model.ir_version, 4)
     )
     session = cpu.open_session_of_bytes(model.SerializeToString(), "a part of the model", cpu.silent_options())
-    results = cpu.run(session, {}, "a part of the model", list(made))
+    results = cpu.run(session, {}, "a part of the model", names)
     return {
         name: np.asarray(value)
-        for name, value in zip(made, results, strict=True)
+        for name, value in zip(names, results, strict=True)
         if isinstance(value, (np.ndarray, np.generic)) and np.asarray(value).dtype.kind in "fiub"
     }

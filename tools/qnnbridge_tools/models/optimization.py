@@ -27,6 +27,7 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.bounds import MANY_NODES
 from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.editor import Editor
 from qnnbridge_host.graph.files import Output, inside_folder, total_size
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.model.collector import ModelScan
@@ -46,6 +47,8 @@ _ORT_NAMES: Final[Mapping[str, str]] = {
     "layout": "ORT_ENABLE_LAYOUT",
     "all": "ORT_ENABLE_ALL",
 }
+# Unused ones that ONNX Runtime looks at for longer than the model takes to be written without them.
+_MANY_CONSTANTS: Final = 1000
 _QNN_TAKES: Final = frozenset(
     f"com.microsoft.{op}"
     for op in (
@@ -264,16 +267,21 @@ def optimize_model(
         if many:
             on_progress(f"optimising {len(original.graph.node):,} nodes", 0, 0)
         check_runnable(original)
-        _optimize(given, output, graph_level, external)
-        result, changes = _finish(original, output.model)
-        before, after = graphs.count_ops(original), graphs.count_ops(result)
+        before = graphs.count_ops(original)
+        tolerance = tolerance_of(original, before)
+        used, changes = _without_unused(original, given, output, model.scan.external_files)
+        _optimize(used, output, graph_level, external)
+        result = graphs.load(output.model)
+        is_same = _is_same(original.graph, result.graph)
+        changes += _finish(result, original, output.model, is_same)
+        after = before if is_same and used is given else graphs.count_ops(result)
         checked: ModelCheck | None = None
-        if check and many and _is_same(original.graph, result.graph):
+        if check and many and is_same and used is given:
             checked = ModelCheck(False, reason="not one node was changed")
         elif check:
             if many:
                 on_progress("comparing with the original", 0, 0)
-            checked = _checked(given, output.model, tolerance_of(original, before), seed)
+            checked = _checked(given, output.model, tolerance, seed)
         free = shapes.free_dimensions(result.graph)
         written = output.commit()
     return OptimizeResult(
@@ -309,18 +317,37 @@ def _optimize(given: Path, output: files.Output, graph_level: Any, external: boo
         raise ModelError(f"ONNX Runtime wrote no optimised model for {given.name}, and gave no reason.")
 
 
-def _finish(original: Any, path: Path) -> tuple[Any, list[str]]:
-    """Undoes what ONNX Runtime adds for itself when it writes a model; gives the model, and says what that was."""
+def _without_unused(
+    model: Any, given: Path, output: files.Output, weights: Iterable[str]
+) -> tuple[Path, list[str]]:
+    """Drops what nothing uses, in place; gives the file to optimise, and what is to be told.
+
+    ONNX Runtime leaves such nodes in the file, and takes long for them and for many constants.
+    """
+    constants = len(model.graph.initializer)
+    nodes = Editor(model, given.parent).drop_dead()
+    if not nodes and constants - len(model.graph.initializer) < _MANY_CONSTANTS:
+        return given, []
+    used = output.candidate(given, weights, "used")
+    used.write_bytes(model.SerializeToString())
+    return used, [f"{nodes} {'node' if nodes == 1 else 'nodes'} left out that nothing uses"] if nodes else []
+
+
+def _finish(result: Any, original: Any, path: Path, is_same: bool) -> list[str]:
+    """Undoes, in place and in the file, what ONNX Runtime adds for itself; says what that was."""
     import onnx
 
-    model = graphs.load(path)
-    graphs.trim_opsets(model, original)
-    casts = graphs.strip_inserted_casts(model)
-    onnx.save_model(model, os.fspath(path))
+    casts = 0
+    if is_same:
+        del result.opset_import[:]
+        result.opset_import.extend(original.opset_import)
+    else:
+        graphs.trim_opsets(result, original)
+        casts = graphs.strip_inserted_casts(result)
+    onnx.save_model(result, os.fspath(path))
     if not casts:
-        return model, []
-    told = f"{casts} casts to float32 left out that ONNX Runtime inserts for the CPU: QNN computes float16 itself"
-    return model, [told]
+        return []
+    return [f"{casts} casts to float32 left out that ONNX Runtime inserts for the CPU: QNN computes float16 itself"]
 
 
 def _is_same(before: Any, after: Any) -> bool:

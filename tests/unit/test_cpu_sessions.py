@@ -1,0 +1,49 @@
+"""Sessions on the CPU provider in this process: models of very many inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from qnnbridge_host.engine import cpu
+from qnnbridge_protocol.errors import OrtError
+
+COUNT = cpu._MANY_INPUTS + 1
+
+
+@pytest.fixture(scope="module")
+def session() -> object:
+    inputs = [helper.make_tensor_value_info(f"n{n}", 1, ["N"]) for n in range(COUNT)]
+    nodes = [
+        helper.make_node("Sum", [value.name for value in inputs], ["sum"]),
+        helper.make_node("Neg", ["sum"], ["negative"]),
+    ]
+    outputs = [helper.make_tensor_value_info(name, 1, ["N"]) for name in ("sum", "negative")]
+    model = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), ir_version=9)
+    model.opset_import[0].version = 17
+    return cpu.open_session_of_bytes(model.SerializeToString(), "it")
+
+
+def feeds(dtype: type = np.float32) -> dict[str, np.ndarray]:
+    return {f"n{n}": np.array([n, 1], dtype) for n in range(COUNT)}
+
+
+def test_many_inputs_compute_the_same_as_by_themselves(session: object) -> None:
+    total = [COUNT * (COUNT - 1) / 2, COUNT]
+    first, second = cpu.run(session, feeds(), "it")
+    assert (first.tolist(), second.tolist()) == (total, [-one for one in total])
+    (only,) = cpu.run(session, feeds(), "it", ["negative"])
+    assert only.tolist() == [-one for one in total]
+
+
+@pytest.mark.parametrize("fault", ["missing", "type", "name"])
+def test_wrong_feeds_are_told(session: object, fault: str) -> None:
+    given = feeds(np.float64 if fault == "type" else np.float32)
+    if fault == "name":
+        given["other"] = given["n1"]
+    if fault == "missing":
+        del given["n7"], given["n8"]
+        given |= {f"z{n}": given["n1"] for n in range(2)}
+    with pytest.raises(OrtError):
+        cpu.run(session, given, "it")
