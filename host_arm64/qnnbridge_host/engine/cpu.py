@@ -9,7 +9,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,14 @@ def run(session: Any, feeds: Mapping[str, Any], label: str, outputs: Sequence[st
         return list(session.run(outputs, dict(feeds)))
     except Exception as error:  # noqa: BLE001 - as above
         raise translated(error, f"ONNX Runtime cannot run {label} on the CPU.") from None
+
+
+def run_all(
+    model: Path, label: str, samples: Iterable[Mapping[str, Any]], outputs: Sequence[str] | None = None
+) -> list[list[Any]]:
+    """The results of a model for each sample. Raises `OrtError`."""
+    session = open_session(model, label)
+    return [run(session, feeds, label, outputs) for feeds in samples]
 
 
 def _can_be_bound(feeds: Mapping[str, Any]) -> bool:

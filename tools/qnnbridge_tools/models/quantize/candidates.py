@@ -7,6 +7,7 @@ What QNN computes decides where one is at hand: two models with 40 dB on the CPU
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from pathlib import Path
 
@@ -40,7 +41,7 @@ _NEAR_DB = 6.0
 _CHOOSING_S = 120.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Candidate:
     """One way to quantise the model.
 
@@ -56,6 +57,7 @@ class Candidate:
     db: float
     floats: bool = False
 
+    @functools.cached_property
     def on_qnn(self) -> tuple[bool, float] | None:
         """Whether QNN takes every node, and the lowest SNR there; None if it does not run."""
         return self.trial.placed_on_qnn(self.trial.write(self.precision))
@@ -153,7 +155,7 @@ def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> b
         return False
     if trial.qnn is None:
         return True
-    there = documented.on_qnn()
+    there = documented.on_qnn
     return there is not None and there[0]
 
 
@@ -215,7 +217,7 @@ def _best_of(found: list[Candidate], trial: PrecisionTrial, deadline: float) -> 
             if done and time.monotonic() > deadline:
                 break
             trial.on_progress("trying types of weights on QNN", done, len(near))
-            score = found[number].on_qnn()
+            score = found[number].on_qnn
             if score is not None:
                 there[number] = score
         if not there:

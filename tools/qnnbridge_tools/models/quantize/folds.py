@@ -16,7 +16,7 @@ from typing import Any
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_tools.models.quantize.ort_quantizer import CalibratedModel, Precision
+from qnnbridge_tools.models.quantize.ort_quantizer import QUANTIZED, CalibratedModel, Precision
 from qnnbridge_tools.models.quantize.ranges import Numbers
 from qnnbridge_tools.models.quantize.samples import SampleSets
 from qnnbridge_tools.models.shared.accuracy import ColumnGroups, lowest_snr, measure
@@ -25,7 +25,6 @@ from qnnbridge_tools.models.shared.accuracy import ColumnGroups, lowest_snr, mea
 _PARTS = 3
 # Samples of each of these that are run.
 _RUN = 10
-_LABEL = "the quantised model"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,8 +63,7 @@ class CrossValidation:
         lowest = []
         for fold in self.folds:
             model = calibrated.without(fold.left_out).write(self.work / "fold.onnx", precision)
-            session = cpu.open_session(model, _LABEL)
-            found = [cpu.run(session, feeds, _LABEL, self.names) for feeds in fold.samples]
+            found = cpu.run_all(model, QUANTIZED, fold.samples, self.names)
             lowest.append(lowest_snr(measure(self.names, fold.expected, found, self.groups)))
         return statistics.fmean(NO_ERROR_DB if one is None else one for one in lowest)
 

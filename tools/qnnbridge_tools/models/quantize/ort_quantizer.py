@@ -27,6 +27,8 @@ from qnnbridge_tools.models.shared.progress import OnProgress
 _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
 # Operators whose second input is the weight.
 WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
+# What messages call what it writes.
+QUANTIZED = "the quantised model"
 # The quantizer's settings for single tensors.
 Overrides = dict[str, list[dict[str, Any]]]
 

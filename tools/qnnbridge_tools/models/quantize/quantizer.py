@@ -254,8 +254,7 @@ class _Work:
         """
         more = max(0, most - len(self.samples.compared)) if self.samples.held_out else 0
         chosen = self.samples.calibration[:: max(1, -(-len(self.samples.calibration) // more))] if more else []
-        session = cpu.open_session(self.calibrated.path, _PREPARED)
-        results = [cpu.run(session, feeds, _PREPARED, self.names) for feeds in chosen]
+        results = cpu.run_all(self.calibrated.path, _PREPARED, chosen, self.names)
         return [*self.samples.compared, *chosen], [*self.expected, *results]
 
 

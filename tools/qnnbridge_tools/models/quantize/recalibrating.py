@@ -13,7 +13,7 @@ from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_protocol.errors import ModelError, OrtError
-from qnnbridge_tools.models.quantize.ort_quantizer import CalibratedModel
+from qnnbridge_tools.models.quantize.ort_quantizer import QUANTIZED, CalibratedModel
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnRunner
 from qnnbridge_tools.models.quantize.samples import SampleSets
 from qnnbridge_tools.models.quantize.search import FoundPrecision, PrecisionTrial
@@ -31,7 +31,6 @@ from qnnbridge_tools.models.shared.progress import OnProgress
 # A range that is a tenth wider costs 0.8 dB, and keeps the next loud sample from being cut off. Where the model
 # stays good, a third is no loss either.
 _LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
-_LABEL = "the quantised model"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,8 +83,7 @@ class Comparer:
     def _on_cpu(self, model: Path) -> list[list[Any]]:
         """As the file says: optimised for the CPU, quantised operators saturate on processors without VNNI."""
         try:
-            session = cpu.open_session(model, _LABEL)
-            return [cpu.run(session, feeds, _LABEL, self.names) for feeds in self.samples.compared]
+            return cpu.run_all(model, QUANTIZED, self.samples.compared, self.names)
         except OrtError as error:
             raise ModelError(
                 "onnxruntime's quantizer wrote a model that does not run. Nothing was written.",

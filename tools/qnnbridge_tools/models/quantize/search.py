@@ -19,7 +19,7 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import BridgeError, ModelError
-from qnnbridge_tools.models.quantize.ort_quantizer import WEIGHTED_OPS, CalibratedModel, Precision
+from qnnbridge_tools.models.quantize.ort_quantizer import QUANTIZED, WEIGHTED_OPS, CalibratedModel, Precision
 from qnnbridge_tools.models.quantize.partial import LayerError, PartialModels, layers_of, noise_of_db, noisiest
 from qnnbridge_tools.models.quantize.precision import GraphIndex
 from qnnbridge_tools.models.quantize.qnn_check import QnnRunner
@@ -42,7 +42,6 @@ _SHARE = 0.7
 _MINOR = 0.1
 # QNN computes float in half floats; a target so near to that limit leaves everything float.
 _NEAR_LIMIT_DB = 1.0
-_LABEL = "the quantised model"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,8 +85,7 @@ class PrecisionTrial:
 
     def on_cpu(self, model: Path) -> float:
         """The lowest SNR there."""
-        session = cpu.open_session(model, _LABEL)
-        found = [cpu.run(session, feeds, _LABEL, self.names) for feeds in self.samples]
+        found = cpu.run_all(model, QUANTIZED, self.samples, self.names)
         return lowest_of_folds(self.names, self.expected, found, self.groups)
 
     def on_qnn(self, model: Path) -> float | None:
