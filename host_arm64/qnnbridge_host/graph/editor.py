@@ -7,6 +7,7 @@ One rewrite works on one `Editor`; no threads.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -256,8 +257,11 @@ class Editor:
         """Takes out nodes and constants that nothing uses; gives the number of nodes."""
         nodes = list(self.graph.node)
         reads = [[*node.input, *(graphs.captured_by(node) if node.attribute else ())] for node in nodes]
-        counts = Counter(name for names in reads for name in names)
+        counts = Counter(itertools.chain.from_iterable(reads))
         counts.update(self.outputs)
+        if all(any(map(counts.__contains__, filter(None, node.output))) for node in nodes):
+            self._drop_constants(set(counts))
+            return 0
         makers: dict[str, list[int]] = {}
         for number, node in enumerate(nodes):
             for name in node.output:

@@ -22,9 +22,9 @@ MAX_TRIPS: Final = 10**9
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
-def check_runnable(model: Any) -> None:
-    """Raises `InvalidGraph`."""
-    types = graphs.types_of(model)
+def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = None) -> None:
+    """Raises `InvalidGraph`. types: of the model's tensors, if they are known."""
+    types = graphs.types_of(model) if types is None else types
     limit = min(MAX_TENSOR_BYTES, _memory_bytes() // 2)
     for node in model.graph.node:
         for name in node.output:

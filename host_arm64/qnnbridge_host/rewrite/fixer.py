@@ -54,6 +54,13 @@ class RewriteRun:
         self._constants: Mapping[str, float] = {}
         self._values: dict[str, Any] = {}
 
+    @property
+    def types(self) -> Mapping[str, graphs.TensorType]:
+        """Of the tensors of the model as it is."""
+        if self._editor is None:
+            self._editor = Editor(self.model, self._source.parent)
+        return self._editor.types
+
     def do(
         self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, float]
     ) -> list[RewriteStep]:
@@ -203,8 +210,6 @@ def fix_model(
         model = graphs.load(model_path)
         if len(model.graph.node) > MANY_NODES:
             on_progress(f"rewriting {len(model.graph.node):,} nodes", 0, 0)
-        if check:
-            check_runnable(model)
         before = graphs.count_ops(model)
         decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
         _refuse_unwanted_sizes(decided, constants, wanted)
@@ -215,6 +220,8 @@ def fix_model(
             output.candidate(model_path, given.scan.external_files),
             seed if check else None,
         )
+        if check:
+            check_runnable(model, work.types)
         steps = work.do(wanted, decided, constants or {})
         work.write(external=external)
         written = output.commit()

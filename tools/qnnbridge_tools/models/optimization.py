@@ -273,7 +273,10 @@ def optimize_model(
         _optimize(used, output, graph_level, external)
         result = graphs.load(output.model)
         is_same = _is_same(original.graph, result.graph)
-        changes += _finish(result, original, output.model, is_same)
+        if is_same and not external:
+            shutil.copyfile(used, output.model)
+        else:
+            changes += _finish(result, original, output.model)
         after = before if is_same and used is given else graphs.count_ops(result)
         checked: ModelCheck | None = None
         if check and many and is_same and used is given:
@@ -333,17 +336,12 @@ def _without_unused(
     return used, [f"{nodes} {'node' if nodes == 1 else 'nodes'} left out that nothing uses"] if nodes else []
 
 
-def _finish(result: Any, original: Any, path: Path, is_same: bool) -> list[str]:
+def _finish(result: Any, original: Any, path: Path) -> list[str]:
     """Undoes, in place and in the file, what ONNX Runtime adds for itself; says what that was."""
     import onnx
 
-    casts = 0
-    if is_same:
-        del result.opset_import[:]
-        result.opset_import.extend(original.opset_import)
-    else:
-        graphs.trim_opsets(result, original)
-        casts = graphs.strip_inserted_casts(result)
+    graphs.trim_opsets(result, original)
+    casts = graphs.strip_inserted_casts(result)
     onnx.save_model(result, os.fspath(path))
     if not casts:
         return []
