@@ -503,3 +503,35 @@ def test_fixed_sizes_come_first_and_alone_if_they_are_enough(tmp_path: Path) -> 
     assert "alone is enough" not in left.advice[0].why
     assert "Hardmax" in left.advice[1].why
     assert "once its sizes" not in verdict_text(left, left.best)
+
+
+def test_an_input_that_decides_which_branch_runs_is_named_with_its_value(tmp_path: Path) -> None:
+    branches = {
+        f"{kind}_branch": models.helper.make_graph([node(op, ["x"], [op])], kind, [], [models.value(op, ["N", 8])])
+        for kind, op in (("then", "Relu"), ("else", "Sigmoid"))
+    }
+    made = models.model(
+        [node("Equal", ["rate", "r"], ["c"]), node("If", ["c"], ["y"], name="choice", **branches)],
+        [models.value("x", ["N", 8]), models.value("rate", [], models.INT64)],
+        [models.value("y", ["N", 8])],
+        [models.constant("r", np.array(16000))],
+    )
+    found = offline(made, tmp_path)
+    assert found.advice[0].code == "deciding-input"
+    assert found.advice[0].what == 'qnnbridge fix MODEL -o OUT --constant rate=16000 --dim "N=SIZE"'
+    assert "choice" in found.advice[0].why
+    assert not any("choice" in one.why for one in found.advice[1:])
+    fix_model(tmp_path / "m.onnx", tmp_path / "fixed.onnx", dims={"N": 2}, constants={"rate": 16000})
+    assert analyze_model(tmp_path / "fixed.onnx", offline=True).advice == ()
+
+
+def test_sizes_are_tried_with_which_a_window_of_sound_has_a_result(tmp_path: Path) -> None:
+    made = models.model(
+        [node("Conv", ["x", "w"], ["frames"], strides=[160]), node("Relu", ["frames"], ["y"])],
+        [models.value("x", [1, 1, "samples"])],
+        [models.value("y", [1, 4, "frames"])],
+        [models.weights("w", 4, 1, 400)],
+    )
+    (advice,) = offline(made, tmp_path).advice
+    assert "that alone is enough" in advice.why
+    assert "x:2=16000" in advice.why

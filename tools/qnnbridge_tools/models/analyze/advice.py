@@ -7,12 +7,14 @@ with sizes. Pure functions: no host is asked.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.rewrite.suggestion import deciding_inputs
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.models.analyze import tables
 from qnnbridge_tools.models.analyze.graph_view import GraphView
@@ -26,6 +28,10 @@ _MOST_TRIED = 40
 _MOST_WALKED = 400_000
 # Sizes for free dimensions behind the first, which is the batch, of 1. Each takes the time of the rules.
 _TRIED_SIZES = (64, 224, 16)
+# Tried last, for inputs with one free dimension each: samples of sound. Less than a window has no result.
+_SAMPLES = 16000
+# Of an advice that gives an input a value.
+_DECIDING = "deciding-input"
 # Of graphs with more nodes one size is tried.
 _LARGE = 2000
 _ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
@@ -78,7 +84,8 @@ def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator
     if not free:
         return
     behind = any(one.axis for one in free)
-    for size in _TRIED_SIZES[: 1 if large or not behind else None]:
+    lines = max(Counter(one.input for one in free if one.axis).values(), default=0) == 1
+    for size in _TRIED_SIZES[:1] if large or not behind else (*_TRIED_SIZES, *((_SAMPLES,) if lines else ())):
         yield Dimensions({}, {(one.input, one.axis): size if one.axis else 1 for one in free})
 
 
@@ -123,6 +130,30 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
     return notes
 
 
+def about_deciding_inputs(model: Any, view: GraphView, verdicts: Sequence[NodeVerdict], dims: str) -> list[Advice]:
+    """Inputs that decide which branches run. dims: the options for free dimensions."""
+    branching = [
+        number
+        for number, (node, verdict) in enumerate(zip(view.nodes, verdicts, strict=True))
+        if node.op == "If" and verdict.place in BAD
+    ]
+    constants = deciding_inputs(model) if branching else {}
+    if not constants:
+        return []
+    options = " ".join(f"--constant {name}={value:g}" for name, value in constants.items())
+    names, labels = ", ".join(constants), ", ".join(view.nodes[number].label for number in branching[:_NAMED])
+    return [
+        Advice(
+            f"qnnbridge fix MODEL -o OUT {options} {dims}".rstrip(),
+            f"QNN takes no If; what {labels} runs follows from {names}, and a constant leaves one branch. "
+            "The value is one that the model compares with: give the one that you use",
+            tuple(branching),
+            severity="sizes",
+            code=_DECIDING,
+        )
+    ]
+
+
 def _nodes_with_wide_integers(prediction: Prediction) -> list[int]:
     return [
         node.index
@@ -153,11 +184,13 @@ def advise(
             if verdict.place in BAD and then.place not in BAD
         ]
         if waiting:
-            found.append(_about_sizes(view, verdicts, waiting, sized))
+            if all(one.code != _DECIDING for one in notes):
+                found.append(_about_sizes(view, verdicts, waiting, sized))
             view, verdicts, costs = sized.prediction.view, sized.prediction.verdicts, sized.costs
     kinds: dict[tuple[str, str, str], list[int]] = {}
+    decided = {index for one in notes if one.code == _DECIDING for index in one.nodes}
     for index, verdict in enumerate(verdicts):
-        if verdict.place in BAD:
+        if verdict.place in BAD and index not in decided:
             kinds.setdefault(_kind(view, index, verdict), []).append(index)
     places: list[NodePlace] = [verdict.place for verdict in verdicts]
     now = len(parts_of(view, places)) if kinds else 0
@@ -179,7 +212,7 @@ def _about_sizes(view: GraphView, verdicts: Sequence[NodeVerdict], waiting: Sequ
     return Advice(
         f"qnnbridge fix MODEL -o OUT {sized.options}",
         f"QNN takes fixed sizes only; {alone}by the rules {count} on the NPU with sizes (tried with {tried})"
-        + (f". Now {first}" if first else ""),
+        + (f". As it is: {first}" if first else ""),
         tuple(waiting),
         sum(sized.costs[index].macs for index in waiting if sized.prediction.verdicts[index].place == "qnn"),
         0,

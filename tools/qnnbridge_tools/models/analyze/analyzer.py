@@ -15,7 +15,7 @@ from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_
 from qnnbridge_protocol.errors import HostStartFailed, ProviderUnavailable
 from qnnbridge_tools.arguments import read_chip
 from qnnbridge_tools.models.analyze import tables
-from qnnbridge_tools.models.analyze.advice import advise, notes_on, with_sizes
+from qnnbridge_tools.models.analyze.advice import about_deciding_inputs, advise, notes_on, with_sizes
 from qnnbridge_tools.models.analyze.ask_qnn import ask
 from qnnbridge_tools.models.analyze.graph_view import GraphView
 from qnnbridge_tools.models.analyze.predict import parts_of, predict_model
@@ -103,9 +103,11 @@ def analyze_model(
             reason = error.message
     seconds_truth = time.perf_counter() - begun if truth else 0.0
     free = model_shapes.free_dimensions(model.graph)
-    placed = _explained(predicted, truth, model_shapes.options_text(free))
+    dims = model_shapes.options_text(free)
+    placed = _explained(predicted, truth, dims)
     release = truth.versions.get("onnxruntime_qnn", "") if truth is not None else ""
     notes = notes_on(prediction, model, truth)
+    notes += about_deciding_inputs(model, view, placed, dims)
     notes += wrong_numbers(view, placed, arch, release, str(path))
     sized = with_sizes(model, arch, path.parent) if free else None
     return Analysis(

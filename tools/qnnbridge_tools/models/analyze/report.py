@@ -120,7 +120,8 @@ def _print_advice(analysis: Analysis) -> None:
     for number, advice in enumerate(analysis.advice[:_SHOWN_ADVICE], 1):
         gain = []
         if advice.macs:
-            gain.append(f"{times(advice.macs)} multiplications move to the NPU")
+            moves = "multiplication moves" if advice.macs == 1 else "multiplications move"
+            gain.append(f"{times(advice.macs)} {moves} to the NPU")
         if advice.parts:
             gain.append(f"{advice.parts} {'cut' if advice.parts == 1 else 'cuts'} less")
         for text, indent in ((advice.what, f"  {number}. "), (advice.why, "     "), ("; ".join(gain), "     ")):
