@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # So many entries of one key are tried for one session: the second strike leaves a model alone.
 MAX_ENTRIES: Final = 3
+# Of loading a model, if something writes to its files: native code may have read what they held for a moment.
+ATTEMPTS: Final = 2
 # A larger model is not rewritten unasked: its copy would fill the cache.
 MAX_UNASKED_BYTES: Final = 512 * 2**20
 # These write files of the model itself.
@@ -236,7 +238,12 @@ class SessionMaker:
         return session, info, None
 
     def _native(self, creation: Creation, loadable: Loadable | None) -> tuple[ResettableSession, SessionInfo]:
-        """Make it from the entry, or from the model. A death counts against the one in use."""
+        """Make it from the entry, or from the model. A death counts against the one in use.
+
+        Raises `ModelChanged` if files of the model were written to meanwhile, whatever they hold now.
+        """
+        from qnnbridge_host.model.source import are_same
+
         source, request = creation.source, creation.request
         if loadable is None:
             self._stop_if_curable(creation)
@@ -248,25 +255,32 @@ class SessionMaker:
             entry = {"key": manifest.key, "id": manifest.id}
             request.blame = {"fingerprint": loadable.fingerprint, "label": source.label, "entry": entry}
             spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files
-        session = self._sessions.create(
-            request,
-            creation.enter,
-            spec,
-            model,
-            values,
-            files=tuple(path for path in files if path is not None),
-            dynamic=creation.dynamic,
-            seed=creation.seed,
-            deadline=creation.deadline,
-            stop=creation.stop,
-        )
-        if loadable is None:
+        for _ in range(1 if _writes(spec) else ATTEMPTS):
+            before = source.stamps() if loadable is None else ()
+            session = self._sessions.create(
+                request,
+                creation.enter,
+                spec,
+                model,
+                values,
+                files=tuple(path for path in files if path is not None),
+                dynamic=creation.dynamic,
+                seed=creation.seed,
+                deadline=creation.deadline,
+                stop=creation.stop,
+            )
+            if loadable is not None:
+                return session, session.info
+            untouched = False
             try:
                 source.check_unchanged()
-            except BaseException:
-                session.close()
-                raise
-        return session, session.info
+                untouched = are_same(before, source.stamps())
+            finally:
+                if not untouched:
+                    session.close()
+            if untouched:
+                return session, session.info
+        raise source.never_rests()
 
     def _cache(self, creation: Creation, settings: CacheSettings) -> SessionCache:
         from qnnbridge_host.cache.lookup import SessionCache
@@ -331,6 +345,11 @@ def _leave_native_code(creation: Creation) -> None:
         creation.enter(NO_STEP)
 
 
+def _writes(spec: SessionSpec) -> bool:
+    """Whether making the session writes files, that it would find there the next time."""
+    return any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES)
+
+
 def _may_rewrite(creation: Creation) -> bool:
     """Whether a copy of the model may stand in for it unasked."""
     spec, source = creation.spec, creation.source
@@ -338,7 +357,7 @@ def _may_rewrite(creation: Creation) -> bool:
         return False
     if spec.value_names or spec.options.get("optimized_model_filepath"):
         return False
-    if any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES):
+    if _writes(spec):
         return False
     scan = source.scan
     if scan is None or scan.format != "onnx" or scan.is_compiled:

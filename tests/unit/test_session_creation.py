@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,7 @@ from qnnbridge_host.in_flight import Request
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.model_requests import ApplicationModel
 from qnnbridge_host.session_creation import Creation, MadeSession, NeedsRewrite, SessionMaker
-from qnnbridge_protocol.errors import BridgeError, Cancelled, ModelError, PlacementRefused
+from qnnbridge_protocol.errors import BridgeError, Cancelled, ModelChanged, ModelError, PlacementRefused
 from qnnbridge_protocol.model_records import CacheReply
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
@@ -128,6 +130,60 @@ def test_a_host_without_qnn_rewrites_nothing(
         assert stops
     else:
         assert not stops
+
+
+class Native:
+    """Makes sessions; the file is touched meanwhile, so many times as are given."""
+
+    def __init__(self, path: Path, touches: int) -> None:
+        self.path, self.touches = path, touches
+        self.made = self.closed = 0
+
+    def create(self, *_: Any, **__: Any) -> Any:
+        self.made += 1
+        if self.touches:
+            self.touches -= 1
+            before, data = self.path.stat(), self.path.read_bytes()
+            for contents in (b"for a moment", data):
+                self.path.write_bytes(contents)
+            os.utime(self.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return SimpleNamespace(info="info", close=self.close)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize(("touches", "made", "closed"), [(0, 1, 0), (1, 2, 1), (2, 2, 2)])
+def test_a_model_that_was_put_back_while_it_was_loaded_is_loaded_again(
+    tmp_path: Path, touches: int, made: int, closed: int
+) -> None:
+    """With its dates: neither they nor hashes show what native code has read."""
+    native = native_of(tmp_path, touches)
+    maker = SessionMaker(native, SimpleNamespace(host_info=None))  # type: ignore[arg-type]
+    creation = creation_of()._replace(source=ModelSource.open(str(native.path), "."))
+    if made == closed:
+        with pytest.raises(ModelChanged, match="again and again"):
+            maker._native(creation, None)
+    else:
+        assert maker._native(creation, None)[1] == "info"
+    assert (native.made, native.closed) == (made, closed)
+
+
+def test_a_session_that_writes_files_is_made_once(tmp_path: Path) -> None:
+    """It would find them there the second time."""
+    native = native_of(tmp_path, 1)
+    maker = SessionMaker(native, SimpleNamespace(host_info=None))  # type: ignore[arg-type]
+    creation = creation_of(config_entries={"ep.context_enable": "1"})
+    with pytest.raises(ModelChanged):
+        maker._native(creation._replace(source=ModelSource.open(str(native.path), ".")), None)
+    assert (native.made, native.closed) == (1, 1)
+
+
+def native_of(folder: Path, touches: int) -> Native:
+    path = folder / "m.onnx"
+    path.write_bytes(MODEL.read_bytes())
+    time.sleep(0.05)  # longer than a tick of the file system's clock
+    return Native(path, touches)
 
 
 class TouchedCache:

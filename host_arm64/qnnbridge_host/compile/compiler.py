@@ -19,8 +19,8 @@ from qnnbridge_host.compile.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInp
 from qnnbridge_host.compile.staging import StagingDir, staging_dir
 from qnnbridge_host.compile.worker import Worker, WorkOrder
 from qnnbridge_host.model.scan import scan_model
-from qnnbridge_host.model.source import FileStamp
-from qnnbridge_protocol.errors import BridgeError, CompileFailed, ModelChanged, PlacementRefused, WorkerDied
+from qnnbridge_host.model.source import are_same
+from qnnbridge_protocol.errors import BridgeError, CompileFailed, PlacementRefused, WorkerDied
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.specs import (
     QNN,
@@ -54,11 +54,7 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
             _log.warning("files of the model were touched while it was compiled: it is compiled again from a copy")
             made = _compiled(jobs, folder, order, copied=True)
         if made is None:
-            raise ModelChanged(
-                f"Something writes to the files of {jobs[0].source.label} again and again while it is compiled.",
-                fix="Create the session again, when nothing writes to them any more.",
-                details={"path": jobs[0].source.path or ""},
-            )
+            raise jobs[0].source.never_rests()
         return tuple(dataclasses.replace(files, folder=folder) for files in made)
     except BridgeError:
         raise
@@ -71,18 +67,13 @@ def _compiled(
 ) -> list[CompiledFiles] | None:
     """None if files that the worker read were touched meanwhile: they may have had other contents for a moment."""
     with staging_dir(jobs, folder, copied=copied) as place:
-        before = [job.source.stamps() for job in jobs]
+        before = list(itertools.chain(*(job.source.stamps() for job in jobs)))
         try:
             made = _Compilation(jobs, place, order).run()
         except BridgeError as error:
             raise from_host(place.in_real_words(error), folder) from None
-        after = [job.source.stamps() for job in jobs]
-        return made if place.private or _are_same(before, after) else None
-
-
-def _are_same(before: Sequence[Sequence[FileStamp | None]], after: Sequence[Sequence[FileStamp | None]]) -> bool:
-    pairs = zip(itertools.chain(*before), itertools.chain(*after), strict=True)
-    return all(then is now or (then is not None and now is not None and then.same(now)) for then, now in pairs)
+        after = list(itertools.chain(*(job.source.stamps() for job in jobs)))
+        return made if place.private or are_same(before, after) else None
 
 
 class _Compilation:

@@ -94,6 +94,12 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
     return FileStamp(status.st_size, status.st_mtime_ns, changed_ns, status.st_ino, status.st_dev, taken_ns)
 
 
+def are_same(before: Sequence[FileStamp | None], after: Sequence[FileStamp | None]) -> bool:
+    """Whether nobody wrote to any of the files between the two."""
+    pairs = zip(before, after, strict=True)
+    return all(then is now or (then is not None and now is not None and then.same(now)) for then, now in pairs)
+
+
 _CHUNK_BYTES = 1024 * 1024
 # `hashlib` loads OpenSSL, 3 ms of the start of a first session. Python has a SHA-256 that takes less for so few.
 _FEW_BYTES: Final = 256 * 1024
@@ -206,8 +212,22 @@ class ModelSource(NamedTuple):
 
     def stamps(self) -> tuple[FileStamp | None, ...]:
         """Of its files now. Where two of them are the same, no program wrote to the files between them: the time of
-        change cannot be set back. A new link to a file changes it, too. Raises `OSError`."""
-        return tuple(take_stamp(file.path) for file in self.known)
+        change cannot be set back. A new link to a file changes it, too."""
+        found: list[FileStamp | None] = []
+        for file in self.known:
+            try:
+                found.append(take_stamp(file.path))
+            except OSError:
+                found.append(None)  # who reads it tells
+        return tuple(found)
+
+    def never_rests(self) -> ModelChanged:
+        """The error, if every attempt to read its files met a change of them."""
+        return ModelChanged(
+            f"Something writes to the files of {self.label} again and again while it is loaded.",
+            fix="Create the session again, when nothing writes to them any more.",
+            details={"path": self.path or ""},
+        )
 
     @property
     def identity(self) -> ModelIdentity:

@@ -103,11 +103,11 @@ def analyze_model(
             reason = error.message
     seconds_truth = time.perf_counter() - begun if truth else 0.0
     free = model_shapes.free_dimensions(model.graph)
-    dims = model_shapes.options_text(free)
-    placed = _explained(predicted, truth, dims)
+    to_fix = model_shapes.options_text(free)
+    placed = _explained(predicted, truth, to_fix)
     release = truth.versions.get("onnxruntime_qnn", "") if truth is not None else ""
     notes = notes_on(prediction, model, truth)
-    notes += about_deciding_inputs(model, view, placed, dims)
+    notes += about_deciding_inputs(model, view, placed, to_fix)
     notes += wrong_numbers(view, placed, arch, release, str(path))
     sized = with_sizes(model, arch, path.parent) if free else None
     return Analysis(
