@@ -22,7 +22,11 @@ from tests.quantize_truth.__main__ import on_cpu, snr
 from tests.quantize_truth.cases import CASES
 
 from qnnbridge_host.graph import shapes
-from qnnbridge_tools.models.quantize import QuantizeResult
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.models.quantize import QuantizeResult, search
+from qnnbridge_tools.models.quantize.candidates import Candidate
+from qnnbridge_tools.models.quantize.ort_quantizer import Precision
+from qnnbridge_tools.models.quantize.search import FoundPrecision
 
 
 def beside_the_recipe(name: str, folder: Path, **options: Any) -> tuple[float, float, QuantizeResult]:
@@ -89,3 +93,38 @@ def test_one_scale_for_all_channels_is_taken_where_it_is_better(tmp_path: Path) 
     assert chosen.snr_db is not None
     assert signed.snr_db is not None
     assert chosen.snr_db > signed.snr_db + 2
+
+
+def test_a_target_that_the_default_meets_needs_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(search, "reach", fail)
+    result = models.quantize(*sigmoid(tmp_path), target_snr=60.0)
+    assert result.reached
+    assert result.snr_db is not None
+    assert result.snr_db > 60
+
+
+@pytest.mark.parametrize(("only_on_qnn", "refused"), [(False, True), (True, False)])
+def test_a_search_that_leaves_all_float_gives_way_to_a_type_that_meets_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_on_qnn: bool, refused: bool
+) -> None:
+    """The type leaves a part of the model to the CPU, and the search found nothing that does not."""
+    monkeypatch.setattr(Candidate, "meets", lambda self, target, *, whole: only_on_qnn and not whole)
+    monkeypatch.setattr(
+        search,
+        "reach",
+        lambda trial, *_: FoundPrecision(Precision(frozenset(one.name for one in trial.index.nodes))),
+    )
+    if refused:
+        with pytest.raises(OptionError, match="all of it has to stay float"):
+            models.quantize(*sigmoid(tmp_path), target_snr=60.0)
+    else:
+        assert models.quantize(*sigmoid(tmp_path), target_snr=60.0).precision.float_nodes == frozenset()
+
+
+def sigmoid(folder: Path) -> tuple[Path, Path, Path]:
+    """The model, the place of the result, and samples."""
+    source = models.MODELS / "sigmoid.onnx"
+    return source, folder / "q.onnx", models.samples_for(source, {}, 8, folder / "samples")

@@ -62,6 +62,18 @@ class Candidate:
         """Whether QNN takes every node, and the lowest SNR there; None if it does not run."""
         return self.trial.placed_on_qnn(self.trial.write(self.precision))
 
+    def meets(self, target: float, *, whole: bool) -> bool:
+        """Whether every output has so many dB, on the CPU and on QNN where that is at hand.
+
+        whole: QNN also has to take every node.
+        """
+        if self.trial.on_cpu(self.trial.write(self.precision)) < target:
+            return False
+        if self.trial.qnn is None:
+            return True
+        there = self.on_qnn
+        return there is not None and there[1] >= target and (there[0] or not whole)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CandidateChoice:
@@ -83,7 +95,6 @@ class CandidateChoice:
         first = with_headroom(self.judge, trial, start)
         found = [first]
         if self._open:
-            documented = self._as_documented(trial) if self._like_documented else None
             for told, calibrated, worth in self._other_weights(trial):
                 if time.monotonic() > deadline:
                     break
@@ -94,6 +105,7 @@ class CandidateChoice:
                 # The same nodes, so that QNN has no reason to do otherwise.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
+            documented = self._as_documented(trial) if self._like_documented else None
             if documented is not None and _of_use(documented, max(one.db for one in found), trial):
                 found.append(documented)
         return _best_of(found, trial, deadline)

@@ -211,18 +211,23 @@ class _Work:
             on_progress,
         )
         judge = self._judge(trial, start)
-        if self.wished.target_snr is None:
-            best = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge).best(trial, start)
-            if best.trial.index is not index:  # nothing of what was prepared here is in it
-                changes = []
-            told = [best.told] if best.told else []
-            start, more = with_enough_bits(self.wished, self.settings, best.trial, best.precision)
-            layers = search.layer_report(best.trial, start) if self.wished.layer_report else ()
-            found = FoundPrecision(start, layers)
-            return _Chosen(best.trial, found, (*changes, *told, *more))
-        trial = with_headroom(judge, trial, start).trial
-        found = search.reach(trial, start, self.wished.target_snr, self.wished.search_timeout_s)
-        return _Chosen(trial, found, tuple(changes))
+        target = self.wished.target_snr
+        best = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge).best(trial, start)
+        if target is not None and not best.meets(target, whole=True):
+            trial = with_headroom(judge, trial, start).trial if best.told else best.trial
+            found = search.reach(trial, start, target, self.wished.search_timeout_s)
+            useful = found.reached and len(found.precision.float_nodes) < len(index.nodes)
+            if useful or not best.meets(target, whole=False):
+                return _Chosen(trial, found, tuple(changes))
+        if best.trial.index is not index:  # nothing of what was prepared here is in it
+            changes = []
+        told = [best.told] if best.told else []
+        more: list[str] = []
+        start = best.precision
+        if target is None:
+            start, more = with_enough_bits(self.wished, self.settings, best.trial, start)
+        layers = search.layer_report(best.trial, start) if self.wished.layer_report else ()
+        return _Chosen(best.trial, FoundPrecision(start, layers), (*changes, *told, *more))
 
     def _judge(self, trial: PrecisionTrial, start: Precision) -> CrossValidation:
         session = cpu.open_session(self.calibrated.path, _PREPARED)
