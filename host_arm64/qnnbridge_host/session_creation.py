@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 # So many entries of one key are tried for one session: the second strike leaves a model alone.
 MAX_ENTRIES: Final = 3
-# Of loading a model, if something writes to its files: native code may have read what they held for a moment.
-ATTEMPTS: Final = 2
+# Of loading a model, if its files are touched meanwhile: native code may have read what they held for a moment. A hard
+# link touches a file, too; compilations and tools make some.
+ATTEMPTS: Final = 4
 # A larger model is not rewritten unasked: its copy would fill the cache.
 MAX_UNASKED_BYTES: Final = 512 * 2**20
 # These write files of the model itself.

@@ -153,7 +153,7 @@ class Native:
         self.closed += 1
 
 
-@pytest.mark.parametrize(("touches", "made", "closed"), [(0, 1, 0), (1, 2, 1), (2, 2, 2)])
+@pytest.mark.parametrize(("touches", "made", "closed"), [(0, 1, 0), (1, 2, 1), (3, 4, 3), (4, 4, 4)])
 def test_a_model_that_was_put_back_while_it_was_loaded_is_loaded_again(
     tmp_path: Path, touches: int, made: int, closed: int
 ) -> None:
