@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # So many entries of one key are tried for one session: the second strike leaves a model alone.
 MAX_ENTRIES: Final = 3
-# Of loading a model, if its files are touched meanwhile: native code may have read what they held for a moment. A hard
-# link touches a file, too; compilations and tools make some.
+# Of loading a model, if its files are touched meanwhile: native code may have read what they held for a moment.
+# A hard link touches a file, too, and compilations and tools make some.
 ATTEMPTS: Final = 4
 # A larger model is not rewritten unasked: its copy would fill the cache.
 MAX_UNASKED_BYTES: Final = 512 * 2**20
