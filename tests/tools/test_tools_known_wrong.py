@@ -79,6 +79,50 @@ def test_a_rewrite_is_right_on_qnn_for_shapes_of_a_seed(family: str, row: str, s
 
 @pytest.mark.simulator
 @pytest.mark.process
+@pytest.mark.parametrize("form", ["float", "float16", "qdq8", "qdq16"])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads", "added"), [((3, 3), 2, 1, (1, 1)), ((3, 3), 2, 1, (0, 1)), ((7,), 4, 2, (2,))]
+)
+def test_a_depthwise_transposed_convolution_is_cured_in_every_form(
+    kernel: tuple[int, ...], stride: int, pads: int, added: tuple[int, ...], form: str, worker: Worker
+) -> None:
+    case = depthwise(kernel, stride, pads, added, form)
+    assert [one.fault.name for one in explained(case)] == ["conv-transpose-depthwise-output-padding"]
+    assert worker.run(case)["status"] == "wrong"
+    assert worker.run(case, "transposed-padding")["status"] == "right"
+
+
+def test_what_no_window_reaches_is_appended_but_not_inside_of_a_quantised_group(tmp_path: Path) -> None:
+    beyond = float_model(depthwise((4, 4), 3, 0, (2, 0), "float"))
+    path = tmp_path / "m.onnx"
+    beyond.graph.node[0].attribute.append(onnx.helper.make_attribute("auto_pad", "NOTSET"))
+    onnx.save(beyond, str(path))
+    (step,) = fix_model(path, tmp_path / "o.onnx", only=["transposed-padding"]).steps
+    assert step.kept
+    assert [node.op_type for node in onnx.load(str(tmp_path / "o.onnx")).graph.node] == ["ConvTranspose", "Concat"]
+    (node,) = beyond.graph.node
+    beyond.graph.node.append(onnx.helper.make_node("QuantizeLinear", [node.output[0], "scale"], ["q"]))
+    beyond.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.1), "scale"))
+    beyond.graph.output[0].name, beyond.graph.output[0].type.tensor_type.elem_type = "q", onnx.TensorProto.UINT8
+    onnx.save(beyond, str(path))
+    assert fix_model(path, tmp_path / "p.onnx", only=["transposed-padding"]).steps == ()
+
+
+def depthwise(kernel: tuple[int, ...], stride: int, pads: int, added: tuple[int, ...], form: str) -> Case:
+    """A ConvTranspose of eight channels with output_padding."""
+    attributes = {"group": 8, "kernel_shape": kernel, "strides": [stride] * len(kernel), "output_padding": added}
+    if pads:
+        attributes["pads"] = [pads] * 2 * len(kernel)
+    tensors = {
+        "x": [[1, 8, *(6 for _ in kernel)], "float", "normal", False],
+        "w": [[8, 1, *kernel], "float", "fan", True],
+    }
+    nodes = [["ConvTranspose", ["x", "w"], attributes, 1]]
+    return Case.from_words({"tensors": tensors, "nodes": nodes, "opset": 17, "form": form, "seed": 0})
+
+
+@pytest.mark.simulator
+@pytest.mark.process
 @pytest.mark.parametrize("form", ["qdq8", "qdq16"])
 @pytest.mark.parametrize("half_first", [False, True])
 @pytest.mark.parametrize("behind", ["", "Add", "MatMul", "LayerNormalization"])

@@ -115,7 +115,7 @@ REWRITES: Final = (
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", known_wrong.resize_by_gather),
     Rewrite(
         "transposed-padding",
-        "ConvTranspose with output_padding that no window reaches becomes one without, and Concat",
+        "ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches",
         known_wrong.append_output_padding,
     ),
     Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", known_wrong.split_groups),

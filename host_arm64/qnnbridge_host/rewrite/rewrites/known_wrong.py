@@ -351,31 +351,43 @@ def normalise_in_three(editor: Editor) -> list[str]:
 
 
 def append_output_padding(editor: Editor) -> list[str]:
-    """ConvTranspose with output_padding that no window reaches becomes one without, and Concat."""
+    """ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches."""
 
     def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
         made_shape = editor.shape(node.output[0])
         has_bias = len(node.input) > 2 and bool(node.input[2])
         bias = editor.constant(node.input[2]) if has_bias else np.zeros(1)
-        by_size = {"auto_pad", "output_shape"} & set(static.attributes)
-        if made_shape is None or bias is None or by_size:
+        by_size = static.attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in static.attributes
+        if made_shape is None or by_size:
             return None
-        extra = static.attributes["output_padding"]
+        added = static.attributes["output_padding"]
+        pads = list(static.attributes.get("pads", [0] * 2 * len(added)))
+        begins, ends = pads[: len(added)], pads[len(added) :]
+        # What would be cut off at the end is there.
+        extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
+        if any(extra) and (bias is None or "QuantizeLinear" in static.users):
+            return None
+        _set(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
+        _drop(node, "output_padding")
+        if bias is None or not any(extra):
+            return [node]
         sizes = [*made_shape[:2], *(size - more for size, more in zip(made_shape[2:], extra, strict=True))]
         output = node.output[0]
         value = node.output[0] = editor.fresh(f"{output}/reached")
         made: list[Any] = [node]
         fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(_dtype(editor, output))
         for axis, more in enumerate(extra, 2):
+            if not more:
+                continue
             block = np.broadcast_to(fill, (*sizes[:axis], more, *sizes[axis + 1 :]))
             end = editor.add_constant(block, f"{output}/end")
             made.append(editor.make("Concat", [value, end], node, axis=axis))
             value, sizes[axis] = made[-1].output[0], sizes[axis] + more
         made[-1].output[0] = output
-        _drop(node, "output_padding")
         return made
 
-    return _rewrite(editor, "ConvTranspose", ("conv-transpose-output-padding",), change, "output_padding")
+    rows = ("conv-transpose-output-padding", "conv-transpose-depthwise-output-padding")
+    return _rewrite(editor, "ConvTranspose", rows, change, "output_padding")
 
 
 def split_groups(editor: Editor) -> list[str]:
