@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.editor import Editor
@@ -40,7 +40,7 @@ def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpe
     readable = source.scan is not None and source.scan.format == "onnx"
     if not readable or size_of(source) > MAX_BYTES or importlib.util.find_spec("onnx") is None:
         return
-    with contextlib.suppress(BridgeError, OSError), tempfile.TemporaryDirectory(prefix="qnnbridge-fix-") as work:
+    with contextlib.suppress(BridgeError, OSError), work_folder("fix") as work:
         path = source.path
         if path is None:
             path = os.path.join(work, WITHOUT_A_NAME)

@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import json
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.values import check_sum
 from qnnbridge_tools.bench.measuring import Batch, Contender, timed
@@ -129,8 +129,7 @@ class Rig:
         self._stack = contextlib.ExitStack()
         self._feeds = 0
         try:
-            folder = tempfile.TemporaryDirectory(prefix="qnnbridge-bench-", ignore_cleanup_errors=True)
-            self._folder = Path(self._stack.enter_context(folder))
+            self._folder = Path(self._stack.enter_context(work_folder("bench")))
             self.shared = self._stack.enter_context(Host(python=python))
             self.spinning = self._stack.enter_context(Host(python=python, spin=True))
             self.inline = self._stack.enter_context(Host(python=python, shared_memory=False))

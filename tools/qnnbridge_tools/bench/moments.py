@@ -9,11 +9,11 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_tools.bench.hosts import DirectProcess, Subject, open_session
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _expected_deaths() -> Iterator[None]:
     """Hosts are killed within: that is no news, and no matter for the user's crash reports and quarantine."""
     log = logging.getLogger("qnnbridge.supervisor")
     kept, disabled = os.environ.get(STATE_DIR), log.disabled
-    with tempfile.TemporaryDirectory(prefix="qnnbridge-bench-", ignore_cleanup_errors=True) as folder:
+    with work_folder("bench") as folder:
         os.environ[STATE_DIR], log.disabled = folder, True
         try:
             yield

@@ -13,7 +13,6 @@ import dataclasses
 import importlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -21,6 +20,7 @@ from typing import Any
 
 from qnnbridge import CompileResult, Host
 from qnnbridge._compile import CompileJob, perform
+from qnnbridge_host.cache import work_folder as temporary
 from qnnbridge_host.compile.destination import work_folder
 from qnnbridge_host.compile.errors import from_os
 from qnnbridge_host.compile.jobs import MODEL_SUFFIX, WITHOUT_A_NAME, CompilerInput
@@ -138,7 +138,7 @@ def compile_there(remote: RemoteJob) -> Delivery | BridgeError:
 
     An error is an answer as well: a cluster would write its trace into the worker's log.
     """
-    with tempfile.TemporaryDirectory(prefix="qnnbridge-compile-") as folder:
+    with temporary.work_folder("compile") as folder:
         try:
             job = remote.job
             if remote.data is not None:

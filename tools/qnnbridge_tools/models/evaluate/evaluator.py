@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP
@@ -92,7 +92,7 @@ def evaluate_model(
     scan = scan_model(path, count_nodes=False)
     outputs = [node.name for node in scan.outputs]
     samples = read_samples(options.inputs, options.expected, _declared(scan.inputs, dims), outputs)
-    with tempfile.TemporaryDirectory(prefix="qnnbridge-evaluate-") as folder, Host(options.host_python) as host:
+    with work_folder("evaluate") as folder, Host(options.host_python) as host:
         work = Path(folder)
         named = [(path.name, _sized(path, dims, work / "model.onnx"))]
         for number, one in enumerate(options.quantized):

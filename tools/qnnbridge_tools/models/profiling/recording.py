@@ -8,12 +8,12 @@ call at a time; a host of its own, so that no other session disturbs it.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.scan import scan_model
@@ -28,7 +28,6 @@ from qnnbridge_tools.run_once import started_host
 if TYPE_CHECKING:
     from qnnbridge import HostInfo, InferenceSession, SessionOptions
 
-FOLDER_PREFIX: Final = "qnnbridge-profile-"
 QNN_PROVIDER: Final = "QNNExecutionProvider"
 QNN_FILE: Final = "qnn.csv"
 ORT_PREFIX: Final = "ort"
@@ -94,7 +93,7 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
 
     scan = scan_model(request.model, count_nodes=False)
     arguments.refuse_unknown((scan,), request.dimensions)
-    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
+    with work_folder("profile") as folder:
         return _recorded(request, loaded, Path(_for_qnn(folder)), scan.is_compiled, on_progress)
 
 

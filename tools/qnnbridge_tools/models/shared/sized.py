@@ -6,10 +6,10 @@ Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy o
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph.dimensions import Dimensions
 
 _FIXED_SHAPES = "fixed-shapes"
@@ -34,7 +34,7 @@ def sized_model(
         return
     from qnnbridge_host.rewrite.fixer import fix_model
 
-    with tempfile.TemporaryDirectory(prefix="qnnbridge-sized-") as folder:
+    with work_folder("sized") as folder:
         copy = Path(folder) / model.name
         fix_model(model, copy, shapes=shapes, dims=dims, constants=constants, only=(_FIXED_SHAPES,), check=False)
         yield copy, Dimensions()
