@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.attack import large_models, models
 
 from qnnbridge_host.graph import bounds, graphs, runnable
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.rewrite import folding
-from qnnbridge_protocol.errors import InvalidGraph
+from qnnbridge_protocol.errors import InvalidGraph, NoSuchFile
 
 
 def test_functions_that_are_too_many_nodes_when_written_out_are_refused() -> None:
@@ -32,13 +39,9 @@ def test_tensors_of_sizes_that_grow_without_end_are_not_computed() -> None:
 
 
 @pytest.mark.parametrize("make", [models.gigantic_constant, models.gigantic_tile, models.gigantic_expand])
-def test_gigantic_constants_are_not_folded(make: object, tmp_path: object) -> None:
-    from pathlib import Path
-
-    from qnnbridge_host.graph.editor import Editor
-
+def test_gigantic_constants_are_not_folded(make: object, tmp_path: Path) -> None:
     model = make()  # type: ignore[operator]
-    assert folding.fold(Editor(model, Path(str(tmp_path)))) == 0
+    assert folding.fold(Editor(model, tmp_path)) == 0
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,123 @@ def test_weights_of_two_bits_have_their_data() -> None:
 def test_a_tensor_without_its_data_is_refused() -> None:
     with pytest.raises(InvalidGraph, match="w of the model has fewer bytes"):
         bounds.check_tensors(models.false_size())
+
+
+def _added(*nodes: object, weights: tuple[object, ...] = (), functions: tuple[object, ...] = ()) -> Any:
+    """A model that adds `w` to its input x, of shape [1, 4]."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
+    graph = helper.make_graph([*nodes, helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], list(weights))
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+    return helper.make_model(graph, opset_imports=imports, functions=list(functions), ir_version=9)
+
+
+def _tensor(kind: int = TensorProto.FLOAT, dims: tuple[int, ...] = (4,), raw: bytes = bytes(16)) -> Any:
+    return TensorProto(name="w", data_type=kind, dims=dims, raw_data=raw)
+
+
+def _function(name: str, *calls: str) -> Any:
+    nodes = [
+        helper.make_node(call, ["a"], ["b"], domain="" if call[0].isupper() else "d") for call in calls or ["Relu"]
+    ]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+    return helper.make_function("d", name, ["a"], ["b"], nodes, imports)
+
+
+def _loaded(model: Any, folder: Path, *replaced: bytes) -> Any:
+    data = model.SerializeToString()
+    (folder / "m.onnx").write_bytes(data.replace(*replaced) if replaced else data)
+    return graphs.load(folder / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "says"),
+    [
+        (_tensor(raw=bytes(15)), "has fewer bytes than its shape says"),
+        (_tensor(raw=bytes(20)), "has more bytes than its shape says"),
+        (_tensor(kind=999), "has no element type that is known"),
+        (_tensor(dims=(-1, -4)), "has a size below zero"),
+    ],
+)
+def test_a_damaged_tensor_is_refused_with_its_name(tensor: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidGraph, match=f"The tensor w of the model {says}"):
+        _loaded(_added(weights=(tensor,)), tmp_path)
+    constant = helper.make_node("Constant", [], ["w"], value=tensor)
+    with pytest.raises(InvalidGraph, match=says):
+        _loaded(_added(constant), tmp_path)
+
+
+def test_nodes_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    broken = _added(helper.make_node("Softmax", ["x"], ["w"]))
+    broken.graph.node[0].attribute.add(name="axis", ref_attr_name="k", type=2)
+    with pytest.raises(InvalidGraph, match="axis of the node Softmax has no value"):
+        _loaded(broken, tmp_path)
+    with pytest.raises(InvalidGraph, match="not UTF-8"):
+        _loaded(_added(helper.make_node("ReluXXX", ["x"], ["w"])), tmp_path, b"ReluXXX", b"Relu\xff\xfe\xfd")
+
+
+@pytest.mark.parametrize(
+    ("functions", "says"),
+    [
+        ([_function(f"f{n}", f"f{n + 1}") for n in range(3000)] + [_function("f3000")], "too deep"),
+        ([_function("f0"), _function("f0", "Neg")], "cannot be put in the place of their calls"),
+        ([_function(f"f{n}") for n in range(20_000)], "cannot be put in the place of their calls"),
+    ],
+)
+def test_functions_that_cannot_be_written_out_are_refused(functions: list[Any], says: str, tmp_path: Path) -> None:
+    call = helper.make_node("f0", ["x"], ["w"], domain="d")
+    with pytest.raises(InvalidGraph, match=says):
+        graphs.inlined(_loaded(_added(call, functions=tuple(functions)), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ({"offset": "4096"}, "w.bin of the model is cut off"),
+        ({"offset": str(2**64 - 8), "length": "16"}, "w.bin of the model is cut off"),
+        ({"length": str(2**70)}, "from 0 on of the file w.bin"),
+        ({"offset": "-8"}, "from -8 on of the file w.bin"),
+        ({"offset": "1e3"}, "from 1e3 on of the file w.bin"),
+    ],
+)
+def test_weights_in_a_file_that_lacks_them_are_refused(entries: dict[str, str], says: str, tmp_path: Path) -> None:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": "w.bin", **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    (tmp_path / "w.bin").write_bytes(bytes(40))
+    with pytest.raises(InvalidGraph, match=says):
+        graphs.load_tensor(tensor, tmp_path)
+
+
+def test_weights_without_a_length_are_as_long_as_their_shape(tmp_path: Path) -> None:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    (tmp_path / "w.bin").write_bytes(bytes(range(40)))
+    graphs.load_tensor(tensor, tmp_path)
+    assert tensor.raw_data == bytes(range(16))
+
+
+def test_a_division_that_ends_the_process_is_not_computed(tmp_path: Path) -> None:
+    """ONNX Runtime divides as the processor does: SIGFPE."""
+    smallest = numpy_helper.from_array(np.array(np.iinfo(np.int64).min), "a")
+    division = [helper.make_node("Div", ["a", "b"], ["q"]), helper.make_node("Cast", ["q"], ["w"], to=1)]
+    model = _added(*division, weights=(smallest, numpy_helper.from_array(np.array(-1), "b")))
+    folding.fold(Editor(model, tmp_path))
+    assert [node.op_type for node in model.graph.node] == ["Div", "Cast", "Add"]
+    with pytest.raises(InvalidGraph, match="divides the smallest number"):
+        runnable.check_runnable(model)
+
+
+def test_texts_count_with_their_letters() -> None:
+    text = helper.make_tensor("s", TensorProto.STRING, [1], [b"a" * 1_000_000])
+    times = numpy_helper.from_array(np.array([100_000]), "k")
+    model = _added(helper.make_node("Expand", ["s", "k"], ["w"]), weights=(text, times))
+    with pytest.raises(InvalidGraph, match="a tensor of 93 GB"):
+        runnable.check_runnable(model)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pipe has no place in a folder there")
+def test_a_pipe_in_the_place_of_a_model_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.onnx")
+    with pytest.raises(NoSuchFile, match="cannot be read") as caught:
+        scan_model(tmp_path / "m.onnx")
+    assert caught.value.cause == "It is no regular file."

@@ -7,10 +7,16 @@ everything takes time in proportion to the file.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
+from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import InvalidGraph, OptionError
+
+_ELEMENTS = frozenset(element.value for element in ElementType)
+_SIGNED = frozenset((ElementType.INT8, ElementType.INT16, ElementType.INT32, ElementType.INT64))
 
 # Nodes of a model with the bodies of its functions in the place of their calls. The largest real ones have 50,000.
 MAX_NODES: Final = 1_000_000
@@ -39,7 +45,14 @@ def check_functions(model: Any) -> None:
         return
     bodies = {(one.domain, one.name): one.node for one in model.functions}
     sizes: dict[tuple[str, str], int] = {}
-    total = _count(model.graph.node, bodies, sizes, ())
+    try:
+        total = _count(model.graph.node, bodies, sizes, ())
+    except RecursionError:
+        raise InvalidGraph(
+            "The functions of the model call each other too deep.",
+            cause=f"Of {len(model.functions)} functions, hundreds are one in the other.",
+            fix="Export the model without functions.",
+        ) from None
     if total > MAX_NODES:
         raise InvalidGraph(
             f"The model's functions are more than {MAX_NODES:,} nodes when they are written out.",
@@ -49,24 +62,69 @@ def check_functions(model: Any) -> None:
 
 
 def check_tensors(model: Any) -> None:
-    """Raises `InvalidGraph` for an initializer with fewer bytes than its shape says."""
-    from onnx import helper
-
+    """Raises `InvalidGraph` for an initializer, or a constant among the nodes, of an unknown type, with a size
+    below zero, or with other bytes than its shape says."""
     for tensor in model.graph.initializer:
-        if not tensor.HasField("raw_data"):
-            continue
-        try:
-            itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        except (KeyError, TypeError, ValueError):
-            continue
-        promised = math.prod(tensor.dims) * itemsize
-        # The whole message, so that no bytes are copied. Elements of two bits take a fourth of their type.
-        if promised > SMALL_MESSAGE and tensor.ByteSize() * 4 < promised:
+        _check_tensor(tensor)
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    _check_tensor(attribute.t, node.output[0] if node.output else "")
+
+
+def _check_tensor(tensor: Any, name: str = "") -> None:
+    promised = bytes_of(tensor, name)
+    if not tensor.HasField("raw_data") or tensor.data_type == ElementType.STRING:
+        return
+    # The whole message, so that no bytes are copied. Exact where it costs nothing.
+    there = len(tensor.raw_data) if promised <= SMALL_MESSAGE else tensor.ByteSize()
+    if there < promised or (there != promised and promised <= SMALL_MESSAGE):
+        raise InvalidGraph(
+            f"The tensor {tensor.name or name} of the model has {'fewer' if there < promised else 'more'} bytes "
+            "than its shape says.",
+            cause=f"Its shape {list(tensor.dims)} takes {promised:,} bytes; {there:,} are there.",
+            fix="The file is damaged: export the model again.",
+        )
+
+
+def bytes_of(tensor: Any, name: str = "") -> int:
+    """What the elements of a tensor take, packed.
+
+    Raises `InvalidGraph` for an unknown type and for a size below zero.
+    """
+    if tensor.data_type not in _ELEMENTS:
+        raise InvalidGraph(
+            f"The tensor {tensor.name or name} of the model has no element type that is known.",
+            cause=f"Its type has the number {tensor.data_type}.",
+            fix="The file is damaged, or of a newer release of ONNX: export the model again.",
+        )
+    if any(size < 0 for size in tensor.dims):
+        raise InvalidGraph(
+            f"The tensor {tensor.name or name} of the model has a size below zero.",
+            cause=f"Its shape is {list(tensor.dims)}.",
+            fix="The file is damaged: export the model again.",
+        )
+    return (math.prod(tensor.dims) * LAYOUTS[ElementType(tensor.data_type)].bits + 7) // 8
+
+
+def check_nodes(model: Any) -> None:
+    """Raises `InvalidGraph` for a node that cannot be read: of an operator without a proper name, or with an
+    attribute that only the body of a function can have."""
+    for node in model.graph.node:
+        # protobuf gives bytes for text that is not UTF-8.
+        if isinstance(node.op_type, bytes) or isinstance(node.domain, bytes):
             raise InvalidGraph(
-                f"The tensor {tensor.name} of the model has fewer bytes than its shape says.",
-                cause=f"Its shape {list(tensor.dims)} takes {promised:,} bytes; {tensor.ByteSize():,} are there.",
-                fix="The file is damaged: export the model again.",
+                f"A node of the model has an operator whose name is not UTF-8: {node.domain!r}, {node.op_type!r}.",
+                fix="The file is damaged: get it or export it again.",
             )
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                raise InvalidGraph(
+                    f"The attribute {attribute.name} of the node {node.name or node.op_type} has no value.",
+                    cause=f"It names {attribute.ref_attr_name} of a function, and the node is in no function.",
+                    fix="Export the model again.",
+                )
 
 
 def _count(
@@ -99,6 +157,20 @@ def _count(
 
 def _about(number: int) -> str:
     return f"{number:,}" if number < 10**12 else f"10^{len(str(number)) - 1}"
+
+
+def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
+    """Whether a division of constants has a result that its type lacks (-2^63 by -1): the processor then ends the
+    process. tensor_of: the constant of a name, or None."""
+    if node.op_type not in ("Div", "Mod") or len(node.input) != 2:
+        return False
+    from onnx import numpy_helper
+
+    tensors = [tensor_of(name) for name in node.input]
+    if any(one is None or one.data_type not in _SIGNED or one.data_location for one in tensors):
+        return False
+    dividend, divisor = map(numpy_helper.to_array, tensors)
+    return bool((divisor == -1).any() and (dividend == np.iinfo(dividend.dtype).min).any())
 
 
 _AS_LARGE: Final = frozenset(("Identity", "Cast", "Unsqueeze", "Squeeze", "Add", "Sub", "Mul", "Reshape", "Slice"))

@@ -5,7 +5,9 @@ Deep: subgraphs count, too.
 
 from __future__ import annotations
 
+import io
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_host.graph.bounds import check_functions, check_tensors, computes_many_sizes
+from qnnbridge_host.graph.bounds import bytes_of, check_functions, check_nodes, check_tensors, computes_many_sizes
 from qnnbridge_host.graph.files import TOO_LARGE_FOR_ONE_MESSAGE, inside_folder
-from qnnbridge_protocol.errors import InvalidProtobuf
+from qnnbridge_host.model.paths import open_regular
+from qnnbridge_protocol.errors import InvalidGraph, InvalidProtobuf
 
 # TensorProto.DataLocation.
 _EXTERNAL = 1
@@ -52,7 +55,8 @@ SMALL_BYTES = 1 << 12
 def load(path: Path, *, weights: bool = False) -> Any:
     """The `ModelProto` of a file, without the tensors that are in other files unless `weights`.
 
-    Raises `InvalidProtobuf`, and `InvalidGraph` for functions without an end and for tensors without their data.
+    Raises `InvalidProtobuf`, and `InvalidGraph` for functions without an end, for tensors without their data and
+    for nodes that cannot be read.
     """
     import onnx
 
@@ -68,8 +72,28 @@ def load(path: Path, *, weights: bool = False) -> Any:
             details={"path": str(path)},
         ) from None
     check_functions(model)
+    check_nodes(model)
     check_tensors(model)
     return model
+
+
+def inlined(model: Any) -> Any:
+    """With the bodies of its own functions in the place of their calls, as ONNX Runtime does it.
+
+    Raises `InvalidGraph` where that cannot be done.
+    """
+    if not model.functions:
+        return model
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:  # noqa: BLE001 - raises whatever its C++ does
+        raise InvalidGraph(
+            "The functions of the model cannot be put in the place of their calls.",
+            cause=str(error)[:500],
+            fix="Export the model again, or without functions.",
+        ) from None
 
 
 def load_weights(model: Any, folder: Path) -> None:
@@ -82,7 +106,7 @@ def load_weights(model: Any, folder: Path) -> None:
 
 
 def load_tensor(tensor: Any, folder: Path) -> None:
-    """Reads one tensor into the model, if it is in another file."""
+    """Reads one tensor into the model, if it is in another file. Raises `InvalidProtobuf` and `InvalidGraph`."""
     if tensor.data_location != _EXTERNAL:
         return
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -91,9 +115,26 @@ def load_tensor(tensor: Any, folder: Path) -> None:
         raise InvalidProtobuf(
             f'Tensor {tensor.name} is said to be in the file "{name}", which is outside of the model\'s folder.'
         )
-    with (folder / name).open("rb") as file:
-        file.seek(int(entries.get("offset", "0")))
-        tensor.raw_data = file.read(int(entries.get("length", "-1")))
+    needed = bytes_of(tensor)
+    offset, length = (entries.get(key, default) for key, default in (("offset", "0"), ("length", str(needed))))
+    # ONNX Runtime, too, takes a length of 0 for none.
+    if not (offset.isdecimal() and length.isdecimal() and int(length) in (0, needed)):
+        raise InvalidGraph(
+            f"Tensor {tensor.name} is said to be {length} bytes from {offset} on of the file {name}.",
+            cause=f"Its shape {list(tensor.dims)} takes {needed:,} bytes.",
+            fix="The model is damaged: export it again.",
+        )
+    with open_regular(folder / name) as file:
+        there = os.fstat(file.fileno()).st_size - int(offset)
+        if there < needed:
+            raise InvalidGraph(
+                f"The file {name} of the model is cut off.",
+                cause=f"Tensor {tensor.name} takes {needed:,} bytes from {int(offset):,} on; "
+                f"{max(0, there):,} are there.",
+                fix="Copy or download the file again, or export the model again.",
+            )
+        file.seek(int(offset))
+        tensor.raw_data = io.BufferedReader(file).read(needed)
     tensor.data_location = 0
     del tensor.external_data[:]
 

@@ -14,11 +14,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.bounds import overflows
 from qnnbridge_protocol.errors import InvalidGraph
 
 # Of one tensor; or half of the machine's memory, if that is less.
 MAX_TENSOR_BYTES: Final = 8 * 2**30
 MAX_TRIPS: Final = 10**9
+# TensorProto.DataType; and what a text takes besides its letters.
+_TEXT: Final = 8
+_LEAST_TEXT_BYTES: Final = 32
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -26,18 +30,28 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
     """Raises `InvalidGraph`. types: of the model's tensors, if they are known."""
     types = graphs.types_of(model) if types is None else types
     limit = min(MAX_TENSOR_BYTES, _memory_bytes() // 2)
+    constants = _constants(model.graph)
+    text_bytes = _LEAST_TEXT_BYTES + max(
+        (len(text) for one in constants.values() for text in one.string_data), default=0
+    )
     for node in model.graph.node:
         for name in node.output:
             element, shape = types.get(name, (0, None))
             if shape is None or None in shape or 0 in shape:
                 continue
-            size = math.prod(shape) * _element_bytes(element)  # type: ignore[arg-type]
+            size = math.prod(shape) * (text_bytes if element == _TEXT else _element_bytes(element))  # type: ignore[arg-type]
             if size > limit:
                 raise InvalidGraph(
                     f"The model computes a tensor of {_in_words(size)}.",
                     cause=f"{name} ({node.op_type}) has the shape {list(shape)}.",
                     fix="Give smaller sizes (--dim), or export the model without this tensor.",
                 )
+        if overflows(node, constants.get):
+            raise InvalidGraph(
+                "The model divides the smallest number of a type by -1, and the type has no such result.",
+                cause=f"It is the node {node.name or node.output[0]} ({node.op_type}). It would end the process.",
+                fix="Export the model without this division.",
+            )
     loops = [node for node in model.graph.node if node.op_type == "Loop" and node.domain in graphs.ONNX_DOMAINS]
     known = _scalars(model.graph) if loops else {}
     for node in loops:
@@ -72,15 +86,22 @@ def _scalars(graph: Any) -> dict[str, float]:
     """Initializers and Constant nodes of one element. What is damaged is left out: ONNX Runtime refuses it."""
     from onnx import numpy_helper
 
-    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
-    for node in graph.node:
-        if node.op_type == "Constant" and node.output:
-            tensors += [(node.output[0], one.t) for one in node.attribute if one.name == "value"]
     found = {}
-    for name, tensor in tensors:
+    for name, tensor in _constants(graph).items():
         if math.prod(tensor.dims) == 1 and not tensor.external_data:
             with contextlib.suppress(ValueError, TypeError):
                 found[name] = float(numpy_helper.to_array(tensor).item())
+    return found
+
+
+def _constants(graph: Any) -> dict[str, Any]:
+    """The tensors of initializers and of Constant nodes."""
+    found = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output:
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    found[node.output[0]] = attribute.t
     return found
 
 

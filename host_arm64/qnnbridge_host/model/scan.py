@@ -14,6 +14,7 @@ import os
 from typing import BinaryIO, Final
 
 from qnnbridge_host.model.collector import ModelScan, collect
+from qnnbridge_host.model.paths import open_regular
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_protocol.errors import InvalidProtobuf, NoSuchFile
 
@@ -38,7 +39,7 @@ def scan_model(
     try:
         if os.path.isdir(path):
             raise InvalidProtobuf(f"{path} is a folder, not a model.", fix="Give the path of the .onnx file in it.")
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             return _scan(file, os.fstat(file.fileno()).st_size, path, count_nodes)
     except (OSError, ValueError) as error:
         raise NoSuchFile(

@@ -14,6 +14,7 @@ import numpy as np
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.bounds import overflows
 from qnnbridge_host.graph.editor import Array, Editor
 from qnnbridge_protocol.errors import OrtError
 
@@ -110,6 +111,8 @@ def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:
     if not all(not name or name in made or _small(editor, name) for name in node.input):
         return False
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        return False
+    if overflows(node, editor.tensor):
         return False
     for name in node.output:
         shape = editor.shape(name) if name else ()

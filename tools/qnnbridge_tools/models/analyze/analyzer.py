@@ -6,13 +6,13 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_of, chip_of_this_computer
-from qnnbridge_protocol.errors import HostStartFailed, ProviderUnavailable
+from qnnbridge_protocol.errors import HostStartFailed, InvalidGraph, ProviderUnavailable
 from qnnbridge_tools.arguments import read_chip
 from qnnbridge_tools.models.analyze import tables
 from qnnbridge_tools.models.analyze.advice import about_deciding_inputs, advise, notes_on, with_sizes
@@ -69,7 +69,7 @@ def analyze_model(
     fixed = model_shapes.fix(
         model, model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
     )
-    model = _inlined(model)
+    model = graphs.inlined(model)
     if fixed:
         model_shapes.forget_inferred(model.graph)
     prediction = predict_model(model, arch, path.parent)
@@ -83,6 +83,7 @@ def analyze_model(
     if not offline:
         options = {"soc_model": number, **(provider_options or {})} if number else dict(provider_options or {})
         try:
+            check_runnable(model)
             answer = ask(
                 model,
                 path,
@@ -97,6 +98,8 @@ def analyze_model(
                 reason = answer.error.message
             else:
                 truth = dataclasses.replace(answer, disagreements=_disagreements(predicted, answer))
+        except InvalidGraph as error:
+            reason = error.message
         except HostStartFailed as error:
             if host_python is not None:
                 raise
@@ -136,15 +139,6 @@ def chip_options(soc_model: str | None) -> tuple[str, str, int]:
     number = read_chip(soc_model)
     named = chip_of(number)
     return str(number), chip_label(number), named.arch if named is not None else tables.FIRST_FLOAT_ARCH
-
-
-def _inlined(model: Any) -> Any:
-    """With the bodies of its own functions in the place of their calls, as ONNX Runtime does it."""
-    if not model.functions:
-        return model
-    from onnx import inliner
-
-    return inliner.inline_local_functions(model)
 
 
 def _with_parts(view: GraphView, verdicts: tuple[NodeVerdict, ...]) -> GraphPlacement:

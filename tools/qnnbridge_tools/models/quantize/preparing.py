@@ -152,10 +152,8 @@ def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: l
     """
     changes: list[str] = []
     if model.functions:
-        from onnx import inliner
-
         changes.append(f"{len(model.functions)} functions of the model's own are written out")
-        model = inliner.inline_local_functions(model)
+        model = graphs.inlined(model)
     if graphs.has_float16(model):
         widen(model)
         changes.append(
