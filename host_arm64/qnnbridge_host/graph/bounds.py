@@ -105,7 +105,8 @@ def bytes_of(tensor: Any, name: str = "") -> int:
             cause=f"Its shape is {list(tensor.dims)}.",
             fix="The file is damaged: export the model again.",
         )
-    return (math.prod(tensor.dims) * LAYOUTS[ElementType(tensor.data_type)].bits + 7) // 8
+    bits: int = math.prod(tensor.dims) * LAYOUTS[ElementType(tensor.data_type)].bits
+    return (bits + 7) // 8
 
 
 def check_nodes(model: Any) -> None:
