@@ -197,6 +197,41 @@ def _chain(rng: Rng) -> Case:
     return _case(rng, tensors, *nodes, opset=20)
 
 
+def _gate(rng: Rng) -> Case:
+    """A tensor, or another one, times an activation of it, as exporters write HardSwish and SiLU."""
+    shape = _shape(rng)
+    op = _pick(rng, "HardSigmoid", "HardSigmoid", "Sigmoid", "Tanh", "Softplus", "Relu", "Softmax", "Erf")
+    attributes = {}
+    if op == "HardSigmoid":
+        attributes = {"alpha": float(_pick(rng, 1 / 6, 1 / 6, 0.2)), "beta": float(_pick(rng, 0.5, 0.5, 0.4))}
+    tensors = {"x": SweepTensor(shape, "float", _pick(rng, "normal", ["uniform", -5, 5]))}
+    other = "x"
+    if rng.random() < 0.3:
+        other, tensors["z"] = "z", SweepTensor(shape, "float", "normal")
+    product = _one("Mul", *_pick(rng, (other, "y0"), ("y0", other)))
+    return _case(rng, tensors, _one(op, "x", **attributes), product, opset=int(_pick(rng, 13, 17)))
+
+
+_CAST_TYPES: Final = {
+    "float": 1,
+    "uint8": 2,
+    "int8": 3,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "uint32": 12,
+}
+
+
+def _cast(rng: Rng) -> Case:
+    """From each type to each, over the whole range of 8 bits."""
+    shape, (source, to) = _shape(rng), rng.choice(list(_CAST_TYPES), 2, replace=False)
+    low, high = (0, 2) if "bool" in (source, to) else (0, 256) if "u" in source + to else (-128, 128)
+    x = SweepTensor(shape, str(source), ["ints", low, min(high, 128) if "int8" in (source, to) else high])
+    return _case(rng, {"x": x}, _one("Cast", "x", to=_CAST_TYPES[str(to)]), forms=("float",))
+
+
 # --- windows -----------------------------------------------------------------------------------------------
 
 
@@ -660,6 +695,8 @@ FAMILIES: Final[Mapping[str, Callable[[Rng], Case]]] = {
     "indexing": _indexing,
     "recurrent": _recurrent,
     "sampling": _sampling,
+    "gate": _gate,
+    "cast": _cast,
 }
 
 

@@ -298,3 +298,65 @@ def test_a_resize_without_sense_takes_neither_time_nor_memory(
     nodes = [helper.make_node("Resize", inputs, ["r"], mode="nearest"), helper.make_node("Relu", ["r"], ["y"])]
     model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [constant])).SerializeToString()
     assert known_wrong.find_in_model(model, arch=73) == ()
+
+
+def hard_swish(product: Sequence[str], *, name: str = "gate", more: Sequence[Any] = (), **attributes: Any) -> bytes:
+    given = {"alpha": 1 / 6, "beta": 0.5} | attributes
+    nodes = [helper.make_node("HardSigmoid", ["x"], ["h"], name=name, **given), *more]
+    return model_of([*nodes, helper.make_node("Mul", list(product), ["y"])], {"x": [1, 8], "z": [1, 8]}, opset=13)
+
+
+def test_only_the_product_that_qnn_merges_into_a_hard_swish_is_wrong() -> None:
+    assert names_in(hard_swish(["x", "h"])) == ["hard-swish-product"]
+    assert names_in(hard_swish(["x", "h"]), release="2.3.0") == []
+    assert names_in(hard_swish(["h", "x"])) == []
+    assert names_in(hard_swish(["z", "h"])) == []  # squeeze and excitation
+    assert names_in(hard_swish(["x", "h"], name="")) == []
+    assert names_in(hard_swish(["x", "h"], alpha=0.2)) == []
+    assert names_in(hard_swish(["x", "h"], more=[helper.make_node("Relu", ["h"], ["r"])])) == []
+
+
+def test_sizes_that_the_model_computes_and_parts_of_a_split_are_known() -> None:
+    """As PyTorch's older exporter writes `x.view(x.shape[0], 2, -1)`, `chunk` and the pads of `F.pad`."""
+    node = helper.make_node
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "zero"], ["n"]),
+        node("Unsqueeze", ["n", "first"], ["n1"]),
+        node("Concat", ["n1", "rest"], ["to"], axis=0),
+        node("Reshape", ["x", "to"], ["v"]),
+        node("Split", ["v"], ["a", "b"], axis=1),
+        node("ConstantOfShape", ["two"], ["more"], value=helper.make_tensor("v", 7, [1], [0])),
+        node("Concat", ["front", "more"], ["p"], axis=0),
+        node("Reshape", ["p", "pairs"], ["p2"]),
+        node("Slice", ["p2", "last", "end", "first", "last"], ["p3"]),
+        node("Transpose", ["p3"], ["p4"], perm=[1, 0]),
+        node("Reshape", ["p4", "last"], ["pads"]),
+        node("Pad", ["b", "pads"], ["y"], mode="edge"),
+    ]
+    constants = {
+        "zero": np.array(0),
+        "first": np.array([0]),
+        "rest": np.array([4, -1]),
+        "two": np.array([2]),
+        "front": np.array([3, 1, 0, 0]),
+        "pairs": np.array([-1, 2]),
+        "last": np.array([-1]),
+        "end": np.array([-(2**63)]),
+    }
+    data = model_of(nodes, {"x": [2, 32]}, constants)
+    graph = read_graph(io.BytesIO(data), len(data))
+    complete(graph)
+    assert graph.tensors["to"].values == (2, 4, -1)
+    assert [graph.tensors[name].shape for name in "vab"] == [(2, 4, 8), (2, 2, 8), (2, 2, 8)]
+    assert graph.tensors["pads"].values == (0, 0, 3, 0, 0, 1)
+    assert graph.tensors["y"].shape == (2, 2, 12)
+    assert names_in(data) == ["pad-edge"]
+
+
+def test_numbers_that_grow_without_end_are_not_computed() -> None:
+    nodes = [helper.make_node("Shape", ["x"], ["s0"])]
+    nodes += [helper.make_node("Mul", [f"s{k}", f"s{k}"], [f"s{k + 1}"]) for k in range(80)]
+    nodes += [helper.make_node("Where", ["x"], ["w"]), helper.make_node("Reshape", ["x", "s80"], ["r"])]
+    nodes += [helper.make_node("Pow", ["r", "x"], ["y"])]
+    assert names_in(model_of(nodes, {"x": [7, 9]})) == []

@@ -1,9 +1,10 @@
 """Conditions of the table of known-wrong operators: expressions over attributes, shapes and constants of a node.
 
 Names are the node's attributes, and for windows `sizes`, `kernel`, `strides`, `dilations`, `before` and `after`:
-the pads, also those of auto_pad. `users` are the operators that take the result. Functions take the number of an
-input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`. An expression is read with `ast`,
-it is never executed. Pure functions; any thread.
+the pads, also those of auto_pad. `users` are the operators that take the result, `beside` the inputs of each,
+`output` is the result's name, `node_name` the node's own. Functions take the number of an input: `shape(0)`,
+`values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`. An expression is read with `ast`, it is
+never executed. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class _Facts:
         node = self._node
         if name in node.attributes:
             return node.attributes[name]
-        if name == "users":
-            return node.users
+        if name in _OF_NODE:
+            return _OF_NODE[name](node)
         if name in _FUNCTIONS:
             return functools.partial(_FUNCTIONS[name], node)
         if name in _PLAIN:
@@ -156,10 +157,17 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "maker": lambda node, number: _input(node, number).maker,
     "type": lambda node, number: _input(node, number).type,
     "constant": lambda node, number: _input(node, number).constant,
+    "name": lambda node, number: _input(node, number).name,
     "nearest_differs": _nearest_differs,
     "given": lambda node, number: (
         number < len(node.inputs) and bool(node.inputs[number] and node.inputs[number].name)
     ),
+}
+_OF_NODE: Final[Mapping[str, Callable[[StaticNode], Any]]] = {
+    "users": lambda node: node.users,
+    "beside": lambda node: [list(inputs) for inputs in node.beside],
+    "output": lambda node: node.outputs[0],
+    "node_name": lambda node: node.name,
 }
 _PLAIN: Final[Mapping[str, Any]] = {
     "len": len,
@@ -181,6 +189,8 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     **{(op, "group"): 1 for op in _WEIGHTED},
     ("ConvTranspose", "output_padding"): [],
     ("GatherND", "batch_dims"): 0,
+    ("HardSigmoid", "alpha"): 0.2,
+    ("HardSigmoid", "beta"): 0.5,
     ("Pad", "mode"): "constant",
     ("Resize", "mode"): "nearest",
     ("Resize", "coordinate_transformation_mode"): "half_pixel",

@@ -61,7 +61,7 @@ class StaticTensor:
 class StaticNode:
     """A node of the main graph. op: with its domain if that is not ONNX's own. inputs: None where one is left out.
 
-    users: operators that take its first result.
+    users: operators that take its first result. beside: the inputs of each of them, in the same order.
     """
 
     index: int
@@ -71,6 +71,7 @@ class StaticNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     users: tuple[str, ...] = ()
+    beside: tuple[tuple[str, ...], ...] = ()
 
     @property
     def label(self) -> str:
@@ -175,10 +176,10 @@ class _Reader:
 def nodes_of(graph: StaticGraph) -> list[StaticNode]:
     """The nodes with all that is known of their inputs."""
     tensors = graph.tensors
-    users: dict[str, list[str]] = {}
+    users: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     for op, _, inputs, _, _ in graph.nodes:
         for one in inputs:
-            users.setdefault(one, []).append(op)
+            users.setdefault(one, []).append((op, inputs))
     return [
         StaticNode(
             index,
@@ -187,10 +188,18 @@ def nodes_of(graph: StaticGraph) -> list[StaticNode]:
             tuple(tensors.get(one, StaticTensor(one)) if one else None for one in inputs),
             outputs,
             attributes,
-            tuple(users.get(outputs[0], ())) if outputs else (),
+            *user_columns(users.get(outputs[0], ()) if outputs else ()),
         )
         for index, (op, name, inputs, outputs, attributes) in enumerate(graph.nodes)
     ]
+
+
+def user_columns(
+    users: Iterable[tuple[str, tuple[str, ...]]],
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """`users` and `beside` of a node, from the operator and the inputs of each user."""
+    listed = list(users)
+    return tuple(op for op, _ in listed), tuple(inputs for _, inputs in listed)
 
 
 def _value_of(attribute: Message) -> Any:

@@ -1,16 +1,20 @@
 """Shapes that follow from the inputs' sizes and the constants, without onnx: the common operators, nothing else.
 
-A shape that this does not know stays unknown. Pure functions; any thread.
+Sizes that a model computes from shapes count (`static_values`). A shape that this does not know stays unknown. Pure
+functions; any thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from qnnbridge_host.model.node_graph import StaticGraph, StaticShape, StaticTensor
+from qnnbridge_host.model.static_values import UnknownValues, values_of
+from qnnbridge_protocol.element_types import ElementType
 
 Inputs = list[StaticTensor]
 Attributes = Mapping[str, Any]
@@ -21,21 +25,44 @@ class UnknownShape(Exception):
 
 
 def complete(graph: StaticGraph) -> None:
-    """Adds shapes and types that follow to the tensors of the graph. What the file says stays as it is."""
+    """Adds shapes, types and small values that follow to the tensors of the graph. What the file says stays."""
     tensors = graph.tensors
     for op, _, inputs, outputs, attributes in graph.nodes:
         if not inputs or not outputs:
             continue
-        made = tensors[outputs[0]] if outputs[0] in tensors else StaticTensor(outputs[0])
         given = [tensors.get(name, StaticTensor(name)) for name in inputs]
-        if made.shape is None or None in made.shape:
-            try:
-                made = dataclasses.replace(made, shape=_RULES[op](given, attributes, graph.opset))
-            except (UnknownShape, LookupError, TypeError, ValueError, ArithmeticError):
-                pass
-        if not made.type and op in _KEEPING_TYPE:
-            made = dataclasses.replace(made, type=given[_DATA_INPUT.get(op, 0)].type)
-        tensors[outputs[0]] = made
+        for number, name in enumerate(outputs):
+            made = tensors.get(name, StaticTensor(name))
+            with contextlib.suppress(*_UNKNOWN):
+                if made.shape is None or None in made.shape:
+                    made = dataclasses.replace(
+                        made, shape=_shape_of(op, number, len(outputs), given, attributes, graph)
+                    )
+            with contextlib.suppress(LookupError):
+                if not made.type:
+                    made = dataclasses.replace(made, type=_type_of(op, number, given, attributes))
+            if not number and made.values is None:
+                with contextlib.suppress(*_UNKNOWN):
+                    made = dataclasses.replace(made, values=values_of(op, given, attributes, made.shape))
+            tensors[name] = made
+
+
+def _shape_of(
+    op: str, number: int, count: int, given: Inputs, attributes: Attributes, graph: StaticGraph
+) -> StaticShape | None:
+    if op in _SEVERAL:
+        return _SEVERAL[op](given, {**attributes, "num_outputs": count}, graph.opset)[number]
+    return _RULES[op](given, attributes, graph.opset) if number == 0 else None
+
+
+def _type_of(op: str, number: int, given: Inputs, attributes: Attributes) -> str:
+    if op == "Cast":
+        return ElementType(attributes["to"]).text if attributes.get("to") in _ELEMENTS else ""
+    if op in _INTEGERS and number == _INTEGERS[op]:
+        return "int64"
+    if op in _KEEPING_TYPE and (number == 0 or op in _SEVERAL):
+        return given[_DATA_INPUT.get(op, 0)].type
+    return ""
 
 
 def _sizes(tensor: StaticTensor) -> tuple[int, ...]:
@@ -244,6 +271,60 @@ def _resize(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
     return tuple(int(size * scale) for size, scale in zip(_sizes(given[0]), values, strict=True))
 
 
+def _expand(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    return _broadcast([given[0], StaticTensor("sizes", shape=tuple(_whole(given, 1)))], attributes, opset)
+
+
+def _tile(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    return tuple(size * times for size, times in zip(_sizes(given[0]), _whole(given, 1), strict=True))
+
+
+def _arg(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    return _reduce(given[:1], {**attributes, "axes": [attributes.get("axis", 0)]}, opset)
+
+
+def _depth_to_space(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    (number, channels, height, width), block = _sizes(given[0]), attributes["blocksize"]
+    return (number, channels // block**2, height * block, width * block)
+
+
+def _space_to_depth(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    (number, channels, height, width), block = _sizes(given[0]), attributes["blocksize"]
+    return (number, channels * block**2, height // block, width // block)
+
+
+def _range(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+    (start,), (limit,), (step,) = (_whole(given, number) for number in range(3))
+    return (len(range(start, limit, step)),)
+
+
+def _second(given: Inputs, attributes: Attributes, opset: int) -> StaticShape | None:
+    return given[1].shape
+
+
+def _split(given: Inputs, attributes: Attributes, opset: int) -> list[StaticShape]:
+    shape, count = _sizes(given[0]), attributes["num_outputs"]
+    axis = attributes.get("axis", 0) % len(shape)
+    parts = attributes.get("split") or (_whole(given, 1) if len(given) > 1 and given[1].name else None)
+    if parts is None:
+        each = -(-shape[axis] // count)
+        parts = [*(each for _ in range(count - 1)), shape[axis] - each * (count - 1)]
+    return [(*shape[:axis], size, *shape[axis + 1 :]) for size in parts]
+
+
+def _top_k(given: Inputs, attributes: Attributes, opset: int) -> list[StaticShape]:
+    shape, (many,) = _sizes(given[0]), _whole(given, 1) if len(given) > 1 else [int(attributes["k"])]
+    axis = attributes.get("axis", -1) % len(shape)
+    return [(*shape[:axis], many, *shape[axis + 1 :])] * 2
+
+
+def _recurrent(given: Inputs, attributes: Attributes, opset: int) -> list[StaticShape]:
+    (length, batch, _), (directions, _, hidden) = _sizes(given[0]), _sizes(given[2])
+    if attributes.get("layout", 0):
+        raise UnknownShape
+    return [(length, directions, batch, hidden), *[(directions, batch, hidden)] * 2]
+
+
 def _gather(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
     shape, index = _sizes(given[0]), _sizes(given[1])
     axis = attributes.get("axis", 0) % len(shape)
@@ -309,10 +390,43 @@ _RULES: Final[Mapping[str, Callable[[Inputs, Attributes, int], StaticShape | Non
     "Resize": _resize,
     "Upsample": _resize,
     "Gather": _gather,
+    "GatherElements": _second,
+    **dict.fromkeys(("ScatterElements", "ScatterND", "Trilu"), _same),
+    "Expand": _expand,
+    "Tile": _tile,
+    "Range": _range,
+    "Shape": lambda given, attributes, opset: (
+        len((given[0].shape or _sizes(given[0]))[slice(attributes.get("start", 0), attributes.get("end"))]),
+    ),
+    "Size": lambda given, attributes, opset: (),
+    "ConstantOfShape": lambda given, attributes, opset: tuple(_whole(given, 0)),
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    **dict.fromkeys(("ArgMax", "ArgMin"), _arg),
 }
+# Of all results, the first included.
+_SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes, int], list[StaticShape]]]] = {
+    "Split": _split,
+    "TopK": _top_k,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+}
+# The result that is of 64-bit integers whatever the inputs are.
+_INTEGERS: Final = {"Shape": 0, "Size": 0, "ArgMax": 0, "ArgMin": 0, "TopK": 1}
+_ELEMENTS: Final = frozenset(element.value for element in ElementType)
+_UNKNOWN: Final = (UnknownShape, UnknownValues, LookupError, TypeError, ValueError, ArithmeticError)
 _DATA_INPUT: Final = {"Where": 1}
 _KEEPING_TYPE: Final = frozenset(
-    {*_RULES}
-    - {"Cast", "IsNaN", "QuantizeLinear", "DequantizeLinear", "Equal", "Greater", "Less", "GreaterOrEqual"}
+    {*_RULES, *_SEVERAL}
+    - {
+        "Cast",
+        "ConstantOfShape",
+        "IsNaN",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "Equal",
+        "Greater",
+        "Less",
+        "GreaterOrEqual",
+    }
     - {"LessOrEqual", "com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"}
 )

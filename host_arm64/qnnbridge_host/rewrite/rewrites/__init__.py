@@ -112,6 +112,12 @@ REWRITES: Final = (
         "a depthwise Conv of one value with a stride becomes Slice and Conv",
         known_wrong.step_before_conv,
     ),
+    Rewrite(
+        "hard-swish",
+        "the product of a tensor and its HardSigmoid gets the HardSigmoid first",
+        known_wrong.swap_hard_swish,
+    ),
+    Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", known_wrong.cast_bytes_twice),
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", known_wrong.resize_by_gather),
     Rewrite(
         "transposed-padding",

@@ -15,7 +15,7 @@ from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.editor import Editor
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.conditions import nearest_places, window_of_node
-from qnnbridge_host.model.node_graph import StaticNode, StaticTensor
+from qnnbridge_host.model.node_graph import StaticNode, StaticTensor, user_columns
 from qnnbridge_protocol.elements import ElementType
 
 _ELEMENTS = frozenset(element.value for element in ElementType)
@@ -57,7 +57,7 @@ def static_node(editor: Editor, node: Any) -> StaticNode:
             "" if maker is None or constant else graphs.op_name(maker),
         )
 
-    users = tuple(graphs.op_name(user) for user in editor.uses(node.output[0]))
+    users = [(graphs.op_name(user), tuple(user.input)) for user in editor.uses(node.output[0])]
     return StaticNode(
         0,
         node.name,
@@ -65,7 +65,7 @@ def static_node(editor: Editor, node: Any) -> StaticNode:
         tuple(map(tensor_of, node.input)),
         tuple(node.output),
         graphs.attribute_values(node),
-        users,
+        *user_columns(users),
     )
 
 
@@ -316,6 +316,28 @@ def step_before_conv(editor: Editor) -> list[str]:
         return [first, node]
 
     return _rewrite(editor, "Conv", ("conv-depthwise-step",), change, "depthwise Conv of one value")
+
+
+def swap_hard_swish(editor: Editor) -> list[str]:
+    """The product of a tensor and its HardSigmoid gets the HardSigmoid first: QNN does not merge them then."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        (product,) = editor.uses(node.output[0])
+        product.input[0], product.input[1] = node.output[0], node.input[0]
+        return [node]
+
+    return _rewrite(editor, "HardSigmoid", ("hard-swish-product",), change, "product with a HardSigmoid")
+
+
+def cast_bytes_twice(editor: Editor) -> list[str]:
+    """Cast of uint8 to float goes by int32."""
+
+    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
+        node.input[0] = first.output[0]
+        return [first, node]
+
+    return _rewrite(editor, "Cast", ("cast-uint8",), change, "Cast of uint8")
 
 
 def _reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.known_wrong import KnownWrong
-from qnnbridge_host.model.node_graph import StaticNode, StaticTensor
+from qnnbridge_host.model.node_graph import StaticNode, StaticTensor, user_columns
 from qnnbridge_tools.models.analyze.graph_view import GraphNode, GraphTensor, GraphView
 from qnnbridge_tools.models.analyze.result import Advice, NodeVerdict
 
@@ -67,5 +67,8 @@ def _static(view: GraphView, node: GraphNode) -> StaticNode:
         tuple(map(tensor_of, node.inputs)),
         tuple(tensor.name for tensor in node.made),
         node.attributes,
-        tuple(user.op for user in view.users.get(node.made[0].name, ())) if node.made else (),
+        *user_columns(
+            (user.op, tuple(tensor.name if tensor else "" for tensor in user.inputs))
+            for user in (view.users.get(node.made[0].name, ()) if node.made else ())
+        ),
     )
