@@ -360,3 +360,24 @@ def test_numbers_that_grow_without_end_are_not_computed() -> None:
     nodes += [helper.make_node("Where", ["x"], ["w"]), helper.make_node("Reshape", ["x", "s80"], ["r"])]
     nodes += [helper.make_node("Pow", ["r", "x"], ["y"])]
     assert names_in(model_of(nodes, {"x": [7, 9]})) == []
+
+
+def rms(order: Sequence[str], maker: str = "Reciprocal") -> bytes:
+    node = helper.make_node
+    nodes = [
+        node("Pow", ["x", "two"], ["a"]),
+        node("ReduceMean", ["a", "last"], ["b"]),
+        node("Add", ["b", "eps"], ["c"]),
+        node("Sqrt", ["c"], ["d"]),
+        node(maker, ["d"], ["e"]),
+        node("Mul", ["x", "e"], ["m"]),
+        node("Mul", list(order), ["y"]),
+    ]
+    constants = {"two": np.float32(2), "last": np.array([-1]), "eps": np.float32(1e-6), "w": np.ones(8, np.float32)}
+    return model_of(nodes, {"x": [1, 4, 8]}, constants, opset=18)
+
+
+def test_a_condition_follows_the_makers_of_a_tensor() -> None:
+    assert names_in(rms(["w", "m"])) == ["rms-weight-first"]
+    assert names_in(rms(["m", "w"])) == []
+    assert names_in(rms(["w", "m"], "Neg")) == []

@@ -3,8 +3,9 @@
 Names are the node's attributes, and for windows `sizes`, `kernel`, `strides`, `dilations`, `before` and `after`:
 the pads, also those of auto_pad. `users` are the operators that take the result, `beside` the inputs of each,
 `output` is the result's name, `node_name` the node's own. Functions take the number of an input: `shape(0)`,
-`values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`. An expression is read with `ast`, it is
-never executed. Pure functions; any thread.
+`values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`; `way(1, 0)` gives the operator that makes
+input 1, and the one that makes input 0 of that. An expression is read with `ast`, it is never executed. Pure
+functions; any thread.
 """
 
 from __future__ import annotations
@@ -87,6 +88,17 @@ def _values(node: StaticNode, number: int) -> tuple[Any, ...]:
     return values
 
 
+def _way(node: StaticNode, *numbers: int) -> list[str]:
+    found: list[str] = []
+    for number in numbers:
+        origin = _input(node, number).origin()
+        if origin is None:
+            raise _Unknown
+        node = origin
+        found.append(node.op)
+    return found
+
+
 def window_of_node(node: StaticNode) -> dict[str, list[int]]:
     """`window_of` of a convolution or pooling. Raises `UnknownShape` where its sizes are not known."""
     weights = node.inputs[1] if node.op in _WEIGHTED else None
@@ -158,6 +170,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "type": lambda node, number: _input(node, number).type,
     "constant": lambda node, number: _input(node, number).constant,
     "name": lambda node, number: _input(node, number).name,
+    "way": _way,
     "nearest_differs": _nearest_differs,
     "given": lambda node, number: (
         number < len(node.inputs) and bool(node.inputs[number] and node.inputs[number].name)

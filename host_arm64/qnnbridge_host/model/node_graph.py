@@ -7,8 +7,9 @@ Only the main graph is read; weights are skipped unread. Pure functions; any thr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO, Final
 
 from qnnbridge_host.model import onnx_schema as schema
@@ -46,7 +47,7 @@ class StaticTensor:
     """What is known of a tensor before the model runs.
 
     type: `float`, "" if it is not known. shape: None if the rank is not known. values: of a small constant. maker:
-    the operator that makes it, "" for an input or a constant.
+    the operator that makes it, "" for an input or a constant. origin: gives the node that makes it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class StaticTensor:
     constant: bool = False
     values: tuple[Any, ...] | None = None
     maker: str = ""
+    origin: Callable[[], StaticNode | None] = dataclasses.field(default=lambda: None, repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,18 +182,15 @@ def nodes_of(graph: StaticGraph) -> list[StaticNode]:
     for op, _, inputs, _, _ in graph.nodes:
         for one in inputs:
             users.setdefault(one, []).append((op, inputs))
-    return [
-        StaticNode(
-            index,
-            name,
-            op,
-            tuple(tensors.get(one, StaticTensor(one)) if one else None for one in inputs),
-            outputs,
-            attributes,
-            *user_columns(users.get(outputs[0], ()) if outputs else ()),
-        )
-        for index, (op, name, inputs, outputs, attributes) in enumerate(graph.nodes)
-    ]
+    nodes: list[StaticNode] = []
+    for index, (op, name, inputs, outputs, attributes) in enumerate(graph.nodes):
+        given = tuple(tensors.get(one, StaticTensor(one)) if one else None for one in inputs)
+        columns = user_columns(users.get(outputs[0], ()) if outputs else ())
+        nodes.append(StaticNode(index, name, op, given, outputs, attributes, *columns))
+        for one in outputs:
+            if one in tensors:
+                tensors[one] = dataclasses.replace(tensors[one], origin=functools.partial(nodes.__getitem__, index))
+    return nodes
 
 
 def user_columns(

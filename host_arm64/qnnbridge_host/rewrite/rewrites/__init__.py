@@ -113,9 +113,9 @@ REWRITES: Final = (
         known_wrong.step_before_conv,
     ),
     Rewrite(
-        "hard-swish",
-        "the product of a tensor and its HardSigmoid gets the HardSigmoid first",
-        known_wrong.swap_hard_swish,
+        "operand-order",
+        "operands of a product or sum that QNN takes well in one order alone change places",
+        known_wrong.swap_operands,
     ),
     Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", known_wrong.cast_bytes_twice),
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", known_wrong.resize_by_gather),

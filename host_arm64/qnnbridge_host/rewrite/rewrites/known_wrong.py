@@ -55,6 +55,7 @@ def static_node(editor: Editor, node: Any) -> StaticNode:
             constant,
             None if value is None else tuple(value.ravel().tolist()),
             "" if maker is None or constant else graphs.op_name(maker),
+            lambda: None if maker is None else static_node(editor, maker),
         )
 
     users = [(graphs.op_name(user), tuple(user.input)) for user in editor.uses(node.output[0])]
@@ -318,15 +319,22 @@ def step_before_conv(editor: Editor) -> list[str]:
     return _rewrite(editor, "Conv", ("conv-depthwise-step",), change, "depthwise Conv of one value")
 
 
-def swap_hard_swish(editor: Editor) -> list[str]:
-    """The product of a tensor and its HardSigmoid gets the HardSigmoid first: QNN does not merge them then."""
+def swap_operands(editor: Editor) -> list[str]:
+    """A product or sum whose operands QNN takes well in one order alone gets that order."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
-        (product,) = editor.uses(node.output[0])
-        product.input[0], product.input[1] = node.output[0], node.input[0]
+    def swap(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        node.input[0], node.input[1] = node.input[1], node.input[0]
         return [node]
 
-    return _rewrite(editor, "HardSigmoid", ("hard-swish-product",), change, "product with a HardSigmoid")
+    def swap_user(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+        swap(editor, editor.uses(node.output[0])[0], static)
+        return [node]
+
+    return [
+        *_rewrite(editor, "HardSigmoid", ("hard-swish-product",), swap_user, "product with a HardSigmoid"),
+        *_rewrite(editor, "Mul", ("rms-weight-first",), swap, "Mul"),
+        *_rewrite(editor, "Add", ("add-constant-of-five",), swap, "Add"),
+    ]
 
 
 def cast_bytes_twice(editor: Editor) -> list[str]:

@@ -58,6 +58,7 @@ def _static(view: GraphView, node: GraphNode) -> StaticNode:
             tensor.constant,
             None if value is None or not tensor.constant else tuple(value.ravel().tolist()),
             "" if maker is None or tensor.constant else maker.op,
+            lambda: None if maker is None else _static(view, maker),
         )
 
     return StaticNode(
