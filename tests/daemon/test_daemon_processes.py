@@ -344,3 +344,27 @@ def test_the_discovery_file_tells_no_other_secret_than_the_token() -> None:
         assert found.token.hex() not in " ".join(daemon_process().cmdline())
         assert found.token.hex() not in log_file().read_text("utf-8")
         assert dataclasses.replace(found, token=bytes(32)).pid == daemon_process().pid
+
+
+@pytest.mark.parametrize("kills", [2, 9])
+def test_one_that_is_killed_while_it_starts_is_started_again(kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Starting] = []
+
+    class Killed(Starting):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__()
+            started.append(self)
+            if len(started) <= kills:
+                self._process._process.kill()  # before it has left its starter
+
+    monkeypatch.setattr("qnnbridge._daemon.connector.Starting", Killed)
+    monkeypatch.setattr("qnnbridge._daemon.connector._START_AGAIN_S", 0.05)
+    if kills == 2:
+        with qnnbridge.connect() as host:
+            host.ping()
+        assert len(started) == 3
+    else:
+        with pytest.raises(HostStartFailed, match="did not start") as caught:
+            qnnbridge.connect()
+        assert caught.value.cause == "It ended without a word."
+        assert len(started) == 4

@@ -160,6 +160,10 @@ def test_nodes_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         _loaded(broken, tmp_path)
     with pytest.raises(InvalidGraph, match="not UTF-8"):
         _loaded(_added(helper.make_node("ReluXXX", ["x"], ["w"])), tmp_path, b"ReluXXX", b"Relu\xff\xfe\xfd")
+    named = _added(helper.make_node("Relu", ["x"], ["w"]))
+    named.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    with pytest.raises(InvalidGraph, match="input or output of the model has a name that is not UTF-8"):
+        _loaded(named, tmp_path, b"batch", b"bat\xff\xfe")
 
 
 @pytest.mark.parametrize(
@@ -220,6 +224,12 @@ def test_texts_count_with_their_letters() -> None:
     model = _added(helper.make_node("Expand", ["s", "k"], ["w"]), weights=(text, times))
     with pytest.raises(InvalidGraph, match="a tensor of 93 GB"):
         runnable.check_runnable(model)
+
+
+def test_a_gigantic_window_is_refused() -> None:
+    pool = helper.make_node("AveragePool", ["x"], ["w"], kernel_shape=[2**40, 2**40])
+    with pytest.raises(InvalidGraph, match="has a window of"):
+        runnable.check_runnable(_added(pool))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a pipe has no place in a folder there")

@@ -280,6 +280,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
 # A daemon that said "ready", or that there is another one, and still cannot be entered: the one with the lock was
 # leaving. Grows with each try.
 _START_AGAIN_S: Final = 0.5
+# Daemons in a row that end without a word before they are ready, as one does that is killed.
+_MOST_SILENT_ENDS: Final = 3
 
 # A caller whose own limit is the one for finding the daemon has set it a moment before we set ours.
 _SAME_TIME_S: Final = 0.5
@@ -295,6 +297,7 @@ class DaemonConnector:
         self._ready: DaemonLink | None = None
         self._starting: Starting | None = None
         self._was_there = False
+        self._silent_ends = 0
         self._closed = False
 
     @property
@@ -317,6 +320,7 @@ class DaemonConnector:
                 # A dialogue has its own limit; one that has begun is not cut short because patience ran out.
                 self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
+                self._silent_ends = 0
                 self._forget_start()
                 return
             except Unreachable as problem:
@@ -352,6 +356,12 @@ class DaemonConnector:
             return False
         try:
             outcome = self._starting.wait(until)
+        except HostStartFailed as error:
+            self._forget_start()
+            self._silent_ends += 1
+            if error.retry != "safe" or self._silent_ends > _MOST_SILENT_ENDS:
+                raise
+            return True
         except BaseException:
             self._forget_start()
             raise

@@ -151,5 +151,6 @@ def _did_not_start(lines: list[str]) -> HostStartFailed:
         fix="Look at what it says in a terminal: qnnbridge host run",
         evidence=said[-10:-1],
     )
-    error.retry = "pointless"
+    # In silence: mostly another process has killed it, and the next one lives.
+    error.retry = "pointless" if said else "safe"
     return error

@@ -111,7 +111,14 @@ def bytes_of(tensor: Any, name: str = "") -> int:
 
 def check_nodes(model: Any) -> None:
     """Raises `InvalidGraph` for a node that cannot be read: of an operator without a proper name, or with an
-    attribute that only the body of a function can have."""
+    attribute that only the body of a function can have; and for names of the graph that are not UTF-8."""
+    for value in (*model.graph.input, *model.graph.output):
+        sizes = [one.dim_param for one in value.type.tensor_type.shape.dim]
+        if any(isinstance(name, bytes) for name in (value.name, *sizes)):
+            raise InvalidGraph(
+                f"An input or output of the model has a name that is not UTF-8: {value.name!r} {sizes or ''}.",
+                fix="The file is damaged: get it or export it again.",
+            )
     for node in model.graph.node:
         # protobuf gives bytes for text that is not UTF-8.
         if isinstance(node.op_type, bytes) or isinstance(node.domain, bytes):

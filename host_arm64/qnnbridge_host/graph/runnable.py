@@ -20,6 +20,8 @@ from qnnbridge_protocol.errors import InvalidGraph
 # Of one tensor; or half of the machine's memory, if that is less.
 MAX_TENSOR_BYTES: Final = 8 * 2**30
 MAX_TRIPS: Final = 10**9
+# Of a convolution or pooling: all of it is looked at for each result, also what lies outside of the input.
+MAX_WINDOW: Final = 2**31
 # TensorProto.DataType; and what a text takes besides its letters.
 _TEXT: Final = 8
 _LEAST_TEXT_BYTES: Final = 32
@@ -46,6 +48,12 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
                     cause=f"{name} ({node.op_type}) has the shape {list(shape)}.",
                     fix="Give smaller sizes (--dim), or export the model without this tensor.",
                 )
+        window = math.prod(next((one.ints for one in node.attribute if one.name == "kernel_shape"), ()))
+        if window > MAX_WINDOW:
+            raise InvalidGraph(
+                f"The node {node.name or node.output[0]} ({node.op_type}) has a window of {window:,} elements.",
+                fix="Export the model with the window that it needs.",
+            )
         if overflows(node, constants.get):
             raise InvalidGraph(
                 "The model divides the smallest number of a type by -1, and the type has no such result.",

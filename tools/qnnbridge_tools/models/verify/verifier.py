@@ -14,6 +14,7 @@ from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.compile.compare import precision_of_operators
 from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.shapes import as_dimensions
 from qnnbridge_host.model.collector import ModelScan
@@ -181,6 +182,7 @@ def _known_of(path: Path, sizes: FixedSizes, soc_model: str | None) -> _Known:
 
     model = graphs.load(path)
     shapes.fix(model, sizes.dimensions)
+    check_runnable(model)
     verdicts = predict_model(model, chip_options(soc_model)[2], path.parent).verdicts
     return _Known(knowledge_of(model), sum(verdict.place != "folded" for verdict in verdicts))
 
