@@ -14,8 +14,8 @@ from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.compile.compare import precision_of_operators
 from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
-from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import as_dimensions
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.refusals import refuse_scanned
