@@ -193,7 +193,7 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     from qnnbridge_host.compile.jobs import CompilerInput
     from qnnbridge_host.compile.reference import open_original
     from qnnbridge_host.compile.worker import Worker
-    from qnnbridge_host.numerics.judge import judge_all
+    from qnnbridge_host.numerics.ranking import judge_all
 
     begun = time.monotonic()
 

@@ -31,6 +31,7 @@ from qnnbridge_host.numerics.content import (
     ordinary_inputs,
 )
 from qnnbridge_host.numerics.judge import NumberFormat, movement
+from qnnbridge_host.numerics.ranking import paired
 from qnnbridge_host.numerics.sampling import Feeds, NotMade
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -98,6 +99,8 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
             if _for_another_chip(job, files, error):
                 return Validation(skipped=f"It cannot be loaded on this machine's chip: {error.message}")
             raise _unusable(job, error) from None
+    for trial, values in expected.items():
+        expected[trial], got[trial] = paired(values, got[trial], number_format)
     found = [
         compare(
             name,

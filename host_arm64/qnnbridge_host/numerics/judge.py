@@ -345,13 +345,3 @@ def _texts(expected: Array, found: Array) -> JudgedNumbers:
 
 def _rank(one: JudgedNumbers) -> float:
     return -math.inf if one.lost or one.snr_db is None else one.snr_db
-
-
-def judge_all(
-    names: Sequence[str], reference: Sequence[Any], candidate: Sequence[Any], number_format: NumberFormat
-) -> list[tuple[str, JudgedNumbers]]:
-    """All outputs of one run."""
-    return [
-        (name, judge(expected, found, number_format))
-        for name, expected, found in zip(names, reference, candidate, strict=True)
-    ]

@@ -23,6 +23,7 @@ from qnnbridge_host.numerics.content import (
     varied,
 )
 from qnnbridge_host.numerics.judge import NumberFormat, judge, judge_over_inputs, largest, movement
+from qnnbridge_host.numerics.ranking import paired
 from qnnbridge_host.numerics.sampling import NotMade
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.models.shared.sessions import ProviderSession, RunAnswer, one_line
@@ -260,7 +261,7 @@ def judged_outputs(
     """All outputs of one set of inputs. scales: largest values of each on other inputs, as far as known."""
     return tuple(
         JudgedOutput(name, judge(a, b, number_format, scales.get(name, 0.0)))
-        for name, a, b in zip(names, expected, found, strict=True)
+        for name, a, b in zip(names, *paired(expected, found, number_format), strict=True)
     )
 
 
@@ -280,8 +281,13 @@ def verdicts_of(
         if not trial.guess or judged_row(trial, prepared, found[trial.name]).counts
     ]
     verdicts = []
+    runs = [
+        paired(t.expected.values, found[t.name], prepared.number_format)
+        for t in trials
+        if t.expected.values is not None
+    ]
     for place, name in enumerate(prepared.outputs):
-        pairs = [(t.expected.values[place], found[t.name][place]) for t in trials if t.expected.values is not None]
+        pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format)
         worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, _rank(judged[k])), default=None)
         verdicts.append(
