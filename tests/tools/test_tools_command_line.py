@@ -184,3 +184,10 @@ def test_output_that_finds_no_room_is_told_in_a_sentence(command: list[str]) -> 
         assert "output cannot be written: No space left" in result.stderr
     assert "Traceback" not in result.stderr
     assert "Exception ignored" not in result.stderr
+
+
+def test_an_interruption_while_the_commands_are_imported_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n", encoding="utf-8")
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    ended = run("versions", PYTHONPATH=paths)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Interrupted.\n")

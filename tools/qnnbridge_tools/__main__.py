@@ -15,7 +15,11 @@ def main() -> int:
     """The exit code of the command."""
     if sys.argv[1:2] == ["exec"]:
         return _command()  # the output, and how its loss is told, are the program's
-    return output.guarded(_command)
+    try:
+        return output.guarded(_command)
+    except KeyboardInterrupt:  # while the commands are imported, or what was printed is written out
+        print("Interrupted.", file=sys.stderr)
+        return 130
 
 
 def _command() -> int:
