@@ -191,3 +191,21 @@ def test_rounding_is_not_called_wrong_and_garbage_is() -> None:
         assert not judge(reference, moved, change(reference)).right
     one_step: Any = judge(reference, moved, reference + np.float32(0.02), step=0.0235)
     assert one_step.right
+
+
+def test_paddings_that_the_model_computes_are_told_with_a_command_that_cures_them(tmp_path: Path) -> None:
+    """PyTorch's older exporter casts the pads of `padding_mode="replicate"` while the model runs."""
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Cast", ["pads"], ["whole"], name="cast", to=onnx.TensorProto.INT64),
+        helper.make_node("Pad", ["x", "whole"], ["y"], name="border", mode="edge"),
+    ]
+    value = helper.make_tensor_value_info
+    pads = onnx.numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int32), "pads")
+    graph = helper.make_graph(nodes, "g", [value("x", 1, [1, 2, 4, 4])], [value("y", 1, [1, 2, 6, 6])], [pads])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), str(path))
+    (told,) = [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"]
+    assert told.what.endswith("--only shape-computations --only edge-padding")
+    fix_model(path, tmp_path / "o.onnx", only=["shape-computations", "edge-padding"])
+    assert "Pad" not in {node.op_type for node in onnx.load(str(tmp_path / "o.onnx")).graph.node}

@@ -18,8 +18,9 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_host.engine import cpu
-from qnnbridge_host.graph import graphs, shapes
+from qnnbridge_host.graph import shapes
 from qnnbridge_host.graph.files import Output, inside_folder
+from qnnbridge_host.graph.inserted_casts import INSERTED_CAST, strip_inserted_casts
 from qnnbridge_host.numerics.comparing import OutputComparison, compare, cosine
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
 from qnnbridge_tools.models.quantize.ort_quantizer import Quiet
@@ -102,9 +103,9 @@ def test_casts_that_onnxruntime_inserted_are_taken_out_and_others_stay() -> None
     from onnx import helper
 
     nodes = [
-        helper.make_node("Cast", ["x"], ["x32"], name=graphs.INSERTED_CAST + "x", to=models.FLOAT),
+        helper.make_node("Cast", ["x"], ["x32"], name=INSERTED_CAST + "x", to=models.FLOAT),
         helper.make_node("Relu", ["x32"], ["r32"], name="relu"),
-        helper.make_node("Cast", ["r32"], ["y"], name=graphs.INSERTED_CAST + "y", to=models.FLOAT16),
+        helper.make_node("Cast", ["r32"], ["y"], name=INSERTED_CAST + "y", to=models.FLOAT16),
         helper.make_node("Cast", ["y"], ["z"], name="wanted", to=models.FLOAT),
     ]
     made = models.model(
@@ -112,7 +113,7 @@ def test_casts_that_onnxruntime_inserted_are_taken_out_and_others_stay() -> None
         [models.value("x", [2], models.FLOAT16)],
         [models.value("y", [2], models.FLOAT16), models.value("z", [2])],
     )
-    assert graphs.strip_inserted_casts(made) == 2
+    assert strip_inserted_casts(made) == 2
     assert [(list(n.input), list(n.output)) for n in made.graph.node] == [(["x"], ["y"]), (["y"], ["z"])]
 
 
@@ -263,3 +264,29 @@ def test_only_the_quantizers_own_thread_is_kept_quiet(capsys: pytest.CaptureFixt
 def test_sizes_of_a_wrong_form_are_refused() -> None:
     with pytest.raises(OptionError):
         shapes.as_dimensions({"N": 0})
+
+
+def test_constants_behind_inserted_casts_are_float16_again() -> None:
+    """ONNX Runtime folds the cast into the constant, on either side of the operator."""
+    import onnx
+    import onnx.reference
+    from onnx import helper, numpy_helper
+
+    nodes = [
+        helper.make_node("Cast", ["x"], ["x32"], name=INSERTED_CAST + "x", to=models.FLOAT),
+        helper.make_node("Div", ["one", "x32"], ["d"]),
+        helper.make_node("Clip", ["d", "", "most"], ["c"]),
+        helper.make_node("Cast", ["c"], ["y"], name=INSERTED_CAST + "y", to=models.FLOAT16),
+        helper.make_node("Cast", ["y"], ["w"], to=models.FLOAT),
+        helper.make_node("Add", ["w", "one"], ["z"]),
+    ]
+    values = [helper.make_tensor_value_info("x", models.FLOAT16, [2])]
+    results = [helper.make_tensor_value_info("z", models.FLOAT, [2])]
+    constants = [numpy_helper.from_array(np.float32(value), name) for name, value in (("one", 1), ("most", 0.25))]
+    made = helper.make_model(
+        helper.make_graph(nodes, "g", values, results, constants), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    assert strip_inserted_casts(made) == 2
+    onnx.checker.check_model(made, full_check=True)
+    (answer,) = onnx.reference.ReferenceEvaluator(made).run(None, {"x": np.array([2, 8], np.float16)})
+    np.testing.assert_array_equal(answer, np.array([1.25, 1.125], np.float32))

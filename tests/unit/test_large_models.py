@@ -13,8 +13,9 @@ import pytest
 from onnx import helper, numpy_helper
 from tests.attack import large_models
 
-from qnnbridge_host.graph import bounds, graphs, shapes
+from qnnbridge_host.graph import bounds, shapes
 from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.graph.inserted_casts import strip_inserted_casts
 from qnnbridge_host.rewrite import folding
 from qnnbridge_host.rewrite.fixer import fix_model
 from qnnbridge_host.rewrite.rewrites import removals
@@ -44,7 +45,7 @@ def test_rules_and_folding_take_time_in_proportion_to_the_model(make: Any, count
     model = make(count)
     begun = time.process_time()
     predict_model(model, arch=73)
-    graphs.strip_inserted_casts(model)
+    strip_inserted_casts(model)
     shapes.options_text(shapes.free_dimensions(model.graph))
     assert time.process_time() - begun < SOON_S
 

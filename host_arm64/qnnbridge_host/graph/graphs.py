@@ -32,8 +32,6 @@ _CONSTANT_TYPES = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-# How ONNX Runtime names the casts that it puts around float16 operators which the CPU provider lacks.
-INSERTED_CAST = "InsertedPrecisionFreeCast_"
 # From here on QuantizeLinear itself has 16 and 4 bits; before, they are com.microsoft's.
 NEWEST_QDQ_OPSET = 21
 
@@ -281,39 +279,6 @@ def captured_by(node: Any) -> Iterator[str]:
                     yield from one.input
                 for value in inner.output:
                     yield value.name
-
-
-def strip_inserted_casts(model: Any) -> int:
-    """Takes out the casts that ONNX Runtime put around float16 operators for the CPU; gives how many there were.
-
-    QNN computes float16 itself, and would have the whole graph in float32 with them.
-    """
-    graph = model.graph
-    casts: list[Any] = []
-    kept: list[Any] = []
-    for node in graph.node:
-        inserted = node.op_type == "Cast" and node.name.startswith(INSERTED_CAST) and node.input
-        (casts if inserted else kept).append(node)
-    if not casts:
-        return 0
-    from_name = {node.output[0]: node.input[0] for node in casts}
-    outputs = {value.name for value in graph.output}
-    renamed = {node.input[0]: node.output[0] for node in casts if node.output[0] in outputs}
-
-    def source(name: str) -> str:
-        while name in from_name:
-            name = from_name[name]
-        return str(renamed.get(name, name))
-
-    for node in kept:
-        for number, name in enumerate(node.input):
-            node.input[number] = source(name)
-        for number, name in enumerate(node.output):
-            node.output[number] = renamed.get(name, name)
-    del graph.node[:]
-    graph.node.extend(kept)
-    del graph.value_info[:]  # their types were those of the float32 graph; every reader infers them again
-    return len(casts)
 
 
 def shrink_masks(model: Any) -> int:

@@ -29,6 +29,7 @@ from qnnbridge_host.graph.bounds import MANY_NODES
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.editor import Editor
 from qnnbridge_host.graph.files import Output, inside_folder, total_size
+from qnnbridge_host.graph.inserted_casts import strip_inserted_casts
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
@@ -341,7 +342,7 @@ def _finish(result: Any, original: Any, path: Path) -> list[str]:
     import onnx
 
     graphs.trim_opsets(result, original)
-    casts = graphs.strip_inserted_casts(result)
+    casts = strip_inserted_casts(result)
     onnx.save_model(result, os.fspath(path))
     if not casts:
         return []

@@ -26,17 +26,25 @@ def wrong_numbers(
     by_row: dict[str, list[KnownWrong]] = {}
     wanted = known_wrong.operators()
     nodes = [_static(view, node) for node in view.nodes if node.op in wanted]
-    for one in known_wrong.find(nodes, arch=arch, release=release):
+    known = {one.index: one for one in known_wrong.find(nodes, arch=arch, release=release)}
+    # The file's own search knows sizes and paddings that the model computes from fixed shapes.
+    plain = frozenset(known)
+    for one in known_wrong.find_in_model(path, arch=arch, release=release):
+        if one.index < len(view.nodes) and view.nodes[one.index].label == one.node:
+            known.setdefault(one.index, one)
+    for _, one in sorted(known.items()):
         if verdicts[one.index].place == "qnn":
             by_row.setdefault(one.fault.name, []).append(one)
-    return [_advice(found, path) for found in by_row.values()]
+    return [_advice(found, path, plain) for found in by_row.values()]
 
 
-def _advice(found: Sequence[KnownWrong], path: str) -> Advice:
+def _advice(found: Sequence[KnownWrong], path: str, plain: frozenset[int]) -> Advice:
+    """plain: nodes that the rewrite finds without computing sizes first."""
     fault = found[0].fault
     names = ", ".join(one.node for one in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    what = f"qnnbridge fix {path} -o OUT --only {fault.rewrite}" if fault.rewrite else fault.advice
+    first = "" if plain.issuperset(one.index for one in found) else "--only shape-computations "
+    what = f"qnnbridge fix {path} -o OUT {first}--only {fault.rewrite}" if fault.rewrite else fault.advice
     return Advice(
         what,
         f"QNN computes {found[0].op} wrong here: {fault.says}. In: {names}{more}",

@@ -18,6 +18,7 @@ from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.inserted_casts import strip_inserted_casts
 from qnnbridge_host.numerics.comparing import OutputComparison, compare, difference_text
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import ModelError, OrtError
@@ -224,7 +225,7 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
     cpu.open_session(save(model, work / "upgraded.onnx"), "the model", options)
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
-    graphs.strip_inserted_casts(result)
+    strip_inserted_casts(result)
     del result.metadata_props[:]
     if constants:
         changes.append(f"{constants} Constant nodes are initializers now")
