@@ -125,3 +125,37 @@ def test_a_host_that_cannot_be_started_does_not_undo_the_result(tmp_path: Path) 
     assert "Traceback" not in result.stderr
     assert (tmp_path / "q.onnx").exists()
     assert "Quantised against float" in result.stdout
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 24), (1, 8, 6, 5)], ids=["time", "picture"])
+def test_a_normalization_that_no_conv_takes_in_is_right_on_qnn(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Left as it is, the channel with the largest offset gets the opposite of it."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(4)
+    values = {
+        "scale": rng.uniform(0.7, 1.3, 8),
+        "bias": np.array([0.1, 0.9, 0.3, -0.2, 0.4, 0.0, -0.5, 0.2]),
+        "mean": rng.normal(0, 0.2, 8),
+        "variance": rng.uniform(0.5, 1.5, 8),
+    }
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["t"], name="before"),
+        helper.make_node("BatchNormalization", ["t", *values], ["y"], name="norm"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy")
+    constants = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in values.items()]
+    made = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], constants),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    source = models.saved(made, tmp_path / "m.onnx")
+    samples = models.samples_for(source, {}, 5, tmp_path / "samples")
+    result = models.quantize(source, tmp_path / "q.onnx", samples, qnn=X_ELITE)
+    assert_on_qnn(result, 40.0)
+    assert any("BatchNormalization" in change for change in result.changes)
+    kinds = [node.op_type for node in onnx.load(str(tmp_path / "q.onnx")).graph.node]
+    assert "Conv" in kinds
+    assert "BatchNormalization" not in kinds

@@ -227,9 +227,50 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result)
     del result.metadata_props[:]
+    convolutions = _normalise_by_convolution(result)
+    if convolutions:
+        changes.append(f"{convolutions} BatchNormalization are Conv now: quantised, QNN computes a channel wrong")
     if constants:
         changes.append(f"{constants} Constant nodes are initializers now")
     return save(result, work / "plain.onnx")
+
+
+def _normalise_by_convolution(model: Any) -> int:
+    """A BatchNormalization that follows no Conv becomes a depthwise Conv of one value; gives how many did.
+
+    Quantised, QNN gives the channel with the largest offset the opposite of it where the offset is positive.
+    """
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    graph = model.graph
+    known, constants = graphs.types_of(model), {tensor.name: tensor for tensor in graph.initializer}
+    changed = 0
+    for node in graph.node:
+        shape = known.get(node.input[0], (0, None))[1] if node.op_type == "BatchNormalization" else None
+        settings = {attribute.name: attribute for attribute in node.attribute}
+        training = "training_mode" in settings and settings["training_mode"].i
+        if shape is None or len(shape) not in (3, 4) or training or len(list(filter(None, node.output))) != 1:
+            continue
+        if any(name not in constants for name in node.input[1:]):
+            continue
+        values = [numpy_helper.to_array(constants[name]) for name in node.input[1:]]
+        scale, bias, mean, variance = (value.astype(np.float64) for value in values)
+        factor = scale / np.sqrt(variance + (settings["epsilon"].f if "epsilon" in settings else 1e-5))
+        weights = factor.reshape(-1, 1, *(1 for _ in shape[2:]))
+        made = []
+        for name, value in (("weight", weights), ("bias", bias - mean * factor)):
+            made.append(f"{node.output[0]}/{name}")
+            graph.initializer.append(numpy_helper.from_array(value.astype(values[0].dtype), made[-1]))
+        inputs = [node.input[0], *made]
+        kernel = [1 for _ in shape[2:]]
+        node.CopyFrom(
+            helper.make_node(
+                "Conv", inputs, [node.output[0]], name=node.name, group=len(factor), kernel_shape=kernel
+            )
+        )
+        changed += 1
+    return changed
 
 
 def _masks_shrunk(
