@@ -25,6 +25,13 @@ Verify = Literal["off", "warn", "raise"]
 Source = tuple[str, int, int]
 
 
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted; paths that do not depend on it work all the same
+        return os.path.abspath(os.sep)
+
+
 @dataclasses.dataclass(frozen=True)
 class SessionRecipe:
     """All that a session is made from.
@@ -49,7 +56,7 @@ class SessionRecipe:
     initializers: Sequence[Any] = ()
     cache: bool | CacheSettings | None = False
     seed: int | None = None
-    folder: str = dataclasses.field(default_factory=os.getcwd)
+    folder: str = dataclasses.field(default_factory=_working_folder)
     identity: ModelIdentity | None = None
     verify: Verify | None = None
     context_check: str | None = None

@@ -81,6 +81,17 @@ def test_a_relative_path_counts_from_the_folder_of_the_application(
         assert session.placement.qnn_nodes == 1
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a folder that is in use cannot be deleted there")
+def test_an_absolute_path_needs_no_working_folder(
+    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with qnnbridge.InferenceSession(MODELS / "mul_1.onnx", host=host) as session:
+        assert session.placement.qnn_nodes == 1
+
+
 @pytest.mark.parametrize("providers", [[QNN], [CPU]])
 def test_weights_in_a_file_beside_the_model_are_found(
     providers: list[str], host: qnnbridge.Host, tmp_path: Path

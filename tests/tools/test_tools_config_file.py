@@ -88,6 +88,8 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         ("percentile = true", "a value, not a switch"),
         ('percentile = "much"', "not a valid float"),
         ("output = ", "is no TOML file"),
+        (f"seed = {'9' * 5000}", "is no TOML file"),
+        (f"seed = {'[' * 5000}", "is no TOML file"),
         ("dim = 1979-05-27", "a list or a table"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,19 @@ def test_a_free_dimension_without_a_size_is_an_error_that_says_what_to_add() -> 
 def test_an_input_without_a_shape_needs_a_file() -> None:
     with pytest.raises(OptionError, match="no declared shape"):
         full_shape("x", None, read_dimensions([]))
+
+
+def test_an_archive_of_many_arrays_is_read_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "many.npz", **{f"a{number}": np.full(1, number) for number in range(50)})
+    opened: list[object] = []
+    read = np.load
+    monkeypatch.setattr(np, "load", lambda *given, **how: opened.append(given) or read(*given, **how))
+    assert [feed.value.item() for feed in load([], tmp_path / "many.npz")] == list(range(50))
+    assert len(opened) == 1
+
+
+def test_a_file_of_an_archive_that_is_no_array_is_an_error(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
+        archive.writestr("x.npy", b"hello")
+    with pytest.raises(OptionError, match="cannot be read as a numpy array"):
+        load([], tmp_path / "text.npz")

@@ -52,7 +52,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise OptionError(f"There is no file {path}.", fix="Give the path of a TOML file: --config FILE.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"{path} cannot be read.", cause=str(error)) from None
-    except toml.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no TOML; a number of 5000 digits; lists in lists in lists
         raise OptionError(
             f"{path} is no TOML file.", cause=str(error), fix='Write lines like: activation-type = "uint8".'
         ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,16 @@ def load(files: Iterable[InputFile], archive: Path | None) -> list[Feed]:
     feeds = [Feed(file.name, _load_one(file), _source(file)) for file in files]
     if archive is not None:
         given = {feed.name for feed in feeds}
-        for name in _names_in(archive):
-            if name in given:
-                raise OptionError(f'"{name}" is given by --input and is in {archive}, too.', fix="Give it once.")
-            file = InputFile(name, archive, name)
-            feeds.append(Feed(name, _load_one(file), _source(file)))
+        loaded = _opened(archive)
+        if isinstance(loaded, np.ndarray):
+            raise OptionError(f"{archive} is one array, not an .npz archive.", fix=f"--input NAME={archive}")
+        with loaded:
+            for name in loaded.files:
+                if name in given:
+                    raise OptionError(
+                        f'"{name}" is given by --input and is in {archive}, too.', fix="Give it once."
+                    )
+                feeds.append(Feed(name, _array(loaded, name, archive), f"{archive}:{name}"))
     return feeds
 
 
@@ -88,18 +94,17 @@ def _load_one(file: InputFile) -> npt.NDArray[Any]:
             file = dataclasses.replace(file, key=loaded.files[0])
         if file.key not in loaded.files:
             raise OptionError(f'{file.path} holds no array "{file.key}", but {", ".join(loaded.files) or "none"}.')
-        try:
-            return np.asarray(loaded[file.key])
-        except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-            raise _unreadable(file.path, error) from None
+        return _array(loaded, file.key, file.path)
 
 
-def _names_in(archive: Path) -> list[str]:
-    loaded = _opened(archive)
-    if isinstance(loaded, np.ndarray):
-        raise OptionError(f"{archive} is one array, not an .npz archive.", fix=f"--input NAME={archive}")
-    with loaded:
-        return list(loaded.files)
+def _array(archive: np.lib.npyio.NpzFile, key: str, path: Path) -> npt.NDArray[Any]:
+    try:
+        found = archive[key]
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from None
+    if not isinstance(found, np.ndarray):
+        raise _unreadable(path, ValueError(f"{key} in it is no array"))
+    return found
 
 
 def _opened(path: Path) -> npt.NDArray[Any] | np.lib.npyio.NpzFile:
@@ -107,7 +112,7 @@ def _opened(path: Path) -> npt.NDArray[Any] | np.lib.npyio.NpzFile:
         loaded = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise OptionError(f"There is no file {path}.") from None
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise _unreadable(path, error) from None
     if not isinstance(loaded, (np.ndarray, np.lib.npyio.NpzFile)):
         raise _unreadable(path, ValueError(f"it holds a {type(loaded).__name__}"))
