@@ -15,6 +15,8 @@ from tests.sweep.cases import Array, Case, SweepNode, SweepTensor
 
 Rng = np.random.Generator
 _SIZES: Final = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 20, 24, 25, 31, 32, 33, 40, 48, 49, 56, 63, 64, 65, 80)
+# Of pictures that the simulator computes in less than a second.
+_PICTURES: Final = (4, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 20, 24, 28, 32, 40, 48, 56, 63, 64, 80, 112)
 _CHANNELS: Final = (1, 2, 3, 4, 7, 8, 16, 17, 31, 32, 33, 48, 64, 96)
 _FORMS: Final = ("float",) * 6 + ("float16",) + ("qdq8",) * 2 + ("qdq16",)
 # Elements of one tensor at most: the simulator is slow.
@@ -344,6 +346,31 @@ def _pool(rng: Rng) -> Case:
     if op == "AveragePool" and rng.random() < 0.4:
         window["count_include_pad"] = 1
     return _case(rng, x, _one(op, "x", **window), opset=int(_pick(rng, 17, 19)) if op != "LpPool" else 17)
+
+
+def _average(rng: Rng) -> Case:
+    """AveragePool without ceil_mode, with kernels, sizes and padding on both sides as networks have them and others."""
+    dims = int(_pick(rng, 1, 2, 2, 2, 2, 3))
+    same = rng.random() < 0.6
+    kernel = [int(_pick(rng, 2, 2, 3, 3, 3, 4, 5, 5, 6, 7, 8, 9, 11))] * dims
+    if not same:
+        kernel = [int(_pick(rng, 1, 1, 2, 3, 4, 5, 7, 9)) for _ in range(dims - 1)] + kernel[:1]
+    strides = [int(_pick(rng, 1, 1, 1, 2, 2, 3))] * dims
+    sizes = [max(k, int(_pick(rng, *(_SIZES[:9] if dims == 3 else _PICTURES)))) for k in kernel]
+    pads = [[0] * dims, [0] * dims]
+    how = _pick(rng, "none", "same", "same", "same", "lower", "any", "any")
+    if how != "none":
+        pads = [[k // 2 for k in kernel] for _ in pads]
+    if how == "lower":
+        pads[0] = [(k - 1) // 2 for k in kernel]
+    if how == "any":
+        pads = [[int(rng.integers(0, most + 1)) for most in side] for side in pads]
+    attributes = {"kernel_shape": kernel, "strides": strides, "pads": [*pads[0], *pads[1]]}
+    if any(attributes["pads"]) and rng.random() < 0.4:
+        attributes["count_include_pad"] = 1
+    channels = int(_pick(rng, 1, 2, 3, 8, 16, 24, 31, 32, 33, 64))
+    x = {"x": SweepTensor((1, channels, *sizes), "float", _pick(rng, "normal", ["uniform", -9, -1]))}
+    return _case(rng, x, _one("AveragePool", "x", **attributes))
 
 
 def _resize(rng: Rng) -> Case:
@@ -686,6 +713,7 @@ FAMILIES: Final[Mapping[str, Callable[[Rng], Case]]] = {
     "conv": _conv,
     "dilated": _dilated,
     "pool": _pool,
+    "average": _average,
     "resize": _resize,
     "pad": _pad,
     "matmul": _matmul,

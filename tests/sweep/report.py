@@ -31,11 +31,16 @@ def spent(path: Path) -> tuple[int, int]:
 
 def explained(case: Case, arch: int = ARCH) -> tuple[KnownWrong, ...]:
     """The rows that match the case's model, which is built and read, not run."""
+    return known_wrong.find_in_model(model_to_read(case).SerializeToString(), arch=arch)
+
+
+def model_to_read(case: Case) -> Any:
+    """The case's model; a quantised one has made-up ranges."""
     model = float_model(case)
-    if case.form.startswith("qdq"):
-        names = [value.name for value in (*model.graph.input, *float_model(case, every_output=True).graph.output)]
-        model = quantised_model(case, dict.fromkeys(names, (-1.0, 1.0)))
-    return known_wrong.find_in_model(model.SerializeToString(), arch=arch)
+    if not case.form.startswith("qdq"):
+        return model
+    names = [value.name for value in (*model.graph.input, *float_model(case, every_output=True).graph.output)]
+    return quantised_model(case, dict.fromkeys(names, (-1.0, 1.0)))
 
 
 def tally(lines: Sequence[Line]) -> dict[str, Counter[str]]:

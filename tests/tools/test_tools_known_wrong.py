@@ -17,7 +17,7 @@ from tests.sweep.cases import Case, float_model
 from tests.sweep.driver import Worker
 from tests.sweep.generator import FAMILIES, generated
 from tests.sweep.judging import judge
-from tests.sweep.report import explained, page_rows
+from tests.sweep.report import explained, model_to_read, page_rows
 
 from qnnbridge_host.model.known_wrong import WrongOperator, table
 from qnnbridge_tools.models.analyze import analyze_model
@@ -148,7 +148,7 @@ def test_a_gelu_in_floats_is_left_to_onnxruntime(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
 def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    onnx.save(float_model(Case.from_words(row.example)), str(path))
+    onnx.save(model_to_read(Case.from_words(row.example)), str(path))
     analysis = analyze_model(path, offline=True)
     found = [one for one in analysis.advice if one.code == "known-wrong"]
     assert ("wrong numbers" in verdict_text(analysis, analysis.best)) is bool(found)

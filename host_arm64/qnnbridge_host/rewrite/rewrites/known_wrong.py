@@ -21,6 +21,8 @@ from qnnbridge_protocol.elements import ElementType
 _ELEMENTS = frozenset(element.value for element in ElementType)
 _SMALL = 64
 _LAST = 2**31 - 1
+# Of the result of a high AveragePool with few channels that QNN computes right.
+_LEAST_WIDTH = 9
 # Products are not longer.
 _HIGHEST_POWER = 16
 
@@ -140,7 +142,7 @@ def powers_by_products(editor: Editor) -> list[str]:
 
 
 def average_by_sums(editor: Editor) -> list[str]:
-    """AveragePool with padding becomes one over a padded tensor, corrected by a constant."""
+    """AveragePool becomes one over a padded tensor, corrected by a constant and cut off at its end."""
 
     def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
         shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
@@ -155,6 +157,8 @@ def average_by_sums(editor: Editor) -> list[str]:
             reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
             factors.append(kernel / np.maximum(reached, 1))
             more.append(max(after, int(starts[-1]) + kernel - size))
+        wider = _wider_than_wrong(static, shape, made_shape)
+        more[-1] += wider
         pads = [0, 0, *window["before"], 0, 0, *more]
         made: list[Any] = []
         value = node.input[0]
@@ -166,24 +170,38 @@ def average_by_sums(editor: Editor) -> list[str]:
         for name in ("pads", "auto_pad", "ceil_mode", "count_include_pad"):
             _drop(node, name)
         node.input[0] = value
-        factor = functools.reduce(np.multiply.outer, factors)
-        if np.all(factor == 1):
-            return [*made, node]
-        output = node.output[0]
-        node.output[0] = editor.fresh(f"{output}/sum")
-        scale = editor.add_constant(factor[None, None].astype(_dtype(editor, output)), f"{output}/factor")
-        return [*made, node, editor.make("Mul", [node.output[0], scale], node, output)]
+        made.append(node)
+        output, factor = node.output[0], functools.reduce(np.multiply.outer, factors)
+        if wider:
+            node.output[0] = editor.fresh(f"{output}/wider")
+            made.append(_slice(editor, node, node.output[0], len(shape) - 1, 0, made_shape[-1]))
+        if np.any(factor != 1):
+            made[-1].output[0] = editor.fresh(f"{output}/sum")
+            scale = editor.add_constant(factor[None, None].astype(_dtype(editor, output)), f"{output}/factor")
+            made.append(editor.make("Mul", [made[-1].output[0], scale], node))
+        made[-1].output[0] = output
+        return made
 
     rows = (
         "average-pool-1d",
-        "average-pool-1d-pair",
+        "average-pool-1d-one-side",
+        "average-pool-3d",
         "average-pool-ceil",
         "average-pool-few-channels",
         "average-pool-counted",
-        "average-pool-column",
+        "average-pool-one-side",
+        "average-pool-narrow",
+        "average-pool-strided",
         "average-pool-even",
     )
     return _rewrite(editor, "AveragePool", rows, change, "AveragePool")
+
+
+def _wider_than_wrong(pool: StaticNode, shape: Sequence[int], made: Sequence[int]) -> int:
+    """How many columns the result of an AveragePool lacks to be no case of the row `average-pool-narrow`."""
+    if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
+        return 0
+    return _LEAST_WIDTH - made[-1] if 2 <= made[-1] < _LEAST_WIDTH else 0
 
 
 def pool_whole_windows(editor: Editor) -> list[str]:
