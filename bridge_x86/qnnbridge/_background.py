@@ -10,8 +10,24 @@ import collections
 import threading
 from collections.abc import Callable
 
+from qnnbridge_protocol.errors import Closed
+
 # The NPU works on one call at a time; more threads would only wait.
 THREADS = 4
+
+
+def silence_daemon_threads() -> None:
+    """From now on a daemon thread may end with `Closed` in silence: the program ends, its hosts are closed first.
+
+    With onnxruntime such a thread just stops; a traceback would be noise behind the application's last words.
+    """
+    before = threading.excepthook
+
+    def hook(ended: threading.ExceptHookArgs) -> None:
+        if not (isinstance(ended.exc_value, Closed) and ended.thread is not None and ended.thread.daemon):
+            before(ended)
+
+    threading.excepthook = hook
 
 
 class Background:

@@ -11,10 +11,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sized
-from contextlib import AbstractContextManager
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge._background import silence_daemon_threads
 from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._fastpath.sharing import default_sharing, next_slab_number
 from qnnbridge._launch.interpreter import HostInterpreter, find_host, host_command, host_environment
@@ -412,7 +412,7 @@ class Host:
         if log is not None:
             self._unreleased.append(_SLOW)
 
-    def isolate(self, context: CallContext, deadline: float | None) -> AbstractContextManager[None]:
+    def isolate(self, context: CallContext, deadline: float | None) -> contextlib.AbstractContextManager[None]:
         """Around a call that enters native code: suspects of a crash are run alone."""
         return self._isolation.isolate(context, deadline)
 
@@ -493,6 +493,7 @@ def _connector(access: DaemonAccess) -> DaemonConnector:
 
 @atexit.register
 def _close_all() -> None:
+    silence_daemon_threads()
     for host in list(_open_hosts):
         host.supervisor.exiting = True
         with contextlib.suppress(Exception):

@@ -105,6 +105,16 @@ ENDINGS = {
         "",
     ),
     "in the middle of a call": (IN_A_RUN.format(thread=DAEMON), 0, ""),
+    "in the middle of a thread's many calls": (
+        "import time\n"
+        "s = qnnbridge.InferenceSession(script(), host=host)\n"
+        "def loop():\n"
+        "    while True: s.run(None, {'x': X})\n"
+        "for _ in range(4): threading.Thread(target=loop, daemon=True).start()\n"
+        "time.sleep(0.1)",
+        0,
+        "",
+    ),
     "in the middle of a creation": (
         IN_A_RUN.format(thread=DAEMON)
         .replace("session = ", "model = ")
