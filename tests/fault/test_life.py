@@ -105,13 +105,14 @@ ENDINGS = {
         "",
     ),
     "in the middle of a call": (IN_A_RUN.format(thread=DAEMON), 0, ""),
-    "in the middle of a thread's many calls": (
+    "before a thread's next call": (
         "import time\n"
         "s = qnnbridge.InferenceSession(script(), host=host)\n"
-        "def loop():\n"
-        "    while True: s.run(None, {'x': X})\n"
-        "for _ in range(4): threading.Thread(target=loop, daemon=True).start()\n"
-        "time.sleep(0.1)",
+        "closed, close = threading.Event(), host.close\n"
+        "def slow(): close(), closed.set(), time.sleep(0.3)\n"
+        "host.close = slow\n"
+        "def next_call(): closed.wait(), s.run(None, {'x': X})\n"
+        "threading.Thread(target=next_call, daemon=True).start()",
         0,
         "",
     ),
