@@ -4,8 +4,8 @@ Names are the node's attributes, and for windows `sizes`, `kernel`, `strides`, `
 the pads, also those of auto_pad; of poolings `made`: how many whole windows there are. `users` are the operators
 that take the result, `beside` the inputs of each, `output` is the result's name, `node_name` the node's own.
 Functions take the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`,
-`name(0)`; `way(1, 0)` gives the operator that makes input 1, and the one that makes input 0 of that. An expression
-is read with `ast`, it is never executed. Pure functions; any thread.
+`name(0)`, `quantised(0)`; `way(1, 0)` gives the operator that makes input 1, and the one that makes input 0 of
+that. An expression is read with `ast`, it is never executed. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -102,6 +102,14 @@ def _way(node: StaticNode, *numbers: int) -> list[str]:
     return found
 
 
+def _quantised(node: StaticNode, number: int) -> str:
+    origin = _input(node, number).origin()
+    zero_point = origin.inputs[2] if origin is not None and len(origin.inputs) > 2 else None
+    if zero_point is None or not zero_point.type:
+        raise _Unknown
+    return zero_point.type
+
+
 def window_of_node(node: StaticNode) -> dict[str, list[int]]:
     """`window_of` of a convolution or pooling. Raises `UnknownShape` where its sizes are not known."""
     weights = node.inputs[1] if node.op in _WEIGHTED else None
@@ -183,6 +191,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "name": lambda node, number: _input(node, number).name,
     "way": _way,
     "nearest_differs": _nearest_differs,
+    # The type of the integers of a quantised input.
+    "quantised": _quantised,
     "given": lambda node, number: (
         number < len(node.inputs) and bool(node.inputs[number] and node.inputs[number].name)
     ),
