@@ -36,3 +36,18 @@ def test_a_program_runs_again_only_after_wine_lost_a_process(
     ran = WindowsLab(tmp_path).run(tmp_path / "program.py")
     assert ran.returncode == code
     assert len((tmp_path / "runs").read_text().splitlines()) == runs
+
+
+def test_a_report_of_facts_that_holds_a_lost_process_is_made_again(tmp_path: Path) -> None:
+    """Such a report ends with 0: one fact that fails does not hide the others."""
+    python = tmp_path / "python-win"
+    python.write_text(
+        f"""#!/bin/sh
+        cd '{tmp_path}'
+        [ ! -e reported ] || {{ echo '{{"fact": 1}}'; exit 0; }}
+        touch reported
+        echo '{{"fact": "{LOST}"}}'
+        """
+    )
+    python.chmod(0o755)
+    assert WindowsLab(tmp_path).run(tmp_path / "program.py").json() == {"fact": 1}

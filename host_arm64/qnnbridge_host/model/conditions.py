@@ -1,7 +1,7 @@
 """Conditions of the table of known-wrong operators: expressions over attributes, shapes and constants of a node.
 
 Names are the node's attributes, and for windows `sizes`, `kernel`, `strides`, `dilations`, `before` and `after`:
-the pads, also those of auto_pad; of poolings `made`: how many whole windows there are. `users` are the operators
+the pads, also those of auto_pad; of poolings `made`: the sizes of the result. `users` are the operators
 that take the result, `beside` the inputs of each, `output` is the result's name, `node_name` the node's own.
 Functions take the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`,
 `name(0)`, `quantised(0)`; `way(1, 0)` gives the operator that makes input 1, and the one that makes input 0 of
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from qnnbridge_host.model.node_graph import StaticNode, StaticTensor
-from qnnbridge_host.model.static_shapes import UnknownShape, window_of
+from qnnbridge_host.model.static_shapes import UnknownShape, slid_sizes, window_of
 
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
@@ -64,7 +64,7 @@ class _Facts:
                 self._window = window_of_node(node)
             return self._window[name]
         if node.op in _POOLS and name == "made":
-            return pooled_sizes(node)
+            return slid_sizes([_input(node, 0)], node.attributes)
         if (node.op, name) in _DEFAULTS:
             return _DEFAULTS[node.op, name]
         raise _Unknown(name)
@@ -117,14 +117,6 @@ def window_of_node(node: StaticNode) -> dict[str, list[int]]:
     if shape is None or None in shape:
         raise UnknownShape
     return window_of(_shape(node, 0)[2:], node.attributes, weights)
-
-
-def pooled_sizes(node: StaticNode) -> list[int]:
-    """How many whole windows a pooling has in each direction. Raises `UnknownShape`."""
-    return [
-        (size + before + after - (kernel - 1) * dilation - 1) // stride + 1
-        for size, kernel, stride, dilation, before, after in zip(*window_of_node(node).values(), strict=True)
-    ]
 
 
 def nearest_places(node: StaticNode) -> list[tuple[list[int], list[int]]]:

@@ -121,7 +121,8 @@ def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: StaticTen
     }
 
 
-def _slid(given: Inputs, attributes: Attributes, opset: int) -> list[int]:
+def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
+    """The sizes of the result of a convolution or pooling. Raises `UnknownShape`."""
     window = window_of(_sizes(given[0])[2:], attributes, given[1] if len(given) > 1 else None)
     found = []
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
@@ -133,11 +134,11 @@ def _slid(given: Inputs, attributes: Attributes, opset: int) -> list[int]:
 
 
 def _conv(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
-    return (_sizes(given[0])[0], _sizes(given[1])[0], *_slid(given, attributes, opset))
+    return (_sizes(given[0])[0], _sizes(given[1])[0], *slid_sizes(given, attributes))
 
 
 def _pool(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
-    return (*_sizes(given[0])[:2], *_slid(given[:1], attributes, opset))
+    return (*_sizes(given[0])[:2], *slid_sizes(given[:1], attributes))
 
 
 def _transposed(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
