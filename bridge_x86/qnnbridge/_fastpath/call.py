@@ -311,5 +311,5 @@ def _owned(result: Array) -> Array:
 
 def _proper(array: Array) -> Array:
     """A bool array whose bytes are all 0 or 1."""
-    proper: Array = array.view(np.uint8) != 0
-    return proper
+    # Not the operator: of an array without dimensions it makes a scalar.
+    return np.not_equal(array.view(np.uint8), 0, out=np.empty(array.shape, BOOL))

@@ -113,7 +113,7 @@ class CallPlans:
         plan = self._recent.get(session)
         if plan is None or feed.__class__ is not dict or len(feed) != len(plan.given):
             return None
-        if output_names is not None and not _same_names(plan, output_names):
+        if not _same_names(plan, output_names):
             return None
         if out is not None and (out.__class__ is not list or len(out) != len(plan.taken)):
             return None

@@ -1,0 +1,184 @@
+"""A call gives what was asked for, whatever calls of the same session came before it; compared with onnxruntime."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import qnnbridge
+from qnnbridge_protocol.values import equal_bits
+from tests.contract.small_models import CPU
+
+FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[qnnbridge.Host]:
+    with qnnbridge.Host(shared_memory=True) as host:
+        host.start()
+        yield host
+
+
+def model(nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any]) -> bytes:
+    infos = [[helper.make_tensor_value_info(n, *t) for n, t in side.items()] for side in (inputs, outputs)]
+    made = helper.make_model(
+        helper.make_graph(nodes, "g", *infos), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    data: bytes = made.SerializeToString()
+    return data
+
+
+def session(host: qnnbridge.Host, data: bytes, **keywords: Any) -> qnnbridge.InferenceSession:
+    return qnnbridge.InferenceSession(data, providers=[CPU], host=host, **keywords)
+
+
+TWO_OUTPUTS = model(
+    [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Abs", ["x"], ["z"])],
+    {"x": (FLOAT, ["n"])},
+    {"y": (FLOAT, ["n"]), "z": (FLOAT, ["n"])},
+)
+X = np.array([1, -2, 3], np.float32)
+
+
+def by_async(made: qnnbridge.InferenceSession, names: Any) -> list[Any]:
+    done, got = threading.Event(), []
+
+    def callback(results: list[Any], _data: Any, error: str) -> None:
+        got.append(error or results)
+        done.set()
+
+    made.run_async(names, {"x": X}, callback, None)
+    assert done.wait(10)
+    return list(got[0])
+
+
+WAYS: dict[str, Callable[[qnnbridge.InferenceSession, Any], list[Any]]] = {
+    "plain": lambda made, names: made.run(names, {"x": X}),
+    "borrow": lambda made, names: made.run(names, {"x": X}, borrow=True),
+    "timeout": lambda made, names: made.run(names, {"x": X}, timeout=10),
+    "background": by_async,
+    "out": lambda made, names: made.run(names, {"x": X}, out=[np.empty(3, np.float32)] * len(names or "yz")),
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("way", WAYS)
+def test_all_outputs_come_after_a_call_for_one_of_them(host: qnnbridge.Host, way: str) -> None:
+    wanted = [["y"], None, ["z"], [], ["z", "y"], ("y",), None]
+    with session(host, TWO_OUTPUTS) as made:
+        for names in wanted * 3:
+            results = WAYS[way](made, names)
+            expected = [{"y": -X, "z": abs(X)}[name] for name in (names or ["y", "z"])]
+            assert len(results) == len(expected), f"{way}: {names} gave {len(results)} outputs"
+            if way != "out":  # whose targets are one array
+                assert equal_bits(results, expected)
+
+
+@pytest.mark.process
+def test_a_bool_without_dimensions_is_an_array_in_every_call(host: qnnbridge.Host) -> None:
+    data = model([helper.make_node("Not", ["x"], ["y"])], {"x": (BOOL, [])}, {"y": (BOOL, [])})
+    direct = onnxruntime.InferenceSession(data, providers=[CPU])
+    with session(host, data) as made:
+        for value in (True, False) * 3:
+            feed = {"x": np.array(value)}
+            (expected,) = direct.run(None, feed)
+            for keywords in ({}, {"borrow": True}, {"out": [np.empty((), np.bool_)]}):
+                (result,) = made.run(None, feed, **keywords)
+                assert type(result) is type(expected) is np.ndarray
+                assert equal_bits(result, expected)
+        binding = made.io_binding()
+        for _ in range(3):
+            binding.bind_cpu_input("x", np.array(True))
+            binding.bind_output("y")
+            made.run_with_iobinding(binding)
+            assert binding.get_outputs()[0].shape() == []
+            assert binding.copy_outputs_to_cpu()[0].shape == ()
+
+
+NONZERO = model([helper.make_node("NonZero", ["x"], ["y"])], {"x": (FLOAT, ["n"])}, {"y": (INT64, [1, "k"])})
+
+
+@pytest.mark.process
+def test_out_takes_the_shape_of_this_call_and_not_of_the_first(host: qnnbridge.Host) -> None:
+    with session(host, NONZERO) as made:
+        for count in (1, 2, 3, 1, 3):
+            x = np.array([1] * count + [0] * (3 - count), np.float32)
+            target = np.empty((1, count), np.int64)
+            (result,) = made.run(None, {"x": x}, out=[target])
+            assert result is target
+            np.testing.assert_array_equal(target, [range(count)])
+            with pytest.raises(qnnbridge.errors.InvalidArgument, match="the output is"):
+                made.run(None, {"x": x}, out=[np.empty((1, 4), np.int64)])
+
+
+@pytest.mark.process
+def test_strides_that_are_set_on_an_array_of_the_session_count(host: qnnbridge.Host) -> None:
+    data = model([helper.make_node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
+    with session(host, data) as made, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of setting strides
+        x, out = made.empty_input("x"), made.empty_output("y")
+        x.flat = range(6)
+        for strides in ((12, 4), (4, 8), (12, 4), (4, 8)):
+            x.strides = strides
+            out.strides = strides[::-1] if strides == (4, 8) else strides
+            if out.strides != (8, 4):  # overlapping targets have no defined contents
+                made.run(None, {"x": x}, out=[out])
+                np.testing.assert_array_equal(out, -x)
+            (result,) = made.run(None, {"x": x})
+            np.testing.assert_array_equal(result, -x)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("make", ["numpy", "shape", "result"])
+def test_memory_whose_address_the_application_has_stays_where_it_is(host: qnnbridge.Host, make: str) -> None:
+    """64 KiB and more, which bound runs would like to have in shared memory."""
+    count = 1 << 16
+    data = model([helper.make_node("Neg", ["x"], ["y"])], {"x": (FLOAT, [count])}, {"y": (FLOAT, [count])})
+    with session(host, data) as made:
+        if make == "numpy":
+            array = np.ones(count, np.float32)
+            address = array.ctypes.data
+            value = qnnbridge.OrtValue.ortvalue_from_numpy(array)
+            del array
+        elif make == "shape":
+            value = qnnbridge.OrtValue.ortvalue_from_shape_and_type([count], np.float32)
+            address = value.data_ptr()
+        else:
+            (value,) = made.run_with_ort_values(
+                None, {"x": qnnbridge.OrtValue.ortvalue_from_numpy(-np.ones(count, np.float32))}
+            )
+            address = value.numpy().ctypes.data
+        floats = (ctypes.c_float * count).from_address(address)
+        for step in range(1, 4):
+            floats[0] = step
+            binding = made.io_binding()
+            binding.bind_ortvalue_input("x", value)
+            binding.bind_output("y")
+            made.run_with_iobinding(binding)
+            assert binding.copy_outputs_to_cpu()[0][0] == -step
+            binding.bind_cpu_input("x", np.full(count, 10 * step, np.float32))
+            binding.bind_ortvalue_output("y", value)
+            made.run_with_iobinding(binding)
+            assert floats[0] == -10 * step
+            assert value.numpy()[0] == -10 * step
+
+
+@pytest.mark.process
+def test_the_session_of_asyncio_gives_what_is_asked_for(host: qnnbridge.Host) -> None:
+    from qnnbridge import aio
+
+    async def program() -> list[int]:
+        made = await aio.InferenceSession.create(TWO_OUTPUTS, providers=[CPU], host=host)
+        async with made:
+            return [len(await made.run(names, {"x": X})) for names in (["y"], None, ["y"], None)]
+
+    assert asyncio.run(program()) == [1, 2, 1, 2]
