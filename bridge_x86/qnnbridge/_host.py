@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import silence_daemon_threads
 from qnnbridge._diagnosis.reports import CrashReports
-from qnnbridge._fastpath.sharing import default_sharing, next_slab_number
+from qnnbridge._fastpath.sharing import default_sharing
 from qnnbridge._launch.interpreter import HostInterpreter, find_host, host_command, host_environment
 from qnnbridge._platform import default_spawner
 from qnnbridge._supervision.blame import Blame, IsolationLock
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from qnnbridge._called_functions import CalledFunction, LogFunction
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connector import DaemonConnector
-    from qnnbridge._fastpath.arrays import SharedArrays
+    from qnnbridge._fastpath.memory import SharedArrays
 
 START_TIMEOUT_S = 60.0
 NO_FUNCTIONS: Mapping[str, CalledFunction] = MappingProxyType({})
@@ -268,9 +268,9 @@ class Host:
             calls_in_flight=process.channel.requests.waiting if process is not None else 0,
             last_crash=str(counters.last_crash) if counters.last_crash is not None else None,
             shared_calls=self.sharing.shared_calls,
-            inline_calls=self.sharing.inline_calls,
+            inline_calls=0,
             channels=len(pool) if pool is not None else 0,
-            shared_bytes=self.sharing.budget.bytes,
+            shared_bytes=self.sharing.bytes,
             results_copied=self.sharing.borrows_refused,
             arrays_copied=self.sharing.arrays_refused,
             objects=sum(map(len, self._objects.values())),
@@ -305,11 +305,11 @@ class Host:
     def arrays(self) -> SharedArrays:
         """The application's arrays in shared memory."""
         if self._arrays is None:
-            from qnnbridge._fastpath.arrays import SharedArrays  # imports numpy
+            from qnnbridge._fastpath.memory import SharedArrays  # imports numpy
 
             with self._arrays_lock:
                 if self._arrays is None:
-                    self._arrays = SharedArrays(self.sharing.budget, next_slab_number, self.forget_slab)
+                    self._arrays = SharedArrays(self.sharing, self.forget_slab)
                     self.sharing.collect = self._arrays.collect
         return self._arrays
 

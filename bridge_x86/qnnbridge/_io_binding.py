@@ -156,8 +156,8 @@ class IOBinding:
         """Bind an output to the memory of a tensor; results are written into it."""
         holder = _ort_value(ortvalue)
         # Anything that is no dense numeric tensor has no memory to write to: it gets the new value.
-        fixed = isinstance(holder.value, Typed) or (
-            isinstance(holder.value, np.ndarray) and not holder.value.dtype.hasobject
+        fixed = isinstance(holder.content, Typed) or (
+            isinstance(holder.content, np.ndarray) and not holder.content.dtype.hasobject
         )
         self._outputs[name] = _Output(holder, fixed)
 
@@ -182,11 +182,11 @@ class IOBinding:
         """
         for name, output in self._outputs.items():
             rule = self._output_rules.get(name)
-            if output.holder.value is None and (rule is None or rule.required):
+            if output.holder.content is None and (rule is None or rule.required):
                 raise errors.RemoteRuntimeError(
                     f"Output {name!r} has no value yet.", fix="Call run_with_iobinding first."
                 )
-        return [_copied(output.holder.value) for output in self._outputs.values()]
+        return [_copied(output.holder.content) for output in self._outputs.values()]
 
     # --- running -----------------------------------------------------------------------------------------
 
@@ -209,17 +209,17 @@ class IOBinding:
         for name, output in self._outputs.items():
             rule = self._output_rules.get(name)
             if output.fixed and rule is not None:
-                check_tensor(rule, output.holder.value)
+                check_tensor(rule, output.holder.content)
 
     def _deliver(self, values: Sequence[Any]) -> None:
         pairs = list(zip(self._outputs.items(), values, strict=True))
         for (name, output), value in pairs:
-            if output.fixed and value is not output.holder.value:
+            if output.fixed and value is not output.holder.content:
                 _check_result(name, output.holder, value)
         for (_, output), value in pairs:
             if not output.fixed:
                 output.holder.replace(value)
-            elif value is not output.holder.value:
+            elif value is not output.holder.content:
                 output.holder.update_inplace(OrtValue(value))
 
 
@@ -279,7 +279,7 @@ def _check_result(name: str, holder: OrtValue, value: Any) -> None:
 
 
 def _writeable(holder: OrtValue) -> bool:
-    value = holder.value
+    value = holder.content
     return bool((value.data if isinstance(value, Typed) else value).flags.writeable)
 
 

@@ -214,15 +214,15 @@ class NumbersCheck:
 
     def _ask(self, header: dict[str, Any], buffers: tuple[Any, ...], timeout_s: float | None) -> NumbersReport:
         """In the host in which the session lives, once: a death of it is the business of the calls."""
-        process = self._remote.live
-        if process is None:
+        live = self._remote.live
+        if live is None:
             return NumbersReport("unknown", reason="the host in which it ran is gone")
         if timeout_s is not None:
             header["budget_s"] = timeout_s
         wait_s = header.get("budget_s")
         try:
             deadline = None if wait_s is None else deadline_after(float(wait_s) + ANSWER_S)
-            frame = process.call(header, buffers, deadline, CallContext("model.verify"))
+            frame = live.process.call(header, buffers, deadline, CallContext("model.verify"))
             return NumbersReport.from_wire(frame.header["numbers"])
         except UnknownOperation:
             reason = "the host does not know how to compare; upgrade qnnbridge there"

@@ -7,9 +7,6 @@ writing into it (or `update_inplace`) changes the input of the next run, as in O
 
 from __future__ import annotations
 
-import sys
-import types
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +42,7 @@ class OrtValue:
     Two of them are never equal, as in ONNX Runtime; compare what `numpy` returns.
     """
 
-    __slots__ = ("__weakref__", "_addressed", "_declared", "_held", "_lost")
+    __slots__ = ("__weakref__", "_declared", "_held", "_lost", "_ours")
 
     def __init__(
         self, ortvalue: Any, numpy_obj: Any = None, session: Any = None, *, declared: str | None = None
@@ -53,7 +50,7 @@ class OrtValue:
         """ortvalue: see `qnnbridge_protocol.values`; another `OrtValue` is shared. declared: the model's type text,
         for what does not tell itself (empty sequences, maps, empty optionals). numpy_obj, session: not needed."""
         if isinstance(ortvalue, OrtValue):
-            ortvalue, declared = ortvalue._value, declared or ortvalue._declared
+            ortvalue, declared = ortvalue.value, declared or ortvalue._declared
         if not (ortvalue is None or isinstance(ortvalue, (np.ndarray, Typed, Sparse, list, dict))):
             raise errors.RemoteValueError(
                 "`Provided ortvalue` needs to be of type `onnxruntime.capi.onnxruntime_pybind11_state.OrtValue`",
@@ -61,12 +58,13 @@ class OrtValue:
             )
         self._held: Any = ortvalue
         self._declared = declared
-        # Whether the address of its memory was given out.
-        self._addressed = False
+        # Whether the bridge allocated its memory and nobody else has an array or address of it.
+        self._ours = False
         self._lost: errors.BridgeError | None = None
 
     @property
-    def _value(self) -> Any:
+    def content(self) -> Any:
+        """`value` for the bridge itself, which hands out neither the array nor its address."""
         if self._lost is not None:
             raise self._lost.copy()
         return self._held
@@ -74,22 +72,25 @@ class OrtValue:
     @property
     def value(self) -> Any:
         """The value on the wire: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
-        return self._value
+        self._ours = False
+        return self.content
 
     def replace(self, value: Any) -> None:
-        """Hold another value from now on. For output bindings; arrays that were handed out stay as they are."""
-        self._held, self._lost = value, None
+        """Hold a value that the bridge has made from now on. For outputs; arrays that were handed out stay as they
+        are."""
+        self._held, self._lost, self._ours = value, None, True
 
     def lose(self, error: errors.BridgeError) -> None:
         """The contents are undefined: each use raises `error` until new contents are written."""
         self._lost = error
 
     def move(self, allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array | None]) -> None:
-        """Move a numpy tensor into the memory that `allocate` gives, if nothing else refers to the old memory.
+        """Move a numpy tensor into the memory that `allocate` gives, if only the bridge knows the old memory.
 
-        An array, view or address of the old memory in other hands would not see later contents.
+        An array, view or address of the old memory in other hands would not see later contents. Counting references
+        would not do: an address that was given to C is none.
         """
-        if self._lost is not None or self._addressed or not _only_reference(self):
+        if self._lost is not None or not self._ours:
             return
         memory = allocate(self._held.shape, self._held.dtype)
         if memory is not None:
@@ -156,7 +157,9 @@ class OrtValue:
         if element in _REFUSED_ELEMENTS:
             raise unsupported_dtype(numpy_dtype(element))
         dims = checked_shape(shape, element)
-        return cls(typed_view(np.zeros(nbytes(element, dims), np.uint8), element, dims))
+        made = cls(None)
+        made.replace(typed_view(np.zeros(nbytes(element, dims), np.uint8), element, dims))
+        return made
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: SparseTensor) -> OrtValue:
@@ -200,19 +203,19 @@ class OrtValue:
         return int(kind.element)
 
     def shape(self) -> list[int]:
-        if isinstance(self._value, Sparse):
-            return list(self._value.dense_shape)
-        if isinstance(self._value, (np.ndarray, Typed)):
-            return list(self._value.shape)
+        if isinstance(self.content, Sparse):
+            return list(self.content.dense_shape)
+        if isinstance(self.content, (np.ndarray, Typed)):
+            return list(self.content.shape)
         raise errors.RemoteRuntimeError("Only OrtValues that are Tensors/SpareTensors are currently supported")
 
     def device_name(self) -> str:
-        if isinstance(self._value, (np.ndarray, Typed, Sparse)):
+        if isinstance(self.content, (np.ndarray, Typed, Sparse)):
             return "cpu"
         raise errors.RemoteRuntimeError("Only OrtValues that are Tensors/SparseTensors are currently supported")
 
     def has_value(self) -> bool:
-        return self._value is not None
+        return self.content is not None
 
     def is_tensor(self) -> bool:
         kind = self._kind()
@@ -221,21 +224,21 @@ class OrtValue:
         return kind is not None and kind.kind == "tensor"
 
     def is_sparse_tensor(self) -> bool:
-        return isinstance(self._value, Sparse)
+        return isinstance(self.content, Sparse)
 
     def is_tensor_sequence(self) -> bool:
         kind = self._kind()
         return kind is not None and kind.kind == "sequence" and kind.item is not None and kind.item.kind == "tensor"
 
     def tensor_size_in_bytes(self) -> int:
-        if isinstance(self._value, (np.ndarray, Typed)):
-            return self._value.nbytes
+        if isinstance(self.content, (np.ndarray, Typed)):
+            return self.content.nbytes
         raise errors.RemoteRuntimeError(_ONLY_TENSORS)
 
     def data_ptr(self) -> int:
         """Address of the first element in this process, 0 for an empty tensor."""
         raw = self._memory()
-        self._addressed = True
+        self._ours = False
         return int(raw.ctypes.data) if raw.size else 0
 
     # --- taking out --------------------------------------------------------------------------------------
@@ -246,10 +249,11 @@ class OrtValue:
         float8e4m3fn comes as its bits (uint8), as in ONNX Runtime. Other types that numpy has no name for come as
         ml_dtypes arrays where ml_dtypes is installed, else as bits; ONNX Runtime raises for these.
         """
-        if isinstance(self._value, Typed):
-            return as_numpy(self._value)
-        if isinstance(self._value, np.ndarray):
-            return self._value.copy() if self._value.dtype.hasobject else self._value.view(np.ndarray)
+        self._ours = False
+        if isinstance(self.content, Typed):
+            return as_numpy(self.content)
+        if isinstance(self.content, np.ndarray):
+            return self.content.copy() if self.content.dtype.hasobject else self.content.view(np.ndarray)
         raise errors.RemoteRuntimeError("Only OrtValues that are Tensors are convertible to Numpy objects")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -259,9 +263,9 @@ class OrtValue:
         return array if dtype is None else np.asarray(array, dtype=dtype)
 
     def as_sparse_tensor(self) -> SparseTensor:
-        if not isinstance(self._value, Sparse):
+        if not isinstance(self.content, Sparse):
             raise errors.RemoteRuntimeError("This OrtValue does not contain SparseTensor. Check data_type() value.")
-        return SparseTensor(self._value)
+        return SparseTensor(self.content)
 
     def __dlpack__(self, *, stream: Any = None, **asked: Any) -> Any:
         """A capsule on the tensor's memory. asked: what newer consumers ask for (``max_version``, ``copy``)."""
@@ -316,7 +320,7 @@ class OrtValue:
     # --- inside ------------------------------------------------------------------------------------------
 
     def _kind(self) -> ValueType | None:
-        value = self._value
+        value = self.content
         if isinstance(value, np.ndarray):
             element = element_of(value.dtype)
             return None if element is None else ValueType("tensor", element=element)
@@ -332,38 +336,21 @@ class OrtValue:
         return declared
 
     def _memory(self) -> Array:
-        if isinstance(self._value, Typed):
-            return self._value.data
-        if isinstance(self._value, np.ndarray):
-            return self._value
+        if isinstance(self.content, Typed):
+            return self.content.data
+        if isinstance(self.content, np.ndarray):
+            return self.content
         raise errors.RemoteRuntimeError(_ONLY_TENSORS)
 
     def _dense(self) -> Array:
-        if isinstance(self._value, Typed):
+        self._ours = False
+        if isinstance(self.content, Typed):
             raise errors.RemoteRuntimeError(
-                f"DLPack has no type for {self._value.element_type.text}.", fix="Use numpy() instead."
+                f"DLPack has no type for {self.content.element_type.text}.", fix="Use numpy() instead."
             )
         if self._memory().dtype.hasobject:
             raise errors.RemoteRuntimeError("Unexpected data type of 8", cause="DLPack has no strings.")
         return self._memory()
-
-
-def _references(holder: Any) -> tuple[int, int]:
-    """References to the tensor's array and to the array that this is a view of; more than 0 for other bases."""
-    array = holder._held
-    base = array.base
-    if base is not None and (base.__class__ is not np.ndarray or base.base is not None):
-        return sys.maxsize, 0
-    return sys.getrefcount(array), 0 if base is None else sys.getrefcount(base)
-
-
-def _only_reference(holder: Any) -> bool:
-    """Whether the holder's is the only reference to its array and to the memory of that."""
-    if holder._held.__class__ is not np.ndarray or not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return False
-    array, base = _references(holder)
-    view = base > 0
-    return (array, base) == _LONELY[view] and not weakref.getweakrefcount(holder._held)
 
 
 class _Capsule:
@@ -383,13 +370,6 @@ class _Capsule:
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
 
-
-# `_references` of an array, and of a view, that only one object refers to: measured, since it differs between
-# versions of Python.
-_LONELY = {
-    False: _references(types.SimpleNamespace(_held=np.zeros(1))),
-    True: _references(types.SimpleNamespace(_held=np.zeros(2)[:1])),
-}
 
 _BOOLS = ("bool", "bool_", "torch.bool")
 

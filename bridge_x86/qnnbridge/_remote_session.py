@@ -23,7 +23,7 @@ from qnnbridge._create import (
     too_late,
 )
 from qnnbridge._recipe import SessionRecipe
-from qnnbridge._replay import ReplayingSession
+from qnnbridge._replay import Live, ReplayingSession
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
@@ -86,7 +86,7 @@ class RemoteSession(ReplayingSession):
         self.is_shared = False
         self._key = str(next(_keys))
         self._dynamic: dict[str, str] = {}
-        # Its number in the host of `generation`. An attribute, because each fast call reads it.
+        # Its number in the host of `generation`.
         self.session_id = 0
         self._profile = SessionProfile()
 
@@ -169,7 +169,7 @@ class RemoteSession(ReplayingSession):
         """
         with self._lock:
             process, number = self.host.supervisor.running, self.session_id
-            self.live = self.fast_call = None
+            self.live = None
             if process is not None and process.generation == self._generation:
                 process.channel.one_way.add({"op": "session.close", "session": number})
             self._generation = UNLOADED
@@ -199,7 +199,7 @@ class RemoteSession(ReplayingSession):
         """Release the session in the host. Idempotent; never blocks for long."""
         if self._closed:
             return
-        self.live = self.fast_call = None
+        self.live = None
         self._closed = True  # a thread that is making it checks this and releases the result
         process = self.host.supervisor.running
         if process is not None and process.generation == self._generation:
@@ -338,7 +338,7 @@ class RemoteSession(ReplayingSession):
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)
         self._note_part_of_qnn(self.info.placement)
-        self.live, self.fast_call = process, None
+        self.live = Live(process, created.number)
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)

@@ -28,7 +28,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._supervision.deadlines import OnDeadline, Patience, deadline_after, overdue
@@ -57,6 +57,14 @@ T = TypeVar("T")
 MAX_BAD_ENTRIES = 3
 
 
+class Live(NamedTuple):
+    """Where a session is: its number in one host process. One object, so that no thread sees the number of the next
+    host with the process of the last."""
+
+    process: HostProcess
+    session: int
+
+
 class ReplayingSession:
     """See the module. Base of `RemoteSession`, which makes the session and its calls."""
 
@@ -82,12 +90,10 @@ class ReplayingSession:
         self._moved_because: str | None = None
         self._generation = 0
         self._closed = False
-        # The process in which it was made last, for fast calls. It may have ended.
-        self.live: HostProcess | None = None
+        # Where it was made last, for fast calls. The process may have ended.
+        self.live: Live | None = None
         # Time of the next checks on the fast path that the slow path makes before every call.
         self.next_upkeep = 0.0
-        # The bound fast call of the last call signature, after the first fast call.
-        self.fast_call: Callable[..., list[Any] | None] | None = None
 
     @property
     def closed(self) -> bool:
@@ -286,6 +292,6 @@ class ReplayingSession:
             self._create_context = dataclasses.replace(self.context, op="session.create")
             self._moved_because = error.message
             self._generation = 0
-            self.live = self.fast_call = None
+            self.live = None
         self.host.supervisor.counters.cpu_fallbacks += 1
         _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)

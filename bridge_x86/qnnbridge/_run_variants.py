@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING, Any
 from qnnbridge._background import Background
 from qnnbridge._node import ModelMetadata, NodeArg
 from qnnbridge._supervision.deadlines import deadline_after
-from qnnbridge_protocol.errors import BridgeError, OptionError, RemoteError, RemoteValueError
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    DeadlineExceeded,
+    OptionError,
+    RemoteError,
+    RemoteValueError,
+    StateLost,
+)
 from qnnbridge_protocol.model_records import CacheStatus
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.arrays import Out
-    from qnnbridge._fastpath.call import KnownSignatures
+    from qnnbridge._fastpath.call import KnownCalls
     from qnnbridge._feeds import FeedChecker
     from qnnbridge._host import Host
     from qnnbridge._io_binding import IOBinding
@@ -46,8 +53,6 @@ class RunArguments:
     timeout: float | None
     retry: int | None
     on_deadline: OnDeadline
-    borrow: bool = False
-    out: Out | None = None
     failed: FastCallFailed | None = None
     counted: Counted | None = None
 
@@ -65,8 +70,10 @@ class RunVariants:
     run: Callable[..., list[Any]]
     run_values: Callable[..., list[Any]]
     _remote: RemoteSession
-    _known: KnownSignatures
-    # Whether calls may go the quick way, past `_run_slow_path`.
+    _known: KnownCalls
+    _run_repeated: Callable[..., tuple[list[Any] | None, FastCallFailed | None]]
+    _run_values: Callable[..., list[Any]]
+    # Whether calls may take the fast path.
     _quick = True
     _options: SessionOptions
     _inputs: list[NodeArg]
@@ -216,20 +223,27 @@ class RunVariants:
         """
         from qnnbridge._fastpath.bound import BoundValues
 
-        limits: dict[str, Any] = {"timeout": timeout, "retry": retry, "on_deadline": on_deadline}
-        names = list(output_names)
         if run_options is not None or not self._quick:
-            return self.run_values(names, dict(inputs), run_options, **limits)
-        bound = BoundValues(self.host, inputs, outputs)
-        signature = None if bound.feeds is None else self._known.find(names, bound.feeds)
-        if bound.feeds is not None and signature is not None:
-            buffers = bound.buffers(signature)
-            with bound.lost_with_the_host():
-                return self.run(names, bound.feeds, out=buffers, **limits)
-        values = self.run_values(names, dict(inputs), None, **limits)
-        if bound.feeds is not None:
-            self._known.learn(names, bound.feeds, values)
-        return values
+            limits: dict[str, Any] = {"timeout": timeout, "retry": retry, "on_deadline": on_deadline}
+            return self.run_values(output_names, dict(inputs), run_options, **limits)
+        failed = None
+        try:
+            check_call(timeout, retry, on_deadline)
+            names = tuple(output_names)
+            bound = BoundValues(self.host, inputs, outputs)
+            try:
+                results, failed = self._run_repeated(names, bound.feed, bound.wish, timeout, retry, on_deadline)
+                if results is None:
+                    how = RunArguments(None, timeout, retry, on_deadline, failed)
+                    results = self._run_values(names, dict(inputs), how)
+                    self._known.learn(names, bound.feed, results)
+                return results
+            except (StateLost, DeadlineExceeded) as error:
+                if failed is None or failed.in_place:
+                    bound.lose(error)
+                raise
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
 
     def io_binding(self) -> IOBinding:
         """An empty binding for `run_with_iobinding`."""

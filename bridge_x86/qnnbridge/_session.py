@@ -32,8 +32,10 @@ from qnnbridge_protocol.specs import RunSpec
 if TYPE_CHECKING:
     import numpy as np
 
-    from qnnbridge._fastpath.arrays import Out
+    from qnnbridge._fastpath.call import Names
+    from qnnbridge._fastpath.runner import Wish
     from qnnbridge._numbers import Counted, NumbersCheck
+    from qnnbridge._outputs import Out
     from qnnbridge_protocol.model_records import NumbersReport
 
 _log = logging.getLogger("qnnbridge.session")
@@ -65,18 +67,18 @@ class BaseSession(RunVariants):
         remote = RemoteSession(host, recipe, retry=retry, timeout_s=self._timeout, while_busy=_load_modules_of_runs)
         info = remote.open(self._timeout, on_deadline)
         # Loaded while the host made the session, not for its start, which would wait for numpy.
-        from qnnbridge._fastpath.call import KnownSignatures
+        from qnnbridge._fastpath.call import KnownCalls
         from qnnbridge._fastpath.runner import run
         from qnnbridge._feeds import FeedChecker
 
-        self._run_repeated = run
+        self._run_fast = run
         self._remote = remote
         self._inputs = [NodeArg(node) for node in info.inputs]
         self._outputs = [NodeArg(node) for node in info.outputs]
         self._overridable = [NodeArg(node) for node in info.overridable_initializers]
         self._checker = FeedChecker(info.inputs, info.overridable_initializers)
         self._output_names = [node.name for node in self._outputs]
-        self._known = KnownSignatures(self._output_names)
+        self._known = KnownCalls(self._output_names)
         self._numbers = None
         if recipe.verify != "off":
             self._numbers = self._numbers_check(recipe.verify)
@@ -187,7 +189,7 @@ class BaseSession(RunVariants):
     ) -> list[Any]:
         """Run the model and return the outputs, in the order of `output_names` (all if ``None`` or empty).
 
-        A call that is repeated with the same names, types and shapes goes a quick way from the second time on.
+        From the second call with the same names, types and shapes, it uses the fast path.
 
         Args:
             timeout: seconds; default that of the session. When they are over `DeadlineExceeded` is raised at
@@ -199,54 +201,61 @@ class BaseSession(RunVariants):
             out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for one that
                 is to be new). What `empty_output` made is filled by the host itself.
         """
-        failed = None
-        if run_options is None and self._quick:
-            try:
-                quick = True
-                if timeout is not None or retry is not None or on_deadline != "raise":
-                    check_call(timeout, retry, on_deadline)
-                    quick = self._remote.may_go_quick(retry, on_deadline)
-                if quick:
-                    remote, limit = self._remote, self._timeout if timeout is None else timeout
-                    again = remote.fast_call
-                    results = None if again is None else again(remote, output_names, input_feed, limit, borrow, out)
-                    if results is None:
-                        shape = self._known.find(output_names, input_feed)
-                        if shape is not None:
-                            if out is not None:
-                                from qnnbridge._fastpath.arrays import check_out
-
-                                out = check_out(out, shape.output_names, shape)
-                            results = self._run_repeated(remote, shape, input_feed, limit, borrow, out)
-                    if results is not None:
-                        return read_only(results) if borrow and out is None else results
-            except FastCallFailed as failure:
-                failed = failure.alone()
-                if failed.in_place:
-                    self._remote.refuse_repetition(failed)
-            except BridgeError as error:
-                raise as_onnxruntime(error) from None
-        how = RunArguments(run_options, timeout, retry, on_deadline, borrow, out, failed)
-        return self._run_slow_path(output_names, input_feed, how)
-
-    def _run_slow_path(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
-    ) -> list[Any]:
-        from qnnbridge._fastpath.arrays import check_out
-        from qnnbridge._fastpath.runner import deliver
-        from qnnbridge._ort_value import to_application
-
         try:
-            arrays = None if how.out is None else check_out(how.out, tuple(output_names or self._output_names))
-            values = self._run_values(output_names, input_feed, how)
-            if how.run_options is None:
-                self._known.learn(output_names, input_feed, values)
-            results = [to_application(value) for value in values]
-            if arrays is not None:
-                return deliver(results, arrays)
+            if timeout is not None or retry is not None or on_deadline != "raise":
+                check_call(timeout, retry, on_deadline)
+            names = requested_names(output_names)
+            wish = None
+            if out is not None or borrow:
+                from qnnbridge._fastpath.runner import Wish
+                from qnnbridge._outputs import check_out, deliver
+
+                out = None if out is None else check_out(out, names or self._output_names)
+                wish = Wish(out, "borrowed" if out is None else "")
+            results, failed = None, None
+            if run_options is None:
+                results, failed = self._run_repeated(names, input_feed, wish, timeout, retry, on_deadline)
+            if results is None:
+                how = RunArguments(run_options, timeout, retry, on_deadline, failed)
+                results = self._run_slow_path(names, input_feed, how)
+            if out is not None:
+                return deliver(results, out)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        return read_only(results) if how.borrow else results
+        return read_only(results) if borrow else results
+
+    def _run_repeated(
+        self,
+        names: Names,
+        feed: Any,
+        wish: Wish | None,
+        timeout: float | None,
+        retry: int | None,
+        on_deadline: OnDeadline,
+    ) -> tuple[list[Any] | None, FastCallFailed | None]:
+        """Try the fast path. No results: the call must take the slow path, which continues a failure."""
+        remote = self._remote
+        if not self._quick or feed.__class__ is not dict:
+            return None, None
+        if (retry is not None or on_deadline != "raise") and not remote.may_go_quick(retry, on_deadline):
+            return None, None
+        try:
+            limit = self._timeout if timeout is None else timeout
+            return self._run_fast(remote, self._known.find, names, feed, limit, wish), None
+        except FastCallFailed as failure:
+            failed = failure.alone()
+        if failed.in_place:
+            remote.refuse_repetition(failed)
+        return None, failed
+
+    def _run_slow_path(self, names: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
+        """Values as the application gets them."""
+        from qnnbridge._ort_value import to_application
+
+        values = self._run_values(names, input_feed, how)
+        if how.run_options is None and input_feed.__class__ is dict:
+            self._known.learn(names, dict(input_feed), values)
+        return [to_application(value) for value in values]
 
     def empty_input(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         """An array for an input, without content, that the host reads where it is: fill it, and feed it to `run`.
@@ -257,7 +266,7 @@ class BaseSession(RunVariants):
         Args:
             shape: default that of the model, if it is fixed.
         """
-        from qnnbridge._fastpath.arrays import empty
+        from qnnbridge._fastpath.memory import empty
 
         try:
             return empty(self._remote.host, name, shape, (*self._inputs, *self._overridable), host_writes=False)
@@ -269,7 +278,7 @@ class BaseSession(RunVariants):
 
         After a `DeadlineExceeded` that says "still-running" the host may write to it until that run has ended.
         """
-        from qnnbridge._fastpath.arrays import empty
+        from qnnbridge._fastpath.memory import empty
 
         try:
             return empty(self._remote.host, name, shape, self._outputs, host_writes=True)
@@ -289,15 +298,13 @@ class BaseSession(RunVariants):
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
         how = RunArguments(run_options, timeout, retry, on_deadline, counted=counted)
-        return self._run_values(output_names, input_feed, how)
+        return self._run_values(requested_names(output_names), input_feed, how)
 
-    def _run_values(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
-    ) -> list[Any]:
+    def _run_values(self, requested: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
         try:
             how.check()
             feeds = self._checker.check(input_feed)
-            names = check_outputs(output_names, self._output_names)
+            names = check_outputs(requested, self._output_names)
             spec, options = self._run_spec(how.run_options)
             values = self._remote.run(
                 names,
@@ -384,11 +391,17 @@ class BaseSession(RunVariants):
 
 def _load_modules_of_runs() -> None:
     """numpy, and what handles values: loaded while the host makes the session, so that no run waits for it."""
-    import qnnbridge._fastpath.arrays
     import qnnbridge._fastpath.channel_pool
     import qnnbridge._fastpath.runner
     import qnnbridge._feeds
     import qnnbridge._ort_value  # noqa: F401
+
+
+def requested_names(output_names: Any) -> Names:
+    """The names of outputs as an application gives them, read once: ``None`` for all."""
+    if output_names is None:
+        return None
+    return tuple(output_names) or None
 
 
 def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:

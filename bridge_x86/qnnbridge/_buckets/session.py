@@ -46,8 +46,6 @@ from qnnbridge._buckets.plan import (
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding
 from qnnbridge._create import identify
-from qnnbridge._fastpath.arrays import check_out
-from qnnbridge._fastpath.runner import deliver
 from qnnbridge._feeds import FeedChecker
 from qnnbridge._numbers import NOT_RUN, Counted
 from qnnbridge._ort_value import to_application
@@ -199,14 +197,7 @@ class BucketedSession:
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
     ) -> list[Any]:
         """As `InferenceSession.run`. The first call of a size that is not made yet waits for its compilation."""
-        try:
-            arrays = None if how.out is None else check_out(how.out, tuple(output_names or self.output_names))
-            results = self._run(output_names, input_feed, how, wire=False)
-            if arrays is not None:
-                return deliver(results, arrays)
-        except BridgeError as error:
-            raise as_onnxruntime(error) from None
-        return read_only(results) if how.borrow else results
+        return self._run(output_names, input_feed, how, wire=False)
 
     def run_values(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from qnnbridge._platform import ChannelStreams, wait_readable, wait_writable, writer
@@ -24,7 +23,6 @@ from qnnbridge_protocol.fastpath import (
     CHANNEL_MAGIC,
     HEAD,
     HEAD_BYTES,
-    LAST_NUMBER,
     PHASE_RECORD,
     PHASES,
     ChannelKind,
@@ -42,18 +40,14 @@ from qnnbridge_protocol.limits import Limits
 LOOK_INTERVAL_S = 5.0
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
+# Kinds as numbers: `HEAD` takes those faster.
 _CALL, _RESULT = int(ChannelKind.CALL), int(ChannelKind.RESULT)
-_NUMBER_AT = 8
-# The only field of a head that changes from call to call.
-_NUMBER = struct.Struct("<I")
+_PING, _PONG = int(ChannelKind.PING), int(ChannelKind.PONG)
 
 # How long an eager caller polls before it sleeps; a wake-up on another core costs as much.
 SPIN_S = 25e-6
 
 _MAX_BACK_OFF = 64
-
-# Chunks in one gathering write; Linux takes 1024.
-MAX_GATHERED = 512
 
 
 class ChannelEnded(Exception):
@@ -73,8 +67,12 @@ class FastChannel:
         streams: the two pipes.
         limits: the agreed limits.
         on_look: asked now and then while nothing comes; a failure that it returns ends the call.
-        record: its phase record; ``None`` if phases come as frames.
+        record: its phase record.
         eager: poll before sleeping.
+
+    Attributes:
+        pinned: what the host reads and may write in the call under way, beside the channel's own memory.
+        slabs: numbers of the slabs that were made for it.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class FastChannel:
         streams: ChannelStreams,
         limits: Limits,
         on_look: Callable[[], ChannelFailed | None],
-        record: memoryview | None,
+        record: memoryview,
         *,
         eager: bool = False,
     ) -> None:
@@ -95,29 +93,21 @@ class FastChannel:
         self.abandoned = False
         self.broken = False
         self.context: CallContext = NO_CONTEXT
+        self.pinned: object = None
+        self.slabs: list[int] = []
         self._streams = streams
         self._limits = limits
         self._on_look = on_look
         self._record = record
-        self._declared: str | None = None
         self._call_number = 0
         self._eager = eager
         self._back_off = self._skip = 0
-        self._in = bytearray(HEAD_BYTES)
-        self._out_tail, self._expected_tail = memoryview(bytearray(HEAD_BYTES)), bytearray(HEAD_BYTES)
+        self._in, self._out, self._expected = (bytearray(HEAD_BYTES) for _ in range(3))
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
         self._may_block = streams.MAY_BLOCK and not eager
         self._blocked = False
         self._woken = False
-        self._write = streams.write
-        self._poll = streams.poll
-        self._ping = self.caller(0, ChannelKind.PING, ChannelKind.PONG)
-
-    @property
-    def records(self) -> bool:
-        """Whether the host writes phases to memory; otherwise they come as frames."""
-        return self._record is not None
 
     @property
     def calls(self) -> int:
@@ -137,8 +127,6 @@ class FastChannel:
     @property
     def phase(self) -> str | None:
         """The native step that the host declared for the call under way."""
-        if self._record is None:
-            return self._declared
         number, phase = PHASE_RECORD.unpack_from(self._record)
         return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
 
@@ -161,114 +149,51 @@ class FastChannel:
     # --- calls ---
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
-        """Make a call whose tensors are in shared memory. ``None`` if its outputs are there, otherwise the answer's
-        head."""
-        return self.caller(plan)(deadline)
-
-    def caller(self, plan: int, kind: int = _CALL, answer: int = _RESULT) -> Callable[[float | None], Head | None]:
-        """Bind `call` to one plan.
-
-        kind, answer: kinds of the frame that is sent, and of the answer that means success.
-        """
-        frame, expected, got = bytearray(HEAD_BYTES), bytearray(HEAD_BYTES), self._in
-        HEAD.pack_into(frame, 0, CHANNEL_MAGIC, kind, 0, 0, 0, plan, 0, 0)
-        HEAD.pack_into(expected, 0, CHANNEL_MAGIC, answer, 0, 0, 0, 0, 0, 0)
-        write, readinto, may_block, pack = self._write, self._readinto, self._may_block, _NUMBER.pack_into
-
-        def call(deadline: float | None) -> Head | None:
-            # `_begin`, `_send` and `_end` are inlined: these lines are all that a repeated call does on its
-            # channel.
-            self.broken = True
-            self.sent = False
-            number = self._call_number + 1
-            if number > LAST_NUMBER:
-                number = 1
-            self._call_number = number
-            self.busy = True
-            pack(frame, _NUMBER_AT, number)
-            pack(expected, _NUMBER_AT, number)
-            try:
-                write(frame)
-            except OSError:
-                raise ChannelEnded from None
-            self.sent = True
-            if deadline is None and may_block:
-                # A poll before the read costs a tenth of the call; `wake_reader` ends a read that gets nothing.
-                self._blocked = True
-                count = readinto(got)
-                self._blocked = False
-            else:
-                self._wait(deadline)
-                count = readinto(got)
-            if count == HEAD_BYTES and got == expected:
-                self.busy = self.broken = False
-                return None
-            if not count:
-                raise ChannelEnded
-            return self._head(deadline, count)
-
-        return call
+        """Make a call. ``None`` if its outputs are in shared memory, otherwise the answer's head."""
+        return self._exchange(_CALL, plan, _RESULT, deadline)
 
     def ping(self, deadline: float | None) -> None:
-        head = self._ping(deadline)
+        head = self._exchange(_PING, 0, _PONG, deadline)
         if head is not None:
             raise desync(f"{head.kind.name} to a PING")
 
-    def call_inline(
-        self,
-        plan: int,
-        inputs: Sequence[memoryview],
-        size: int,
-        outputs: Sequence[memoryview],
-        reply_size: int,
-        deadline: float | None,
-    ) -> Head | None:
-        """Make a call whose tensors travel on the channel. ``None`` if `outputs` are filled, otherwise the answer's
-        head.
-
-        size, reply_size: bytes of all inputs, and of all outputs.
-        """
+    def _exchange(self, kind: int, plan: int, answer: int, deadline: float | None) -> Head | None:
         self._begin()
         number = self._call_number
-        HEAD.pack_into(self._out_tail, 0, CHANNEL_MAGIC, _CALL, 0, 0, number, plan, size, 0)
-        self._send_all([self._out_tail, *inputs], HEAD_BYTES + size, deadline)
-        HEAD.pack_into(self._expected_tail, 0, CHANNEL_MAGIC, _RESULT, 0, 0, number, 0, reply_size, 0)
-        direct = deadline is None and self._may_block
-        if direct:
+        HEAD.pack_into(self._out, 0, CHANNEL_MAGIC, kind, 0, 0, number, plan, 0, 0)
+        HEAD.pack_into(self._expected, 0, CHANNEL_MAGIC, answer, 0, 0, number, 0, 0, 0)
+        try:
+            self._streams.write(self._out)
+        except OSError:
+            raise ChannelEnded from None
+        self.sent = True
+        if deadline is None and self._may_block:
+            # A poll before the read costs a tenth of the call; `wake_reader` ends a read that gets nothing.
             self._blocked = True
+            count = self._readinto(self._in)
+            self._blocked = False
         else:
             self._wait(deadline)
-        count = self._readinto(self._in)
-        if count != HEAD_BYTES or self._in != self._expected_tail:
-            self._blocked = False
-            if not count:
-                raise ChannelEnded
-            head = self._head(deadline, count)
-            if head.kind is not ChannelKind.RESULT:
-                return head
-            if head.tail_bytes != reply_size:
-                raise desync(f"result of {head.tail_bytes} bytes, its plan says otherwise")
-            direct = False
-        for target in outputs:
-            got = self._readinto(target) if direct else 0
-            if got != target.nbytes:
-                self._fill(target[got:], deadline)
-        self._blocked = False
-        if self._woken:  # the wake-up frame may lie between the tensors
-            self._look(deadline)
-        self._end()
-        return None
+            count = self._readinto(self._in)
+        if count == HEAD_BYTES and self._in == self._expected:
+            self.busy = self.broken = False
+            return None
+        if not count:
+            raise ChannelEnded
+        return self._head(deadline, count)
 
     def ask(self, header: dict[str, Any], deadline: float | None) -> None:
         """Ask a question about plans. Raises the host's errors."""
         self._begin()
         chunks, size = tail_of(Frame(Kind.REQUEST, 1, header), self._limits)
-        self._send(ChannelKind.ASK, 0, chunks, size, deadline)
-        head = self._head(deadline, 0)
-        frame = self.read_frame(head, deadline)
-        if head.kind is not ChannelKind.ANSWER:
+        head = HEAD.pack(CHANNEL_MAGIC, ChannelKind.ASK, 0, 0, self._call_number, 0, size, 0)
+        self._send_all(memoryview(b"".join((head, *chunks))), deadline)
+        self.sent = True
+        answer = self._head(deadline, 0)
+        frame = self.read_frame(answer, deadline)
+        if answer.kind is not ChannelKind.ANSWER:
             self.broken = True
-            raise desync(f"{head.kind.name} to a question", frame.header.get("op", b""))
+            raise desync(f"{answer.kind.name} to a question", frame.header.get("op", b""))
 
     def read_frame(self, head: Head, deadline: float | None) -> Frame:
         """Read a tail that is a frame. Raises the error if it is one."""
@@ -282,7 +207,7 @@ class FastChannel:
             if not count:
                 raise ChannelEnded
             tail.received(count)
-        self._end()
+        self.busy = self.broken = False
         if head.kind is ChannelKind.ERROR:
             raise from_wire(tail.frame.header.get("error") or {})
         return tail.frame
@@ -299,8 +224,7 @@ class FastChannel:
         """Read and drop the answer of a cancelled call. False if it does not come in time."""
         deadline = time.monotonic() + timeout_s
         try:
-            head = self._head(deadline, 0)
-            left = head.tail_bytes
+            left = self._head(deadline, 0).tail_bytes
             scratch = memoryview(bytearray(min(left, 65536)))
             while left:
                 self._wait(deadline)
@@ -310,21 +234,19 @@ class FastChannel:
                 left -= count
         except (ChannelTimeout, ChannelEnded, ProtocolDesync, ChannelFailed, OSError):
             return False
-        self._end()
-        self.broken = False
+        self.busy = self.broken = False
         return True
 
     def answered(self) -> bool:
         """Whether the answer of an abandoned call has arrived, or the channel has ended. Any thread."""
         try:
-            return wait_readable(self._streams.read_fd, 0)  # `_poll` is for one thread at a time
+            return wait_readable(self._streams.read_fd, 0)  # `poll` is for one thread at a time
         except OSError:  # it is closed
             return True
 
     def close(self) -> None:
         self.broken = True
         self._streams.close()
-        self._ping = _over  # refers to this channel
 
     # --- parts ---
 
@@ -332,42 +254,24 @@ class FastChannel:
         # Broken until the answer has been read, so an interruption never leaves a channel in use with half an
         # answer in it.
         self.broken = True
-        self.sent = False
+        self.sent = self._blocked = False
         self._call_number = next_number(self._call_number)
         self.busy = True
 
-    def _end(self) -> None:
-        self.busy = False
-        self.broken = False
-        self._declared = None
-
-    def _send(
-        self, kind: ChannelKind, plan: int, chunks: Sequence[memoryview], size: int, deadline: float | None
-    ) -> None:
-        head = HEAD.pack(CHANNEL_MAGIC, kind, 0, 0, self._call_number, plan, size, 0)
-        self._send_all([memoryview(head), *chunks], HEAD_BYTES + size, deadline)
-
-    def _send_all(self, rest: list[memoryview], left: int, deadline: float | None) -> None:
-        """left: bytes of `rest`."""
+    def _send_all(self, rest: memoryview, deadline: float | None) -> None:
         fd = self._streams.write_fd
-        while True:
+        while rest.nbytes:
             try:
-                count = writer(fd)(rest if len(rest) <= MAX_GATHERED else rest[:MAX_GATHERED])
+                rest = rest[writer(fd)([rest]) :]
             except BlockingIOError:
-                count = 0
                 left_s = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
                 if not wait_writable(fd, max(0.0, left_s)):
                     self._look(deadline)
             except OSError:
                 raise ChannelEnded from None
-            left -= count
-            if not left:
-                break
-            rest = _behind(rest, count)
-        self.sent = True
 
     def _head(self, deadline: float | None, filled: int) -> Head:
-        """The next head that is no PHASE. filled: bytes of it that are read already."""
+        """The next head that is no PHASE, which is a wake-up. filled: bytes of it that are read already."""
         view = memoryview(self._in)
         while True:
             while filled < HEAD_BYTES:
@@ -383,28 +287,17 @@ class FastChannel:
                 self._look(deadline)
             if head.kind is not ChannelKind.PHASE:
                 return head
-            self._declared = PHASES[head.phase] or None
             filled = 0
-
-    def _fill(self, target: memoryview, deadline: float | None) -> None:
-        while target.nbytes:
-            self._wait(deadline)
-            count = self._readinto(target)
-            if not count:
-                raise ChannelEnded
-            target = target[count:]
 
     def _wait(self, deadline: float | None) -> None:
         """Wait for data."""
         if self._eager and self._spin():
             return
-        if deadline is None and self._poll(_LOOK_INTERVAL_MS):
-            return
         while True:
             left_ms = _LOOK_INTERVAL_MS
             if deadline is not None:
                 left_ms = min(left_ms, max(0.0, (deadline - time.monotonic()) * 1000))
-            if self._poll(left_ms):
+            if self._streams.poll(left_ms):
                 return
             self._look(deadline)
 
@@ -422,27 +315,13 @@ class FastChannel:
             self._skip -= 1
             return False
         until = time.perf_counter() + SPIN_S
-        poll = self._poll
-        while not poll(0):
+        while not self._streams.poll(0):
             if time.perf_counter() >= until:
                 self._back_off = min(_MAX_BACK_OFF, self._back_off * 2 or 1)
                 self._skip = self._back_off
                 return False
         self._back_off = 0
         return True
-
-
-def _over(_deadline: float | None) -> Head | None:
-    raise ChannelEnded
-
-
-def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
-    """The chunks without their first `count` bytes."""
-    for index, chunk in enumerate(chunks):
-        if count < chunk.nbytes:
-            return [chunk[count:], *chunks[index + 1 :]]
-        count -= chunk.nbytes
-    return []
 
 
 __all__ = ["SPIN_S", "ChannelEnded", "ChannelTimeout", "FastChannel"]

@@ -2,7 +2,11 @@
 while.
 
 The channel used last is used first, so a single caller always has the same one, and channels of a past burst are
-recognised as idle. Without channels or shared memory `Sharing` tells why, and calls take another way.
+recognised as idle. Without channels or shared memory `Sharing` tells why, and calls take the connection.
+
+A channel belongs to whoever refers to its `ChannelPlans`: the deque of idle ones, a running call, or the list of
+abandoned calls. The pool itself refers to it weakly. So a channel that an exception of a signal handler dropped
+between two lines is one whose `ChannelPlans` is gone: `_bury_lost` closes it.
 
 Threads: any. Taking and returning a channel are single operations on a deque; everything rare is under a lock. A
 maintenance thread serves idle channels, callers without an answer, and answers of abandoned calls. It exists
@@ -12,19 +16,18 @@ while there are channels, and does not keep the pool alive.
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qnnbridge._fastpath import channel as fast_channel
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
-from qnnbridge._fastpath.memory import Slab, slab_size
-from qnnbridge._fastpath.plans import CallPlans, NoSharedMemory
-from qnnbridge._fastpath.sharing import Sharing, next_slab_number
+from qnnbridge._fastpath.memory import Slab, SlabOfArrays, slab_size
+from qnnbridge._fastpath.plans import ChannelPlans, NoSharedMemory
+from qnnbridge._fastpath.sharing import Sharing
 from qnnbridge._platform import ChannelStreams, ShareHandle, _fds, reclaim
 from qnnbridge._transport.channel import ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import NO_CONTEXT, ChannelFailed
@@ -60,22 +63,7 @@ class WakeEvent:
         self._lock.acquire(timeout=max(0.0, timeout_s))
 
 
-class Maintained(Protocol):
-    """An object that the maintenance thread serves. Any thread may call."""
-
-    closed: bool
-
-    def take_in(self) -> bool:
-        """Read answers of abandoned calls. Whether more may come."""
-
-    def look(self, under_way: dict[int, int]) -> None:
-        """Look after waiting callers; `under_way`: its notes of the last look."""
-
-    def trim(self, seen: dict[int, int]) -> bool:
-        """Close unused channels; `seen`: its notes of the last look. False if nothing is left to look after."""
-
-
-def maintain(reference: weakref.ref[Maintained], wake: WakeEvent) -> None:
+def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
     """The maintenance thread. wake: set when the pool is closed, and when a call is abandoned."""
     under_way: dict[int, int] = {}
     seen: dict[int, int] = {}
@@ -101,8 +89,13 @@ def maintain(reference: weakref.ref[Maintained], wake: WakeEvent) -> None:
 # Channels of abandoned calls come on top, up to the host's limit.
 MAX_OPEN_CHANNELS = 32
 
-# Time before another attempt after a channel could not be opened.
+# Time before another attempt after a channel could not be opened, or memory not be had.
 RETRY_S = 1.0
+
+
+class _Open(NamedTuple):
+    channel: FastChannel
+    plans: weakref.ref[ChannelPlans]
 
 
 class ChannelPool:
@@ -120,11 +113,11 @@ class ChannelPool:
         # taken.
         self._attaching = threading.RLock()
         # Idle channels; the one used last is the last.
-        self.idle: collections.deque[CallPlans] = collections.deque()
-        self._all: dict[int, CallPlans] = {}
-        self._abandoned: list[CallPlans] = []
+        self._idle: collections.deque[ChannelPlans] = collections.deque()
+        self._all: dict[int, _Open] = {}
+        self._abandoned: list[ChannelPlans] = []
+        # What the host may still write to although nothing tells when it is done.
         self._kept: list[object] = []
-        self._slots = list(range(MAX_CHANNELS))
         self._channel_numbers = itertools.count(1)
         self._attached: set[int] = set()
         # Slabs that the host may have attached, or may still attach: its reply did not come in time.
@@ -139,24 +132,18 @@ class ChannelPool:
     def __len__(self) -> int:
         return len(self._all)
 
-    def take(self, deadline: float | None) -> CallPlans | None:
-        """A channel for the calling thread alone; ``None`` if none is available.
-
-        Raises the errors that end a call on the connection.
-        """
+    def take_idle(self) -> ChannelPlans | None:
+        """An idle channel for the calling thread alone; ``None`` if none is idle."""
         if self._forks != _fds.forks:
             return None
         try:
-            return self.idle.pop()
+            return self._idle.pop()
         except IndexError:
-            return self._open(deadline)
+            return None
 
     def ping(self, deadline: float | None) -> bool:
         """Ask the host for a sign of life. False if no channel is idle, or the channel has ended."""
-        try:
-            plans = self.idle.pop() if self._forks == _fds.forks else None
-        except IndexError:
-            return False
+        plans = self.take_idle()
         if plans is None:
             return False
         channel = plans.channel
@@ -173,27 +160,25 @@ class ChannelPool:
         finally:
             self.give_back(plans)
 
-    def give_back(self, plans: CallPlans) -> None:
+    def give_back(self, plans: ChannelPlans) -> None:
         """Return a channel after a call, successful or not."""
         channel = plans.channel
         channel.busy = False
+        channel.pinned = None
         if channel.broken or self.closed:
-            self._retire(plans)
+            self._retire(channel)
         else:
-            self.idle.append(plans)
+            self._idle.append(plans)
             if self.closed:
                 self._close_idle()
         if self._requests.idle_wanted:
             self._requests.channel_is_free()
 
-    def abandon(self, plans: CallPlans, pinned: object = None) -> None:
-        """Abandon the running call. The host may continue it, and write to `pinned`."""
-        plans.pinned = pinned
+    def abandon(self, plans: ChannelPlans) -> None:
+        """Abandon the running call. The host may continue it, and write to what it has pinned."""
         with self._lock:
             plans.channel.abandoned = True
             self._abandoned.append(plans)
-            if not plans.channel.records:  # the next frame may be a phase, not the answer
-                self._kept.append(plans.pinned)
         if self.closed:
             self._close_abandoned()
         if self._requests.idle_wanted:
@@ -201,20 +186,18 @@ class ChannelPool:
         self._wake()
 
     def take_in(self) -> bool:
-        """Read the arrived answers of abandoned calls. Returns whether more may arrive."""
+        """Read answers of abandoned calls. Whether more may come."""
         self._connection.take_in()
         self.reap()
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the channels of abandoned calls whose answers have arrived."""
+        """Close the channels of abandoned calls whose answers have arrived, and those that nobody has."""
         with self._lock:
-            over = [plans for plans in self._abandoned if plans.channel.answered()]
-            for plans in over:
+            for plans in [plans for plans in self._abandoned if plans.channel.answered()]:
                 self._abandoned.remove(plans)
-        for plans in over:
-            plans.channel.busy = False
-            self._retire(plans)
+                self._retire(plans.channel)
+        self._bury_lost()
 
     def close(self) -> None:
         """The host is gone: close all channels. A caller closes the channel that it still has."""
@@ -228,105 +211,104 @@ class ChannelPool:
             abandoned, self._abandoned = self._abandoned, []
             self._kept.clear()
         for plans in abandoned:
-            plans.channel.busy = False
-            self._retire(plans)
+            self._retire(plans.channel)
 
     # --- opening and closing ---
 
-    def _open(self, deadline: float | None) -> CallPlans | None:
+    def open(self, deadline: float | None) -> ChannelPlans | None:
+        """Open a channel for the calling thread. ``None`` if there can be none now.
+
+        Raises the errors that end a call on the connection.
+        """
         sharing = self._sharing
         agreement = self._connection.agreement
-        if sharing.why_not is not None or self.closed or agreement is None or time.monotonic() < self._next_try:
+        if self._forks != _fds.forks or sharing.why_not is not None or self.closed or agreement is None:
             return None
-        if "fast1" not in agreement.features:
+        if time.monotonic() < self._next_try:
+            return None
+        if not agreement.features >= {"fast1", "shm1"}:
             sharing.why_not = "the host has none, or belongs to another system"
             return None
-        if self._abandoned:
-            self.reap()
-        with self._lock:
-            if not self._slots or len(self._all) - len(self._abandoned) >= MAX_OPEN_CHANNELS:
-                return None
-            slot = self._slots.pop(0)
-        plans = None
+        self.reap()
         try:
-            plans = self._open_in(slot, deadline)
+            return self._open(deadline)
         except (BridgeError, OSError) as error:
             # For example out of descriptors: calls use the connection until that passes.
             sharing.last_error, self._next_try = str(error), time.monotonic() + RETRY_S
-        finally:
-            if plans is None:
-                with self._lock:
-                    self._slots.insert(0, slot)
-        return plans
+            return None
 
-    def _open_in(self, slot: int, deadline: float | None) -> CallPlans:
-        number = next(self._channel_numbers)
+    def _open(self, deadline: float | None) -> ChannelPlans | None:
         phases = self._phase_slab(deadline)
-        streams = ChannelStreams()
+        agreement = self._connection.agreement
+        if agreement is None:
+            return None
+        number = next(self._channel_numbers)
+        with self._lock:
+            taken = {open_.channel.slot for open_ in self._all.values()}
+            free = [slot for slot in range(MAX_CHANNELS) if slot not in taken]
+            if not free or len(self._all) - len(self._abandoned) >= MAX_OPEN_CHANNELS:
+                return None
+            streams = ChannelStreams()
+            at = free[0] * PHASE_RECORD_BYTES
+            record = phases.data.data[at : at + PHASE_RECORD_BYTES]
+            channel = FastChannel(
+                number, free[0], streams, agreement.limits, self._on_look, record, eager=self._sharing.spin
+            )
+            # It is known, and takes its slot, before the host has it.
+            plans = ChannelPlans(channel, self)
+            self._all[number] = _Open(channel, weakref.ref(plans))
         try:
             read, write = streams.share_handles(self._connection.peer.pid)
-            header = {"op": "channel.open", "channel": number, "slot": slot, "phases": phases and phases.number}
+            header = {"op": "channel.open", "channel": number, "slot": channel.slot, "phases": phases.number}
             self._give(header, {"read": read, "write": write}, deadline)
             streams.opened()
         except BaseException:
-            streams.close()
+            self._retire(channel)
             raise
-        record = None
-        if phases is not None:
-            at = slot * PHASE_RECORD_BYTES
-            record = phases.data.data[at : at + PHASE_RECORD_BYTES]
-        else:
-            streams.enlarge()
-        agreement = self._connection.agreement
-        assert agreement is not None
-        channel = FastChannel(
-            number, slot, streams, agreement.limits, self._on_look, record, eager=self._sharing.spin
-        )
-        plans = CallPlans(channel, self, shared=self._shares_memory)
+        self._requests.channels[number] = channel
+        self._keep_a_trimmer()
+        return plans
+
+    def _keep_a_trimmer(self) -> None:
         with self._lock:
-            self._all[number] = plans
-            self._requests.channels[number] = channel
             if self._trimmer is None:
                 self._trimmer = threading.Thread(
                     target=maintain, args=(weakref.ref(self), self._wake), name="qnnbridge channels", daemon=True
                 )
                 self._trimmer.start()
-        return plans
 
-    def _retire(self, plans: CallPlans) -> None:
-        channel = plans.channel
-        with self._lock:
-            if self._all.pop(channel.number, None) is None:
-                return
-            self._requests.channels.pop(channel.number, None)
-            self._slots.append(channel.slot)
+    def _retire(self, channel: FastChannel) -> None:
+        """Close a channel that nobody uses any more."""
+        channel.busy = False
+        self._all.pop(channel.number, None)
+        self._requests.channels.pop(channel.number, None)
         channel.close()
-        plans.close()
+        channel.pinned = None
+        while channel.slabs:
+            self.release(channel.slabs.pop())
+
+    def _bury_lost(self) -> None:
+        """Close channels that nobody has: an exception dropped them."""
+        for open_ in list(self._all.values()):
+            if open_.plans() is None:
+                if open_.channel.busy:
+                    self._kept.append(open_.channel.pinned)
+                self._retire(open_.channel)
 
     def _close_idle(self) -> None:
-        while self.idle:
+        while self._idle:
             try:
-                plans = self.idle.pop()
+                plans = self._idle.pop()
             except IndexError:
                 return
-            self._retire(plans)
-
-    def forget(self, number: int) -> None:
-        """Release a slab of the application's arrays."""
-        with self._lock:
-            known = number in self._attached or number in self._unsure
-            self._attached.discard(number)
-            self._unsure.discard(number)
-        if known:
-            self._release(number)
+            self._retire(plans.channel)
 
     def look(self, under_way: dict[int, int]) -> None:
         """Check for callers that wait in a read whether the host can answer at all.
 
         under_way: the calls that were waited for at the last look, by channel.
         """
-        with self._lock:
-            blocked = [plans.channel for plans in self._all.values() if plans.channel.blocked]
+        blocked = [open_.channel for open_ in list(self._all.values()) if open_.channel.blocked]
         stuck = any(under_way.get(channel.number) == channel.calls for channel in blocked)
         under_way.clear()
         under_way.update((channel.number, channel.calls) for channel in blocked)
@@ -341,22 +323,21 @@ class ChannelPool:
         after.
         """
         self.take_in()
-        for _ in range(len(self.idle)):
+        for _ in range(len(self._idle)):
             try:
-                plans = self.idle.popleft()
+                plans = self._idle.popleft()
             except IndexError:
                 break
             if seen.get(plans.channel.number) == plans.channel.calls or plans.outgrown():
-                self._retire(plans)
+                self._retire(plans.channel)
             else:
-                self.idle.append(plans)
+                self._idle.append(plans)
         if self._sharing.collect is not None:
             self._sharing.collect()
-        self._sharing.budget.sweep()
         self._connection.one_way.send()
         seen.clear()
+        seen.update((number, open_.channel.calls) for number, open_ in list(self._all.items()))
         with self._lock:
-            seen.update((number, plans.channel.calls) for number, plans in self._all.items())
             if not self._all and not self._attached and not self._connection.one_way:
                 self._trimmer = None
                 return False
@@ -364,71 +345,80 @@ class ChannelPool:
 
     # --- memory ---
 
-    def _shares_memory(self) -> bool:
-        return self._sharing.why_no_memory is None
-
     def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
         size = slab_size(wanted)
-        budget = self._sharing.budget
-        if not budget.take(size):
+        room = self._sharing.channel_memory.take(size)
+        if room is None:
             raise NoSharedMemory
         try:
-            slab = Slab(next_slab_number(), size, host_writes=host_writes)
-            self._attach(slab, deadline)
-        except BaseException as error:
-            budget.give(size)
-            if isinstance(error, Deadline):
-                self.forget(slab.number)
-            if isinstance(error, (BridgeError, OSError)):
-                self._sharing.last_error = str(error)
-                raise NoSharedMemory from None
-            raise
-        slab.close()
-        self._sharing.last_error = None
+            slab = Slab(size, room, host_writes=host_writes)
+        except OSError as error:
+            self._sharing.last_error = str(error)
+            raise NoSharedMemory from None
+        self._attach_new(slab, deadline)
         return slab
 
-    def drop_slab(self, slab: Slab) -> None:
-        if slab.borrows.free():
-            self._sharing.budget.give(slab.size)
-        else:
-            self._sharing.budget.keep(slab.size, slab.borrows.free)
-        self._release(slab.number)
+    def _attach_new(self, slab: Slab, deadline: float | None) -> None:
+        """Attach a slab that no later host will be shown. Raises `NoSharedMemory`."""
+        try:
+            self._attach(slab, deadline)
+        except BaseException as error:
+            self.release(slab.number)
+            if not isinstance(error, (BridgeError, OSError)):
+                raise
+            self._sharing.last_error = str(error)
+            raise NoSharedMemory from None
+        slab.close()
+        self._sharing.last_error = None
 
-    def show(self, slab: Slab, deadline: float | None) -> None:
+    def release(self, number: int) -> None:
+        """The host need not know the slab any more, if it does."""
+        self._attached.discard(number)
+        self._unsure.discard(number)
+        if not self.closed:
+            self._connection.one_way.add({"op": "slab.release", "slab": number})
+
+    def forget(self, number: int) -> None:
+        """A slab of arrays is gone, which the host may never have been shown."""
+        if number in self._attached or number in self._unsure:
+            self.release(number)
+
+    def show(self, slab: SlabOfArrays, deadline: float | None) -> None:
         if slab.number in self._attached:
             return
-        with self._one_at_a_time(deadline):
+
+        def attach() -> None:
             if slab.number not in self._attached:
                 try:
                     (self._attach_again if slab.number in self._unsure else self._attach)(slab, deadline)
                 except (BridgeError, OSError) as error:
                     self._sharing.last_error = str(error)
                     raise NoSharedMemory from None
-                with self._lock:
-                    self._attached.add(slab.number)
+                self._attached.add(slab.number)
 
-    @contextlib.contextmanager
-    def _one_at_a_time(self, deadline: float | None) -> Iterator[None]:
+        self._one_at_a_time(attach, deadline)
+
+    def _one_at_a_time(self, work: Callable[[], None], deadline: float | None) -> None:
+        # No context manager in Python: an exception of a signal handler at the entry of its exit would leave the lock
+        # with this thread for as long as the traceback lives.
         try:
-            if not self._attaching.acquire(
-                timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())
-            ):
+            left_s = -1 if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._attaching.acquire(timeout=left_s):
                 raise Deadline("not-started")
-            yield
+            work()
         finally:
             try:
                 self._attaching.release()
             except RuntimeError:  # another thread has it
                 pass
 
-    def _attach(self, slab: Slab, deadline: float | None) -> None:
+    def _attach(self, slab: SlabOfArrays, deadline: float | None) -> None:
         share_handle = slab.share_handle(self._connection.peer.pid)
         header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
-        try:
-            self._give(header, {"where": share_handle}, deadline)
-        except Deadline:
-            self._unsure.add(slab.number)
-            raise
+        # From before the request to behind its answer: an exception may come at any place.
+        self._unsure.add(slab.number)
+        self._give(header, {"where": share_handle}, deadline)
+        self._unsure.discard(slab.number)
 
     def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
         """Send a request that carries share handles: the host owns them once it is told, whatever it answers."""
@@ -442,42 +432,33 @@ class ChannelPool:
                     reclaim(share_handle, self._connection.peer.pid)
             raise
 
-    def _attach_again(self, slab: Slab, deadline: float | None) -> None:
+    def _attach_again(self, slab: SlabOfArrays, deadline: float | None) -> None:
         """Attach a slab after an attach that timed out: release it first, and again if the late attach came in
         between."""
         for last in (False, True):
             self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
             try:
-                self._attach(slab, deadline)
-                break
+                return self._attach(slab, deadline)
             except InvalidArgument:
                 if last:
                     raise
-        self._unsure.discard(slab.number)
 
-    def _release(self, number: int) -> None:
-        if not self.closed:
-            self._connection.one_way.add({"op": "slab.release", "slab": number})
+    def _phase_slab(self, deadline: float | None) -> Slab:
+        """Raises `OSError` and the errors that end a call on the connection."""
 
-    def _phase_slab(self, deadline: float | None) -> Slab | None:
-        agreement = self._connection.agreement
-        if not self._shares_memory() or agreement is None or "shm1" not in agreement.features:
-            self._sharing.why_no_memory = self._sharing.why_no_memory or "the host has none"
-            return None
-        with self._one_at_a_time(deadline):
+        def make() -> None:
             if self._phases is None:
+                slab = Slab(PHASE_SLAB_BYTES, None, host_writes=True)
                 try:
-                    slab = Slab(next_slab_number(), PHASE_SLAB_BYTES, host_writes=True)
-                    self._attach(slab, deadline)
-                    slab.close()
-                except Deadline:
-                    self.forget(slab.number)
-                    raise
-                except (BridgeError, OSError) as error:
-                    self._sharing.last_error = str(error)
-                    return None
+                    self._attach_new(slab, deadline)
+                except NoSharedMemory:
+                    raise OSError(self._sharing.last_error) from None
                 self._phases = slab
-            return self._phases
+
+        if self._phases is None:
+            self._one_at_a_time(make, deadline)
+        assert self._phases is not None
+        return self._phases
 
 
-__all__ = ["ChannelPool", "Maintained", "WakeEvent", "maintain"]
+__all__ = ["ChannelPool", "WakeEvent", "maintain"]

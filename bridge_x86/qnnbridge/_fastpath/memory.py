@@ -1,20 +1,42 @@
-"""Shared memory of channels: slabs of a few sizes, and results that applications read in place.
+"""Shared memory: slabs of a few sizes, and the arrays in them that the application holds.
 
-One side writes a slab. Frames on the channel hand it over; it contains no lock and no flag. Memory of a result
-array (`BorrowedMemory`) is not given to a later call before the array and all its views are gone, and stays mapped
-when the channel, the host or the session is gone.
+One side writes a slab. Frames on a channel hand it over; it contains no lock and no flag.
+
+An array of the application (`SharedArrays.empty`) stands in a block of a slab. The block is the base of the array and
+of all its views, and its place is free again when it is gone: nobody counts, and no finalizer runs. The arrays
+outlive hosts: a new host is shown the same memory. Each belongs to the `SharedArrays` of one `Host`; arrays of another
+host are copied like ordinary ones. Any thread.
 """
 
 from __future__ import annotations
 
-import collections
-from typing import Any
+import errno
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
+from qnnbridge._fastpath.sharing import Room, Sharing, next_slab_number
+from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
+from qnnbridge._feeds import InputNode
+from qnnbridge._option_fields import suggest
 from qnnbridge._platform import SharedMemory, ShareHandle
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.errors import InvalidArgument
 
 SMALLEST_SLAB_BYTES = 64 * 1024
+
+# Size of the smallest block.
+BLOCK_BYTES = 4096
+
+# Arrays up to this size share slabs, which saves descriptors.
+POOLED_BYTES = 256 * 1024
+POOL_SLAB_BYTES = 1024 * 1024
+
+# Results from this size on are worth a block of their own, which the host fills: smaller ones are copied faster.
+SHARED_BYTES = 64 * 1024
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,30 +51,6 @@ def slab_size(wanted: int) -> int:
     return size
 
 
-class BorrowCount:
-    """Counts the arrays of one slab that the application holds. It does not refer to the memory."""
-
-    __slots__ = ("_released", "held")
-
-    def __init__(self) -> None:
-        # Borrowed arrays, including those that came back since `reuse`.
-        self.held = 0
-        self._released: collections.deque[None] = collections.deque()
-
-    def free(self) -> bool:
-        """Whether no array of the application refers to the slab."""
-        return not self.held or len(self._released) == self.held
-
-    def reuse(self) -> None:
-        """Start again: the slab is free and about to be written."""
-        self.held = 0
-        self._released.clear()
-
-    def came_back(self) -> None:
-        """Called by a finalizer, which must neither lock nor block."""
-        self._released.append(None)
-
-
 class Slab:
     """A piece of shared memory.
 
@@ -63,17 +61,17 @@ class Slab:
         (`writable`).
     """
 
-    __slots__ = ("borrows", "data", "host_writes", "memory", "number", "size")
+    __slots__ = ("__weakref__", "_room", "data", "host_writes", "memory", "number", "size")
 
-    def __init__(self, number: int, size: int, *, host_writes: bool, writable: bool = False) -> None:
-        """Raises `OSError`."""
-        self.number = number
+    def __init__(self, size: int, room: Room | None, *, host_writes: bool, writable: bool = False) -> None:
+        """room: what it takes of a budget. Raises `OSError`."""
+        self.number = next_slab_number()
         self.size = size
         self.host_writes = host_writes
         # Makes share handles; does not keep the memory mapped.
         self.memory = SharedMemory(size, writable=writable or not host_writes)
         self.data = np.frombuffer(self.memory.take_view(), np.uint8)
-        self.borrows = BorrowCount()
+        self._room = room
 
     def share_handle(self, pid: int) -> ShareHandle:
         return self.memory.share_handle(pid)
@@ -87,20 +85,210 @@ class Slab:
         self.memory.close()
 
 
-class BorrowedMemory:
-    """The base of a borrowed array and all its views. The slab is not reused before it is gone."""
+class SlabOfArrays(Protocol):
+    """The part of `Slab` that its blocks use. The daemon has others, of its clients' memory."""
 
-    __slots__ = ("__array_interface__", "_slab")
+    number: int
+    size: int
+    host_writes: bool
 
-    def __init__(self, slab: Slab, interface: dict[str, Any]) -> None:
-        self._slab = slab
-        self.__array_interface__ = interface
-        slab.borrows.held += 1
-
-    def __del__(self) -> None:
-        self._slab.borrows.came_back()
+    def share_handle(self, pid: int) -> ShareHandle: ...
 
 
-def borrow(slab: Slab, interface: dict[str, Any]) -> Array:
-    """A read-only array for the application. interface: ``__array_interface__`` of a view of the slab."""
-    return np.asarray(BorrowedMemory(slab, interface))
+class SharedBlock:
+    """The base of a shared array and all its views. place: slab number and offset, part of the key of plans."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "array", "offset", "owner", "place", "slab")
+
+    def __init__(self, owner: SharedArrays, slab: SlabOfArrays, offset: int) -> None:
+        self.owner = owner
+        self.slab = slab
+        self.offset = offset
+        self.place = (slab.number, offset)
+        # A weak reference to the array that is the whole block.
+        self.array: Callable[[], Array | None] = _no_array
+        self.__array_interface__: dict[str, Any] = {}
+
+    def make_array(self, view: Array, *, read_only: bool = False) -> Array:
+        """The block as an array. view: an array of the same memory, type and shape."""
+        address = view.__array_interface__["data"][0]
+        self.__array_interface__ = {**view.__array_interface__, "data": (address, read_only)}
+        array: Array = np.asarray(self)
+        self.array = weakref.ref(array)
+        return array
+
+
+def _no_array() -> None:
+    """The array of a block that has none yet."""
+
+
+def block_of(array: Array, owner: SharedArrays | None) -> SharedBlock | None:
+    """The block that the array is, as its owner made it; ``None`` for views, parts and other layouts.
+
+    An application can set type, shape and strides of an array. Type and shape are the caller's to compare.
+    """
+    block: Any = array.base
+    if block.__class__ is not SharedBlock or block.owner is not owner or block.array() is not array:
+        return None
+    return block if array.flags.c_contiguous else None
+
+
+class SharedArrays:
+    """Allocates the arrays. It keeps no slab of a single array, so those are unmapped with their array."""
+
+    def __init__(self, sharing: Sharing, on_dropped: Callable[[int], None]) -> None:
+        """on_dropped: called with the number of a freed slab, so that the host forgets it."""
+        self._budget = sharing.array_memory
+        self._lock = threading.Lock()
+        # By who writes and size of the blocks: slabs, and for each of their blocks a reference that tells its life.
+        self._pools: dict[tuple[bool, int], list[tuple[Slab, list[weakref.ref[SharedBlock] | None]]]] = {}
+        # All slabs that the host may have been shown.
+        self._slabs: dict[int, weakref.ref[Slab]] = {}
+        self._on_dropped = on_dropped
+
+    def __len__(self) -> int:
+        """Number of slabs."""
+        return sum(slab() is not None for slab in list(self._slabs.values()))
+
+    def empty(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        host_writes: bool,
+        reusable: bool = False,
+        read_only: bool = False,
+    ) -> Array:
+        """An uninitialised array. Raises `OSError` if there is no shared memory, or not enough.
+
+        reusable: its memory is kept for a while when the array is dropped. For results, which come and go with
+        every call: a new slab costs its page faults and a message to the host.
+        """
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        block_size = BLOCK_BYTES
+        while block_size < size:
+            block_size *= 2
+        with self._lock:
+            if block_size <= POOLED_BYTES:
+                block, slab = self._pooled(block_size, POOL_SLAB_BYTES, host_writes)
+            elif reusable:
+                block, slab = self._pooled(slab_size(size), slab_size(size), host_writes)
+            else:
+                slab = self._new_slab(slab_size(size), host_writes)
+                block = SharedBlock(self, slab, 0)
+        return block.make_array(slab.view(shape, dtype, block.offset), read_only=read_only)
+
+    def collect(self) -> None:
+        """Free unused memory, including empty pools."""
+        with self._lock:
+            self._collect()
+
+    def close(self) -> None:
+        """The `Host` is closed: no process will be shown the memory any more. Arrays stay valid."""
+        with self._lock:
+            self._pools.clear()
+            for reference in list(self._slabs.values()):
+                slab = reference()
+                if slab is not None:
+                    slab.close()
+
+    # --- under the lock ---
+
+    def _pooled(self, size: int, slab_bytes: int, host_writes: bool) -> tuple[SharedBlock, Slab]:
+        pool = self._pools.setdefault((host_writes, size), [])
+        for slab, lives in pool:
+            for index, life in enumerate(lives):
+                if life is None or life() is None:
+                    block = SharedBlock(self, slab, index * size)
+                    lives[index] = weakref.ref(block)
+                    return block, slab
+        slab = self._new_slab(slab_bytes, host_writes)
+        block = SharedBlock(self, slab, 0)
+        pool.append((slab, [weakref.ref(block), *[None] * (slab_bytes // size - 1)]))
+        return block, slab
+
+    def _new_slab(self, size: int, host_writes: bool) -> Slab:
+        self._forget_the_dead()
+        room = self._budget.take(size)
+        if room is None:
+            self._collect()
+            room = self._budget.take(size)
+        if room is None:
+            raise OSError(errno.ENOMEM, "the arrays in shared memory are as many as there may be")
+        slab = Slab(size, room, host_writes=host_writes, writable=True)
+        self._slabs[slab.number] = weakref.ref(slab)
+        return slab
+
+    def _collect(self) -> None:
+        for pool in self._pools.values():
+            pool[:] = [(slab, lives) for slab, lives in pool if any(life is not None and life() for life in lives)]
+        self._forget_the_dead()
+
+    def _forget_the_dead(self) -> None:
+        for number, slab in list(self._slabs.items()):
+            if slab() is None:
+                del self._slabs[number]
+                self._on_dropped(number)
+
+
+class ArraySource(Protocol):
+    """The part of `Host` that `empty` uses."""
+
+    sharing: Sharing
+
+    @property
+    def arrays(self) -> SharedArrays: ...
+
+
+def empty(
+    host: ArraySource, name: str, shape: Sequence[int] | None, nodes: Iterable[InputNode], *, host_writes: bool
+) -> Array:
+    """An array in shared memory for this input or output; an ordinary array if memory cannot be shared."""
+    role = "output" if host_writes else "input"
+    rules: dict[str, FeedRule] = {}
+    for node in nodes:
+        rules[node.name] = make_rule(node.name, node.type, tuple(node.shape or ()), role=role)
+    rule = rules.get(name)
+    if rule is None:
+        raise InvalidArgument(
+            f"{name!r} is no {role} of the model.", fix=f"There are {', '.join(rules)}.{suggest(str(name), rules)}"
+        )
+    if rule.dtype is None:
+        raise errors.NotImplemented(
+            f"An array for {name!r} cannot be made: it is {rule.declared}.",
+            cause="Only dense tensors of types that numpy has can lie in shared memory.",
+            fix="Feed it as you would otherwise.",
+        )
+    if shape is None:
+        shape = rule.exact
+    if shape is None:
+        raise InvalidArgument(
+            f"The model does not fix the shape of {name!r}.", fix=f"Give one: empty_{role}({name!r}, shape)."
+        )
+    if isinstance(shape, int):
+        shape = (shape,)
+    dims = tuple(int(dim) for dim in shape)
+    check_shape(rule, dims)
+    array = allocate(host, dims, rule.dtype, host_writes=host_writes)
+    return np.empty(dims, rule.dtype) if array is None else array
+
+
+def allocate(
+    host: ArraySource,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    *,
+    host_writes: bool,
+    reusable: bool = False,
+    read_only: bool = False,
+) -> Array | None:
+    """`SharedArrays.empty` of the host; ``None`` if memory cannot be shared, or not so much now."""
+    if host.sharing.why_not is not None or not all(shape):
+        return None
+    try:
+        return host.arrays.empty(shape, dtype, host_writes=host_writes, reusable=reusable, read_only=read_only)
+    except OSError as error:
+        host.sharing.last_error = str(error)
+        if not reusable:
+            host.sharing.arrays_refused += 1
+        return None

@@ -1,48 +1,34 @@
 """The plans of one channel and the memory of its calls. Used by the thread that has the channel.
 
-All plans of a channel share one slab for inputs and usually one for outputs, since a channel carries one call at a
-time. While the application borrows results, further slabs for outputs are added; those are not much larger than the
-results.
+All plans of a channel share one slab for inputs and one for outputs, since a channel carries one call at a time.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+import itertools
 from typing import Any, Protocol
 
 import numpy as np
-from numpy import ndarray
 
-from qnnbridge._fastpath.arrays import Blocks, SharedBlock, no_array
-from qnnbridge._fastpath.call import BOOL, CallPlan, CallSignature, InPlaceOutputs, TensorSignature, Whole
+from qnnbridge._fastpath.call import CallKey, CallSignature, Out, TensorSignature
 from qnnbridge._fastpath.channel import FastChannel
-from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
+from qnnbridge._fastpath.memory import SharedBlock, Slab, SlabOfArrays
 from qnnbridge_protocol.fastpath import layout
 
 # Plans of one channel; the host takes twice as many.
 MAX_PLANS = 128
 
-# Borrowed slabs of one channel; beyond that, results are copied.
-MAX_BORROWED_SLABS = 8
-
-# Slabs for outputs of one channel. Free ones are replaced by slabs of another size.
-MAX_REPLIES = MAX_BORROWED_SLABS + 4
-
-# A slab larger than this many times the need is not borrowed, and not kept when idle.
+# A channel that is this many times larger than its calls is not kept when idle, unless it is small.
 ROOMY = 4
-
-# Time before a refused amount of memory is requested again.
-MEMORY_RETRY_S = 1.0
-
-# Less memory than this is not given back.
 SMALL_BYTES = 1024 * 1024
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+BOOL = np.dtype(np.bool_)
+
 
 class NoSharedMemory(Exception):
-    """There is no shared memory, or not enough: the call is made inline."""
+    """There is no shared memory, or not enough: the call goes by the connection."""
 
 
 class SlabSource(Protocol):
@@ -51,391 +37,157 @@ class SlabSource(Protocol):
     def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
         """A slab that the host has attached. Raises `NoSharedMemory`, and the errors that end a call."""
 
-    def drop_slab(self, slab: Slab) -> None: ...
+    def release(self, number: int) -> None:
+        """The host need not know the slab any more."""
 
-    def show(self, slab: Slab, deadline: float | None) -> None:
+    def show(self, slab: SlabOfArrays, deadline: float | None) -> None:
         """Attach a slab of the application's arrays unless the host knows it already."""
 
 
-class CallPlans:
-    """See the module."""
+class CallPlan:
+    """A call that both sides know, on one channel.
 
-    def __init__(self, channel: FastChannel, slabs: SlabSource, *, shared: Callable[[], bool]) -> None:
+    Attributes:
+        number: its number on the channel.
+        size: bytes of inputs and outputs without a place of their own.
+    """
+
+    __slots__ = ("_inputs", "_outputs", "number", "signature", "size")
+
+    def __init__(
+        self,
+        number: int,
+        signature: CallSignature,
+        inputs: list[Array | None],
+        outputs: list[Array | None],
+        size: int,
+    ) -> None:
+        """inputs: where they are copied to. outputs: where they come. ``None`` for one with a place."""
+        self.number = number
+        self.signature = signature
+        self.size = size
+        self._inputs = tuple(
+            (index, target, target.dtype == BOOL) for index, target in enumerate(inputs) if target is not None
+        )
+        self._outputs = tuple(
+            (source, tensor.dtype == BOOL) for source, tensor in zip(outputs, signature.outputs, strict=True)
+        )
+
+    def put_in(self, arrays: tuple[Array, ...]) -> None:
+        """Copy the inputs into shared memory."""
+        for index, target, is_bool in self._inputs:
+            if is_bool:
+                _copy_bools(target, arrays[index])
+            else:
+                target[...] = arrays[index]  # as copyto, without its dispatch: 0.3 us
+
+    def take_out(self, out: Out | None) -> list[Array]:
+        """The results as new arrays, or in the arrays of `out`."""
+        results: list[Array] = []
+        for index, (source, is_bool) in enumerate(self._outputs):
+            target = None if out is None else out[index]
+            if target is None:
+                assert source is not None
+                if not is_bool:
+                    results.append(source.copy())
+                    continue
+                target = np.empty(source.shape, BOOL)
+            if is_bool:
+                _copy_bools(target, target if source is None else source)
+            elif source is not None:
+                np.copyto(target, source)
+            results.append(target)
+        return results
+
+
+def _copy_bools(target: Array, source: Array) -> None:
+    """With bytes that are all 0 or 1: either side may use any byte for true."""
+    np.not_equal(source.view(np.uint8), 0, out=target)
+
+
+class ChannelPlans:
+    """See the module. Whoever has this object has the channel."""
+
+    def __init__(self, channel: FastChannel, slabs: SlabSource) -> None:
         self.channel = channel
         self._slabs = slabs
-        self._shared = shared
-        self._plans: dict[Any, CallPlan] = {}
-        self._last_number = 0
+        self._plans: dict[tuple[Any, ...], CallPlan] = {}
+        self._numbers = itertools.count(1)
         self._request: Slab | None = None
-        self._replies: list[Slab] = []
         self._reply: Slab | None = None
-        self._latest: dict[CallSignature, CallPlan] = {}
-        # The last plan of each session.
-        self._recent: dict[int, CallPlan] = {}
-        # Pairs of plans for the same call in two slabs: while the application uses one result, the next goes to the
-        # other.
-        self._turns: dict[CallPlan, CallPlan] = {}
-        self._too_much = 0
-        self._retry_at = 0.0
-        # Estimate of the host's memory for inline calls of this channel.
-        self._inline_bytes = 0
-        # Blocks that an abandoned call may still write to.
-        self.pinned: object = None
+        # Bytes that the largest call since the last look of the maintenance thread needed.
+        self._needed = 0
 
-    @property
-    def may_borrow(self) -> bool:
-        """Whether the free slab of this call may be borrowed, too."""
-        slabs = self._replies
-        return (
-            len(slabs) <= MAX_BORROWED_SLABS or sum(not slab.borrows.free() for slab in slabs) < MAX_BORROWED_SLABS
-        )
+    def find(self, key: CallKey) -> CallPlan | None:
+        plan = self._plans.get(key.key)
+        if plan is not None and plan.size > self._needed:
+            self._needed = plan.size
+        return plan
+
+    def make(self, session: int, key: CallKey, signature: CallSignature, deadline: float | None) -> CallPlan:
+        """Raises the host's errors, and `NoSharedMemory`."""
+        places = key.outputs or (None,) * len(signature.outputs)
+        in_at, in_size = _layout(signature.inputs, key.inputs)
+        out_at, out_size = _layout(signature.outputs, places)
+        if len(self._plans) >= MAX_PLANS or self._too_small(in_size, out_size):
+            self._start_again(in_size, out_size, deadline)
+        header: dict[str, Any] = {"op": "plan.make", "plan": next(self._numbers), "session": session, "inline": False}
+        views: dict[str, list[Array | None]] = {"inputs": [], "outputs": []}
+        for side, tensors, blocks, offsets, slab in (
+            ("inputs", signature.inputs, key.inputs, in_at, self._request),
+            ("outputs", signature.outputs, places, out_at, self._reply),
+        ):
+            header[side] = []
+            for tensor, block, offset in zip(tensors, blocks, offsets, strict=True):
+                if block is None:
+                    assert slab is not None
+                    views[side].append(slab.view(tensor.shape, tensor.dtype, offset))
+                    place = (slab.number, offset)
+                else:
+                    self._slabs.show(block.slab, deadline)
+                    views[side].append(None)
+                    place = block.place
+                header[side].append([tensor.name, int(tensor.element), list(tensor.shape), *place])
+        self.channel.ask(header, deadline)
+        plan = CallPlan(header["plan"], signature, views["inputs"], views["outputs"], in_size + out_size)
+        self._plans[key.key] = plan
+        self._needed = max(self._needed, plan.size)
+        return plan
 
     def outgrown(self) -> bool:
         """Whether the calls since the last look needed much less memory than the channel has."""
-        needed = 0
-        for plan in self._plans.values():
-            if plan.used:
-                plan.used = False
-                needed = max(needed, plan.needs)
-        there = self._inline_bytes + sum(slab.size for slab in self._replies if slab.borrows.free())
-        if self._request is not None:
-            there += self._request.size
+        there = sum(slab.size for slab in (self._request, self._reply) if slab is not None)
+        needed, self._needed = self._needed, 0
         return there > max(SMALL_BYTES, ROOMY * needed)
 
-    def last(
-        self, session: int, output_names: Sequence[str] | None, feed: Mapping[str, Any], out: Any
-    ) -> CallPlan | None:
-        """The plan of the session's last call if this call is the same.
+    # --- parts ---
 
-        The caller has checked nothing. All checks are here in one pass, because large tensors evict the bridge's
-        own objects from the processor's caches.
-        """
-        plan = self._recent.get(session)
-        if plan is None or feed.__class__ is not dict or len(feed) != len(plan.given):
-            return None
-        if not _same_names(plan, output_names):
-            return None
-        if out is not None and (out.__class__ is not list or len(out) != len(plan.taken)):
-            return None
-        return self._fitting(plan, feed, out)
+    def _too_small(self, in_size: int, out_size: int) -> bool:
+        for slab, wanted in ((self._request, in_size), (self._reply, out_size)):
+            if wanted and (slab is None or slab.size < wanted):
+                return True
+        return False
 
-    def again(self, shape: CallSignature, session: int, feed: Mapping[str, Any], out: Any) -> CallPlan | None:
-        """The plan of the last call with this signature, if it fits these arrays."""
-        plan = self._latest.get(shape)
-        return None if plan is None or plan.session != session else self._fitting(plan, feed, out)
+    def _start_again(self, in_size: int, out_size: int, deadline: float | None) -> None:
+        """Drop all plans, and replace memory that is too small for this call."""
+        plans, self._plans = self._plans, {}
+        if plans:
+            dropped = [plan.number for plan in plans.values()]
+            self.channel.ask({"op": "plan.drop", "plans": dropped}, deadline)
+        self._request = self._slab_for(self._request, in_size, deadline, host_writes=False)
+        self._reply = self._slab_for(self._reply, out_size, deadline, host_writes=True)
 
-    def _fitting(self, plan: CallPlan, feed: Mapping[str, Any], out: Any) -> CallPlan | None:
-        reply = plan.reply
-        if reply is not self._reply or (reply is not None and reply.borrows.held):
-            free = self._in_free_memory(plan)
-            if free is None:
-                return None
-            plan = free
-        for name, dtype, dims, whole in plan.given:
-            array = feed.get(name)
-            if whole is no_array:
-                if array.__class__ is not ndarray or array.base.__class__ is SharedBlock:
-                    return None
-            elif array is None or whole() is not array:  # an array that is gone gives ``None``, too
-                return None
-            if (
-                array.dtype is not dtype or array.shape != dims
-            ):  # also for the same array: both attributes can be set
-                return None
-        if out is None:
-            return None if plan.fills else plan
-        if plan.in_place and out.__class__ is not InPlaceOutputs:
-            return None
-        for target, (dtype, dims, whole) in zip(out, plan.taken):  # noqa: B905 - as many as there are outputs
-            if target is None:  # also for an array that is gone
-                if whole is not no_array:
-                    return None
-                continue
-            if whole is no_array:
-                if target.__class__ is not ndarray or target.base.__class__ is SharedBlock:
-                    return None
-            elif whole() is not target:
-                return None
-            if target.dtype is not dtype or target.shape != dims or not target.flags.writeable:
-                return None
-        return plan
-
-    def _in_free_memory(self, plan: CallPlan) -> CallPlan | None:
-        """This plan or its pair, whichever has a slab without borrowed results."""
-        for candidate in (plan, self._turns.get(plan)):
-            if candidate is not None and candidate.reply is not None and candidate.reply.borrows.free():
-                candidate.reply.borrows.reuse()
-                self._reply = candidate.reply
-                return candidate
-        return None
-
-    def plan(
-        self,
-        shape: CallSignature,
-        session: int,
-        inputs: Blocks | None,
-        outputs: Blocks | None,
-        deadline: float | None,
-        borrowed: bool,
-    ) -> CallPlan:
-        """The plan for this call, made if necessary. Raises the host's errors.
-
-        Args:
-            shape: the signature.
-            session: number of the host's session.
-            inputs, outputs: blocks of the application's arrays, ``None`` if there are none.
-            deadline: when the caller's time is up.
-            borrowed: the results stay in place.
-        """
-        if self._shared():
-            wanted = shape.reply_bytes if outputs is None else _reply_bytes(shape, outputs)
-            try:
-                self._reply = self._reply_for(wanted, deadline, borrowed)
-            except NoSharedMemory:
-                self._reply = None
-        reply = self._reply
-        key: Any = (shape, reply)
-        if inputs is not None or outputs is not None:
-            key = (shape, reply, _key(inputs), _key(outputs))
-        plan = self._plans.get(key)
-        if plan is None or plan.session != session:
-            plan = self._make(shape, session, inputs, outputs, deadline)
-        plan.shape = shape
-        if not plan.inline or not self._shared():
-            if plan.inline:
-                inputs = outputs = None
-            plan.given = tuple(
-                (tensor.name, tensor.dtype, tensor.shape, whole)
-                for tensor, whole in zip(shape.inputs, _wholes(inputs, len(shape.inputs)), strict=True)
-            )
-            plan.taken = tuple(
-                (tensor.dtype, tensor.shape, whole)
-                for tensor, whole in zip(shape.outputs, _wholes(outputs, len(shape.outputs)), strict=True)
-            )
-            plan.fills = outputs is not None
-            self._latest[shape] = plan
-            before = self._recent.get(session)
-            if before is not None and before is not plan and before.shape is shape:
-                self._turns[before], self._turns[plan] = plan, before
-            self._recent[session] = plan
-        return plan
-
-    def close(self) -> None:
-        """Free all memory."""
-        self._plans.clear()
-        self._forget_which_were_last()
-        for slab in (*self._replies, *((self._request,) if self._request is not None else ())):
-            self._slabs.drop_slab(slab)
-        self._replies = []
-        self._request = self._reply = self.pinned = None
-
-    # --- making plans ---
-
-    def _make(
-        self,
-        shape: CallSignature,
-        session: int,
-        inputs: Blocks | None,
-        outputs: Blocks | None,
-        deadline: float | None,
-    ) -> CallPlan:
-        self._make_room(shape, session, deadline)
-        if self._reply is not None:
-            try:
-                return self._make_shared(self._reply, shape, session, inputs, outputs, deadline)
-            except NoSharedMemory:
-                pass
-        plan = self._plans.get((shape, None))
-        if plan is None or plan.session != session:
-            plan = CallPlan(self._next_number(), session, inline=True)
-            plan.size = sum(tensor.nbytes for tensor in shape.inputs)
-            plan.reply_size = sum(tensor.nbytes for tensor in shape.outputs)
-            plan.needs = plan.size + shape.reply_bytes
-            self._tell(
-                plan, [_wire(t, 0, 0) for t in shape.inputs], [_wire(t, 0, 0) for t in shape.outputs], deadline
-            )
-            self._plans[shape, None] = plan
-            self._inline_bytes = max(self._inline_bytes, plan.needs)
-        return plan
-
-    def _make_shared(
-        self,
-        reply: Slab,
-        shape: CallSignature,
-        session: int,
-        inputs: Blocks | None,
-        outputs: Blocks | None,
-        deadline: float | None,
-    ) -> CallPlan:
-        in_blocks = inputs or (None,) * len(shape.inputs)
-        out_blocks = outputs or (None,) * len(shape.outputs)
-        in_at, in_size = layout([0 if b else t.nbytes for t, b in zip(shape.inputs, in_blocks, strict=True)])
-        out_at, out_size = layout([0 if b else t.nbytes for t, b in zip(shape.outputs, out_blocks, strict=True)])
-        request = self._request_for(in_size, deadline)
-        plan = CallPlan(self._next_number(), session, inline=False)
-        plan.needs = in_size + out_size
-        plan.tight = _is_tight(reply, out_size)
-        plan.reply = reply
-        plan.call = self.channel.caller(plan.number)
-        told: tuple[list[Any], list[Any]] = ([], [])
-        for tensor, block, at in zip(shape.inputs, in_blocks, in_at, strict=True):
-            told[0].append(self._locate(tensor, block, request, at, deadline))
-            if block is None:
-                plan.copies.append((tensor.name, request.view(tensor.shape, tensor.dtype, at)))
-        for tensor, block, at in zip(shape.outputs, out_blocks, out_at, strict=True):
-            told[1].append(self._locate(tensor, block, reply, at, deadline))
-            if block is not None:
-                plan.results.append(None)
-                plan.interfaces.append({})
-                continue
-            view = reply.view(tensor.shape, tensor.dtype, at)
-            plan.results.append(view)
-            interface = dict(view.__array_interface__)
-            interface["data"] = (interface["data"][0], True)
-            plan.interfaces.append(interface)
-        self._tell(plan, *told, deadline)
-        plan.plain = inputs is None and outputs is None
-        written = {block.location for block in out_blocks if block is not None}
-        plan.in_place = any(block is not None and block.location in written for block in in_blocks)
-        if any(tensor.dtype is BOOL for tensor in (*shape.inputs, *shape.outputs)):
-            plan.plain = False
-        else:
-            plan.filled = all(result is None for result in plan.results)
-        key: Any = (shape, reply)
-        if inputs is not None or outputs is not None:
-            key = (shape, reply, _key(inputs), _key(outputs))
-        self._plans[key] = plan
-        return plan
-
-    def _locate(
-        self, tensor: TensorSignature, block: SharedBlock | None, slab: Slab, offset: int, deadline: float | None
-    ) -> list[Any]:
-        if block is None:
-            return _wire(tensor, slab.number, offset)
-        self._slabs.show(block.slab, deadline)
-        return _wire(tensor, block.slab.number, block.offset)
-
-    def _tell(self, plan: CallPlan, inputs: list[Any], outputs: list[Any], deadline: float | None) -> None:
-        self.channel.ask(
-            {
-                "op": "plan.make",
-                "plan": plan.number,
-                "session": plan.session,
-                "inline": plan.inline,
-                "inputs": inputs,
-                "outputs": outputs,
-            },
-            deadline,
-        )
-
-    def _next_number(self) -> int:
-        self._last_number += 1
-        return self._last_number
-
-    def _make_room(self, shape: CallSignature, session: int, deadline: float | None) -> None:
-        """Make room for one more plan; plans of the signature for an earlier session are dropped."""
-        old = [key for key, plan in self._plans.items() if key[0] is shape and plan.session != session]
-        if not old and len(self._plans) >= MAX_PLANS:
-            old = list(self._plans)[: MAX_PLANS // 2]
-        if old:
-            self._drop(old, deadline)
-
-    def _forget_which_were_last(self) -> None:
-        self._latest.clear()
-        self._recent.clear()
-        self._turns.clear()
-
-    def _drop(self, keys: Sequence[Any], deadline: float | None) -> None:
-        self._forget_which_were_last()
-        dropped = {plan.number for plan in map(self._plans.pop, keys)}
-        dropped -= {plan.number for plan in self._plans.values()}
-        if dropped:
-            self.channel.ask({"op": "plan.drop", "plans": sorted(dropped)}, deadline)
-
-    # --- memory ---
-
-    def _new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
-        # Finding out that there is no memory may take milliseconds: not in each call.
-        if wanted >= self._too_much and time.monotonic() < self._retry_at:
-            raise NoSharedMemory
-        try:
-            return self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
-        except NoSharedMemory:
-            self._too_much, self._retry_at = wanted, time.monotonic() + MEMORY_RETRY_S
-            raise
-
-    def _request_for(self, wanted: int, deadline: float | None) -> Slab:
-        """The slab for inputs; one that is too small is replaced."""
-        old = self._request
-        if old is not None and old.size >= wanted:
+    def _slab_for(self, old: Slab | None, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab | None:
+        if not wanted or (old is not None and old.size >= wanted):
             return old
-        new = self._request = self._new_slab(wanted, deadline, host_writes=False)
+        slab = self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
+        self.channel.slabs.append(slab.number)
         if old is not None:
-            self._replace(old, lambda plan: not plan.inline, deadline)
-        return new
-
-    def _reply_for(self, wanted: int, deadline: float | None, borrowed: bool) -> Slab:
-        """A slab for outputs without borrowed results. Raises `NoSharedMemory`.
-
-        borrowed: the slab must not be much too large, since the application may keep it.
-        """
-        best = None
-        for slab in self._replies:
-            if slab.size < wanted or (borrowed and not _is_tight(slab, wanted)) or not slab.borrows.free():
-                continue
-            if slab is self._reply:
-                best = slab
-                break
-            if best is None or slab.size < best.size:
-                best = slab
-        if best is None:
-            before = [slab for slab in self._replies if slab.borrows.free()]
-            best = self._new_slab(wanted, deadline, host_writes=True)
-            self._replies.append(best)
-            for slab in before:
-                # Smaller slabs are of no more use, unless results are borrowed.
-                if (not borrowed and slab.size < wanted) or len(self._replies) > MAX_REPLIES:
-                    self._replies.remove(slab)
-                    self._replace(slab, lambda plan, slab=slab: plan.reply is slab, deadline)  # type: ignore[misc]
-        best.borrows.reuse()
-        return best
-
-    def _replace(self, slab: Slab, uses: Callable[[CallPlan], bool], deadline: float | None) -> None:
-        try:
-            self._drop([key for key, plan in self._plans.items() if uses(plan)], deadline)
-        finally:
-            self._slabs.drop_slab(slab)
+            self._slabs.release(old.number)
+            self.channel.slabs.remove(old.number)
+        return slab
 
 
-def _same_names(plan: CallPlan, output_names: Any) -> bool:
-    """Whether the plan's call asks for these outputs; False also for anything but a list or tuple of names."""
-    wanted = plan.shape.wanted if plan.shape is not None else None
-    if not output_names:
-        return wanted is None
-    return output_names.__class__ in (list, tuple) and wanted == tuple(output_names)
-
-
-def _is_tight(slab: Slab, wanted: int) -> bool:
-    return slab.size <= max(SMALLEST_SLAB_BYTES, ROOMY * wanted)
-
-
-def _reply_bytes(shape: CallSignature, outputs: Blocks) -> int:
-    """Bytes of the outputs outside of the application's blocks."""
-    return layout([0 if b else t.nbytes for t, b in zip(shape.outputs, outputs, strict=True)])[1]
-
-
-def _key(blocks: Blocks | None) -> tuple[tuple[int, int] | None, ...] | None:
-    if blocks is None:
-        return None
-    if len(blocks) == 1:  # the usual case; a generator costs half a microsecond
-        block = blocks[0]
-        return (None if block is None else block.location,)
-    return tuple([None if block is None else block.location for block in blocks])
-
-
-def _wholes(blocks: Blocks | None, count: int) -> tuple[Whole, ...]:
-    return tuple(no_array if block is None else block.array for block in blocks or (None,) * count)
-
-
-def _wire(tensor: TensorSignature, slab: int, offset: int) -> list[Any]:
-    return [tensor.name, int(tensor.element), list(tensor.shape), slab, offset]
+def _layout(tensors: tuple[TensorSignature, ...], places: tuple[SharedBlock | None, ...]) -> tuple[list[int], int]:
+    """Offsets of the tensors without a place, and their size."""
+    return layout([0 if block else tensor.nbytes for tensor, block in zip(tensors, places, strict=True)])

@@ -7,17 +7,16 @@ explained and repeated like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Sized
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from qnnbridge._fastpath.arrays import SharedBlock, shared_blocks
-from qnnbridge._fastpath.call import BOOL, CallPlan, CallSignature, InPlaceOutputs, OptionalOutputs, PlanRefusal
+from qnnbridge._fastpath.call import CallKey, CallSignature, Feed, Find, Names, Out, fits, key_of
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
-from qnnbridge._fastpath.plans import CallPlans
-from qnnbridge._platform import _fds
+from qnnbridge._fastpath.memory import SHARED_BYTES, SharedArrays, allocate
+from qnnbridge._fastpath.plans import BOOL, CallPlan, ChannelPlans, NoSharedMemory
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.host_process import FastCallFailed
@@ -28,8 +27,9 @@ from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.values import Decoder
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.arrays import SharedArrays
     from qnnbridge._fastpath.channel_pool import ChannelPool
+    from qnnbridge._fastpath.sharing import Sharing
+    from qnnbridge._replay import Live
     from qnnbridge._supervision.blame import Blame
     from qnnbridge._supervision.supervisor import Supervisor
     from qnnbridge._transport.host_process import HostProcess
@@ -44,19 +44,25 @@ UPKEEP_INTERVAL_S = 1.0
 # Least time for the host to show that it lives when a channel has ended, whatever the caller has left.
 ALIVE_GRACE_S = 0.25
 
+# Time before a plan is asked for again that the host refused, or had no memory for. Asking costs a question and its
+# answer; the reason may pass (memory, a session that is being closed).
+REFUSED_S = 1.0
+
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
 OnChannel = Callable[["HostProcess", FastChannel], None]
 
 
 class FastHost(Protocol):
     """The part of `Host` that the fast path uses."""
 
+    sharing: Sharing
+
     @property
     def blame(self) -> Blame: ...
     @property
     def supervisor(self) -> Supervisor: ...
+    @property
+    def arrays(self) -> SharedArrays: ...
     @property
     def own_arrays(self) -> SharedArrays | None: ...
     @property
@@ -69,68 +75,128 @@ class FastHost(Protocol):
 
 
 class FastSession(Protocol):
-    """The part of a session that the fast path uses. live: the process that has the session now."""
+    """The part of a session that the fast path uses. live: where the session is now."""
 
-    live: HostProcess | None
+    live: Live | None
     next_upkeep: float
-    fast_call: FastCall | None
 
     @property
     def host(self) -> FastHost: ...
-    @property
-    def session_id(self) -> int: ...
     @property
     def context(self) -> CallContext: ...
     @property
     def closed(self) -> bool: ...
 
 
+class Wish(NamedTuple):
+    """Where the outputs of a call go.
+
+    Attributes:
+        out: arrays for the outputs, ``None`` for a new one. One that does not fit sends the call to the connection.
+        fresh: large results may stay in shared memory; "borrowed" ones are read-only.
+        in_place: an output may have the memory of an input.
+    """
+
+    out: Out | None = None
+    fresh: str = ""
+    in_place: bool = False
+
+
+_PLAIN = Wish()
+
+
 def run(
     remote: FastSession,
-    shape: CallSignature,
-    feed: Mapping[str, Any],
+    find: Find,
+    names: Names,
+    feed: Feed,
     timeout_s: float | None,
-    borrow: bool,
-    out: Any,
+    wish: Wish | None = None,
     on_channel: OnChannel | None = None,
 ) -> list[Any] | None:
     """Make a repeated call. Returns the outputs, or ``None`` if the call must take the slow path.
 
     Args:
         remote: the session.
-        shape: the signature of the call.
-        feed: arrays that match the signature.
+        find: tells the signature of a call that has no plan yet.
+        names: of the outputs.
+        feed: values by name.
         timeout_s: seconds for the call; ``None`` waits for ever.
-        borrow: results may stay in shared memory, read-only.
-        out: a list of arrays for the outputs, or ``None``.
+        wish: where the outputs go; default: new arrays. An output of another type or shape than expected is returned as it is.
         on_channel: called with the process and the channel before the call is sent.
 
     Raises:
         FastCallFailed: the call failed; the slow path continues it.
     """
-    process = remote.live
-    if process is None or process.retiring or process.channel.requests.failure is not None:
+    live = remote.live
+    if live is None:
         return None
-    if shape.refusal is not None and shape.refusal.holds(process.generation, monotonic()):
+    wish = wish or _PLAIN
+    process, host, out = live.process, remote.host, wish.out
+    if process.retiring or process.channel.requests.failure is not None:
         return None
-    if (any(remote.host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process):
+    if (any(host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process):
         return None
     pool = process.pool
     if pool is None:
         return None
+    signature = None
+    if wish.fresh:
+        signature = find(names, feed)
+        if signature is None:
+            return None
+        out = _fresh(host, signature, wish)
+    key = key_of(live.session, names, feed, out, host.own_arrays, in_place=wish.in_place)
+    if key is None:
+        return None
+    plans = pool.take_idle()
+    plan = None if plans is None else plans.find(key)
     deadline = None if timeout_s is None else deadline_after(timeout_s)
     try:
-        plans = pool.take(deadline)
+        if plan is None:
+            signature = signature or find(names, feed)
+            if signature is None or signature.slow or signature.not_before > monotonic():
+                return None
+            if plans is None:
+                plans = _open(process, pool, deadline)
+                if plans is None:
+                    return None
+        else:
+            signature = plan.signature
+        assert plans is not None
+        if signature.slow or (out is not None and not fits(out, signature, writeable=not wish.fresh)):
+            return None
+        return _call(remote, live, plans, plan, key, signature, out, deadline, on_channel)
+    finally:
+        if plans is not None and not plans.channel.abandoned:
+            pool.give_back(plans)
+
+
+def _open(process: HostProcess, pool: ChannelPool, deadline: float | None) -> ChannelPlans | None:
+    try:
+        return pool.open(deadline)
     except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as error:
         raise FastCallFailed(process, error, deadline) from None
-    if plans is None:
-        return None
-    channel, borrowed = plans.channel, borrow and out is None
+
+
+def _call(
+    remote: FastSession,
+    live: Live,
+    plans: ChannelPlans,
+    plan: CallPlan | None,
+    key: CallKey,
+    signature: CallSignature,
+    out: Out | None,
+    deadline: float | None,
+    on_channel: OnChannel | None,
+) -> list[Any] | None:
+    process, channel = live.process, plans.channel
+    channel.context = remote.context
+    # Whatever becomes of the call, the host may read and write these until it is over.
+    channel.pinned = key
     try:
-        channel.context = remote.context
-        plan = plans.again(shape, remote.session_id, feed, out)
-        if plan is None or (borrowed and not plan.tight):
-            plan = _plan(remote, process, plans, shape, feed, out, deadline, borrowed)
+        if plan is None:
+            plan = _plan(live, plans, key, signature, deadline)
             if plan is None:
                 return None
         if on_channel is not None:
@@ -138,159 +204,59 @@ def run(
             # is not made.
             channel.broken = True
             on_channel(process, channel)
-        elif remote.fast_call is None:
-            remote.fast_call = bind_fast_call(remote, process, pool)
-        return _carry_out(process, plans, plan, feed, deadline, borrowed, out)
+        plan.put_in(key.arrays)
+        remote.host.sharing.shared_calls += 1
+        head = channel.call(plan.number, deadline)
+        if head is None:
+            return plan.take_out(out)
+        return _other_answer(channel, head, signature, deadline)
     except BaseException as error:
-        _look_after(process, plans, error, deadline, feed, out)
+        _look_after(process, plans, error, deadline, key, out)
         raise
-    finally:
-        if not channel.abandoned:
-            pool.give_back(plans)
 
 
-FastCall = Callable[
-    ["FastSession", "Sequence[str] | None", "Mapping[str, Any]", "float | None", bool, Any], "list[Any] | None"
-]
+def _fresh(host: FastHost, signature: CallSignature, wish: Wish) -> list[Array | None]:
+    """The arrays for the outputs, with new ones for large results that have none."""
+    out: list[Array | None] = list(wish.out or (None,) * len(signature.outputs))
+    borrowed = wish.fresh == "borrowed"
+    for index, tensor in enumerate(signature.outputs):
+        # Bools are copied: the host may use any byte for true.
+        if index < len(out) and out[index] is None and tensor.nbytes >= SHARED_BYTES and tensor.dtype != BOOL:
+            array = allocate(
+                host, tensor.shape, tensor.dtype, host_writes=True, reusable=True, read_only=borrowed
+            )
+            host.sharing.borrows_refused += array is None
+            out[index] = array
+    return out
 
 
-def bind_fast_call(remote: FastSession, process: HostProcess, pool: ChannelPool) -> FastCall:
-    """Bind `run` to one process: the result repeats the session's last call, or returns ``None`` for another call.
-
-    The caller has checked nothing. The result raises `FastCallFailed`. It is a hand-inlined copy of `run` and
-    `_carry_out` with all lookups done at binding. Measured with a small model on the CPU: 13.3 instead of 13.8 us a
-    call (medians of 16 alternating rounds, on a busy machine).
-
-    The session keeps the result, so the result must not keep the session; it gets the session with each call.
-    """
-    requests, take, give_back = process.channel.requests, pool.idle.pop, pool.give_back
-    left, solo, kills = remote.host.slow_path_reasons
-    session, forks, sharing = remote.session_id, _fds.forks, process.sharing
-    assert sharing is not None
-
-    def repeat(
-        remote: FastSession,
-        output_names: Sequence[str] | None,
-        feed: Mapping[str, Any],
-        timeout_s: float | None,
-        borrow: bool,
-        out: Any,
-    ) -> list[Any] | None:
-        if remote.live is not process or remote.session_id != session:
-            remote.fast_call = None  # a restart overtook the call that bound it
-            return None
-        if (
-            process.retiring
-            or requests.failure is not None
-            or left
-            or solo
-            or kills
-            or _fds.forks != forks
-            or monotonic() >= remote.next_upkeep
-        ):
-            return None
-        deadline = None if timeout_s is None else deadline_after(timeout_s)
-        try:
-            plans = take()
-        except IndexError:
-            return None
-        channel = plans.channel
-        try:
-            plan = plans.last(session, output_names, feed, out)
-            if plan is None or (borrow and out is None and not plan.tight):
-                return None
-            channel.context = remote.context
-            if plan.inline or borrow:
-                return _carry_out(process, plans, plan, feed, deadline, borrow and out is None, out)
-            # `_carry_out`, inlined for the usual call in shared memory.
-            plan.used = True
-            if plan.copies:
-                plan.put_in(feed)
-            sharing.shared_calls += 1
-            head = plan.call(deadline)
-            if head is not None:
-                return _other_answer(plans, head, deadline, out)
-            return list(out) if plan.filled and out is not None else plan.take_out(out)
-        except BaseException as error:
-            _look_after(process, plans, error, deadline, feed, out)
-            raise
-        finally:
-            if not channel.abandoned:
-                give_back(plans)
-
-    return repeat
-
-
-def _carry_out(
-    process: HostProcess,
-    plans: CallPlans,
-    plan: CallPlan,
-    feed: Mapping[str, Any],
-    deadline: float | None,
-    borrowed: bool,
-    out: Any,
-) -> list[Any]:
-    sharing = process.sharing
-    assert sharing is not None
-    plan.used = True
-    if plan.inline:
-        sharing.inline_calls += 1
-        return _run_inline(plans, plan, feed, deadline, out)
-    if plan.copies:
-        plan.put_in(feed)
-    sharing.shared_calls += 1
-    head = plan.call(deadline)
-    if head is not None:
-        return _other_answer(plans, head, deadline, out)
-    if plan.filled and out is not None:
-        return list(out)
-    if borrowed:
-        if plans.may_borrow and sharing.budget.may_borrow:
-            return plan.borrow_outputs()
-        sharing.borrows_refused += 1
-    return plan.take_out(out)
-
-
-def _look_after(
-    process: HostProcess,
-    plans: CallPlans,
-    error: BaseException,
-    deadline: float | None,
-    feed: Mapping[str, Any],
-    out: Any,
-) -> None:
-    """Settle a call that failed or was interrupted. Raises `FastCallFailed` unless the error is the caller's
-    own."""
-    channel = plans.channel
+def _plan(
+    live: Live, plans: ChannelPlans, key: CallKey, signature: CallSignature, deadline: float | None
+) -> CallPlan | None:
+    """The new plan for this call; ``None`` if the host refuses it, or there is no memory."""
     try:
-        if isinstance(error, ChannelEnded):
-            _host_gone(process, deadline)
-            error = ChannelRetired()
-        elif isinstance(error, ChannelTimeout):
-            error = Deadline(_give_up(process, plans, _blocks_of(feed, out)) if channel.sent else "not-started")
-        elif isinstance(error, ProtocolDesync):
-            error = process.channel.fail(error)
-        elif channel.broken and channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
-            # Ctrl+C, for example: cancel the call. The host may have it even if it is not marked as sent yet.
-            _give_up(process, plans, _blocks_of(feed, out))
-    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
-        error = found
-    if isinstance(error, ChannelFailed):
-        error.request_id = channel.call_id
-    if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
-        in_place = (channel.sent or channel.busy) and out is not None and _changes_inputs(feed, out)
-        raise FastCallFailed(process, error, deadline, in_place=in_place) from None
+        return plans.make(live.session, key, signature, deadline)
+    except ChannelTimeout:
+        raise Deadline("not-started") from None
+    except ProtocolDesync:
+        raise
+    except (BridgeError, NoSharedMemory):
+        # The slow path raises the error, if any.
+        signature.not_before = monotonic() + REFUSED_S
+        return None
 
 
-def _changes_inputs(feed: Mapping[str, Any], out: Sequence[Array | None]) -> bool:
-    """Whether the host may have written over an input of the call."""
-    written = [array for array in out if array is not None and array.base.__class__ is SharedBlock]
-    for target in written:
-        for array in feed.values():
-            same = array.base.__class__ is SharedBlock and array.base.location == target.base.location  # type: ignore[union-attr]
-            if np.may_share_memory(array, target) and (not same or out.__class__ is InPlaceOutputs):
-                return True
-    return False
+def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, deadline: float | None) -> list[Any]:
+    """Read an error, or outputs of other types or shapes than the plan's."""
+    frame = channel.read_frame(head, deadline)
+    if head.kind is not ChannelKind.VALUES:
+        channel.broken = True
+        raise desync(f"{head.kind.name} to a call")
+    signature.slow = True
+    decoder = Decoder(frame.buffers)
+    values = [decoder.value(item) for item in field(frame.header, "outputs", "tuple[Any, ...]")]
+    decoder.finish()
+    return values
 
 
 def _upkeep(remote: FastSession, process: HostProcess) -> bool:
@@ -309,123 +275,46 @@ def _upkeep(remote: FastSession, process: HostProcess) -> bool:
     return process.usable
 
 
-def _plan(
-    remote: FastSession,
+# --- after a failed call ---------------------------------------------------------------------------------
+
+
+def _look_after(
     process: HostProcess,
-    plans: CallPlans,
-    shape: CallSignature,
-    feed: Mapping[str, Any],
-    out: Sequence[Array | None] | None,
+    plans: ChannelPlans,
+    error: BaseException,
     deadline: float | None,
-    borrowed: bool,
-) -> CallPlan | None:
-    """The plan for this call, made if necessary; ``None`` if the host refuses it."""
-    inputs = outputs = None
-    own = remote.host.own_arrays
-    if own is not None:
-        inputs = shared_blocks(map(feed.__getitem__, shape.input_names), own)
-        if out is not None:
-            outputs = shared_blocks(out, own, host_writes=True)
-        if inputs is not None and outputs is not None and out.__class__ is not InPlaceOutputs:
-            # Written elsewhere and then copied, so that the call can be repeated with the inputs that it had.
-            fed = {block.location for block in inputs if block is not None}
-            outputs = tuple(None if block is not None and block.location in fed else block for block in outputs)
-    try:
-        plan = plans.plan(shape, remote.session_id, inputs, outputs, deadline, borrowed)
-        shape.refusal = None
-        return plan
-    except ChannelTimeout:
-        raise Deadline("not-started") from None
-    except ProtocolDesync:
-        raise
-    except BridgeError:
-        # The slow path raises the error, if any.
-        shape.refusal = PlanRefusal(process.generation, monotonic(), shape.refusal)
-        return None
-
-
-def _blocks_of(feed: Mapping[str, Any], out: Sequence[Array | None] | None) -> list[SharedBlock]:
-    """The application's own blocks that the host may read or write in this call."""
-    bases: list[Any] = [array.base for array in (*feed.values(), *(out or ())) if isinstance(array, np.ndarray)]
-    return [base for base in bases if isinstance(base, SharedBlock)]
-
-
-def _run_inline(
-    plans: CallPlans,
-    plan: CallPlan,
-    feed: Mapping[str, Any],
-    deadline: float | None,
-    out: Sequence[Array | None] | None,
-) -> list[Any]:
-    channel, shape = plans.channel, plan.shape
-    assert shape is not None
-    chunks = [_bytes(feed[name]) for name in shape.input_names]
-    results: list[Array] = []
-    targets: list[memoryview] = []
-    for index, tensor in enumerate(shape.outputs):
-        given = None if out is None else out[index]
-        direct = given is not None and given.flags.c_contiguous
-        result = given if direct and given is not None else np.empty(tensor.shape, tensor.dtype)
-        results.append(result)
-        targets.append(result.data.cast("B"))
-    head = channel.call_inline(plan.number, chunks, plan.size, targets, plan.reply_size, deadline)
-    if head is not None:
-        return _other_answer(plans, head, deadline, out)
-    for index, result in enumerate(results):
-        if result.dtype is BOOL:
-            np.copyto(result, result.view(np.uint8) != 0)
-        given = None if out is None else out[index]
-        if given is not None and given is not result:
-            np.copyto(given, result)
-            results[index] = given
-    return results
-
-
-def _bytes(array: Array) -> memoryview:
-    if array.dtype is BOOL:
-        array = array.view(np.uint8) != 0
-    if not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
-    return array.data.cast("B")
-
-
-def _other_answer(
-    plans: CallPlans, head: Any, deadline: float | None, out: Sequence[Array | None] | None
-) -> list[Any]:
-    """Read an error, or outputs of other shapes than the plan's."""
+    key: CallKey,
+    out: Out | None,
+) -> None:
+    """Settle a call that failed or was interrupted. Raises `FastCallFailed` unless the error is the caller's
+    own."""
     channel = plans.channel
-    frame = channel.read_frame(head, deadline)
-    if head.kind is not ChannelKind.VALUES:
-        channel.broken = True
-        raise desync(f"{head.kind.name} to a call")
-    decoder = Decoder(frame.buffers)
-    values = [decoder.value(item) for item in field(frame.header, "outputs", "tuple[Any, ...]")]
-    decoder.finish()
-    return values if out is None else deliver(values, out)
+    try:
+        if isinstance(error, ChannelEnded):
+            _host_gone(process, deadline)
+            error = ChannelRetired()
+        elif isinstance(error, ChannelTimeout):
+            error = Deadline(_give_up(process, plans) if channel.sent else "not-started")
+        elif isinstance(error, ProtocolDesync):
+            error = process.channel.fail(error)
+        elif channel.broken and channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
+            # Ctrl+C, for example: cancel the call. The host may have it even if it is not marked as sent yet.
+            _give_up(process, plans)
+    except (ChannelFailed, ChannelRetired, Deadline, BridgeError) as found:
+        error = found
+    if isinstance(error, ChannelFailed):
+        error.request_id = channel.call_id
+    if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
+        in_place = (channel.sent or channel.busy) and _changes_inputs(key, out)
+        raise FastCallFailed(process, error, deadline, in_place=in_place) from None
 
 
-def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
-    """Copy results into the arrays that the application gave with ``out=``."""
-    from qnnbridge_protocol.errors import InvalidArgument
-
-    if isinstance(out, OptionalOutputs):
-        return list(values)
-    results: list[Any] = []
-    for value, target in zip(values, out, strict=True):
-        if target is None:
-            results.append(value)
-            continue
-        if value.__class__ is not np.ndarray or value.dtype != target.dtype or value.shape != target.shape:
-            got = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise InvalidArgument(
-                f"An array of out= is {target.dtype} {target.shape}, the output is {got}.",
-                fix="Give an array of the output's type and shape, or None for this output.",
-            )
-        results.append(target)
-    for value, target in zip(values, out, strict=True):
-        if target is not None:
-            np.copyto(target, value)
-    return results
+def _changes_inputs(key: CallKey, out: Out | None) -> bool:
+    """Whether the host may have written over an input of the call."""
+    for block, target in zip(key.outputs, out or (), strict=False):
+        if block is not None and any(np.may_share_memory(array, target) for array in key.arrays):
+            return True
+    return False
 
 
 def _host_gone(process: HostProcess, deadline: float | None) -> None:
@@ -442,11 +331,9 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
         raise
 
 
-def _give_up(process: HostProcess, plans: CallPlans, blocks: object) -> str:
-    """Cancel the call and return the state of the work. If it continues, the channel is reserved until its answer.
-
-    blocks: the application's blocks in the call. They are not reused as long as the host may write to them.
-    """
+def _give_up(process: HostProcess, plans: ChannelPlans) -> str:
+    """Cancel the call and return the state of the work. If it continues, the channel is reserved until its answer,
+    and with it the blocks that the host may write to."""
     channel, pool = plans.channel, process.pool
     assert pool is not None
     if channel.answer_begun:
@@ -462,10 +349,10 @@ def _give_up(process: HostProcess, plans: CallPlans, blocks: object) -> str:
     except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
         pass
     except BaseException:  # a second Ctrl+C
-        pool.abandon(plans, blocks)
+        pool.abandon(plans)
         raise
-    pool.abandon(plans, blocks)
+    pool.abandon(plans)
     return state
 
 
-__all__ = ["FastCall", "FastCallFailed", "deliver", "run"]
+__all__ = ["FastCallFailed", "Wish", "run"]

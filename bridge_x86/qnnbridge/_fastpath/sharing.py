@@ -1,101 +1,73 @@
-"""Settings, counters and the memory budget of the fast path of one `Host`. Imports no heavy module."""
+"""Settings, counters and memory limits of the fast path of one `Host`. Imports no heavy module."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import threading
+import weakref
 from collections.abc import Callable
 
 from qnnbridge._platform import CHANNELS, MEMORY
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES
 
-# Slabs without a channel that the application still uses. Beyond that, results are copied.
-MAX_KEPT_SLABS = 64
-
-# Each keeps a descriptor open, because the next host has to be shown it.
+# Each piece of arrays keeps a descriptor open, because the next host has to be shown it.
 MAX_ARRAY_SLABS = 256
-
-
-class Budget:
-    """How much memory one `Host` shares with its processes, all generations together.
-
-    Two accounts have a limit of `limit` bytes each: slabs of channels (including those that the application still
-    uses after their channel or host is gone), and arrays that the application requested. They are separate so that
-    neither starves the other: without a slab for its small tensors no call is fast. Beyond the limit tensors travel
-    in the pipes, and arrays are ordinary ones.
-
-    Any thread. Finalizers do not call it: the next request for memory looks for freed slabs (`sweep`).
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._lock = threading.Lock()
-        self._channel_bytes = 0
-        self._array_bytes = 0
-        self._array_slabs = 0
-        self._kept: list[tuple[int, Callable[[], bool]]] = []
-
-    @property
-    def bytes(self) -> int:
-        return self._channel_bytes + self._array_bytes
-
-    @property
-    def may_borrow(self) -> bool:
-        """Whether another result may be borrowed. A limit protects applications that keep all results."""
-        if len(self._kept) >= MAX_KEPT_SLABS:
-            self.sweep()
-        return len(self._kept) < MAX_KEPT_SLABS
-
-    def take(self, size: int) -> bool:
-        """Take memory for a slab of a channel. False beyond the limit."""
-        if self._channel_bytes + size > self.limit:
-            self.sweep()
-        with self._lock:
-            if self._channel_bytes + size > self.limit:
-                return False
-            self._channel_bytes += size
-        return True
-
-    def give(self, size: int) -> None:
-        with self._lock:
-            self._channel_bytes -= size
-
-    def keep(self, size: int, is_free: Callable[[], bool]) -> None:
-        """Keep counting a slab whose channel is closed while the application still uses it."""
-        with self._lock:
-            self._kept.append((size, is_free))
-
-    def sweep(self) -> None:
-        """Stop counting kept slabs that the application no longer uses."""
-        with self._lock:
-            still = []
-            for size, is_free in self._kept:
-                if is_free():
-                    self._channel_bytes -= size
-                else:
-                    still.append((size, is_free))
-            self._kept = still
-
-    def take_array(self, size: int) -> bool:
-        with self._lock:
-            if self._array_bytes + size > self.limit or self._array_slabs >= MAX_ARRAY_SLABS:
-                return False
-            self._array_bytes += size
-            self._array_slabs += 1
-        return True
-
-    def give_array(self, size: int) -> None:
-        with self._lock:
-            self._array_bytes -= size
-            self._array_slabs -= 1
-
 
 # Environment variable: 0 switches shared memory off.
 SHARED_MEMORY = "QNNBRIDGE_SHARED_MEMORY"
 
 # Limit of one `Host` for channels, and the same again for the application's arrays.
 MEMORY_LIMIT_BYTES = 1 << 30
+
+
+class Room:
+    """Room for one piece of shared memory; it is taken for as long as this object lives."""
+
+    __slots__ = ("__weakref__", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class Budget:
+    """How much memory one `Host` shares for one purpose, all generations together. Any thread.
+
+    What is taken is the sum over the rooms that live: there is no count that an exception could leave wrong.
+    """
+
+    def __init__(self, limit: int, most: int | None = None) -> None:
+        """limit: in bytes. most: pieces."""
+        self._limit = limit
+        self._most = most
+        self._lock = threading.Lock()
+        self._rooms: dict[int, weakref.ref[Room]] = {}
+
+    @property
+    def bytes(self) -> int:
+        with self._lock:
+            return sum(room.size for room in self._living())
+
+    def take(self, size: int) -> Room | None:
+        """``None`` beyond the limit."""
+        with self._lock:
+            living = self._living()
+            if sum(room.size for room in living) + size > self._limit or len(living) == self._most:
+                return None
+            room = Room(size)
+            self._rooms[id(room)] = weakref.ref(room)
+            return room
+
+    def _living(self) -> list[Room]:
+        living = []
+        for number, reference in list(self._rooms.items()):
+            room = reference()
+            if room is None:
+                del self._rooms[number]
+            else:
+                living.append(room)
+        return living
+
 
 # Slab numbers are unique in the process, since the application's arrays are shown to several hosts.
 _numbers = itertools.count(1)
@@ -108,44 +80,47 @@ def next_slab_number() -> int:
 class Sharing:
     """Settings and counters of one `Host`, for all its generations. Any thread.
 
+    Channels and arrays have a budget each, so that neither starves the other: without memory for its small tensors no
+    call is fast.
+
     Args:
         channels: use fast channels.
-        memory_limit: bytes of shared memory, see `Budget`; 0 switches shared memory off.
+        memory_limit: bytes of shared memory for channels, and again for arrays; 0 switches shared memory off.
         spin: callers poll for some microseconds before they sleep.
     """
 
     def __init__(self, *, channels: bool = True, memory_limit: int, spin: bool = False) -> None:
-        self.budget = Budget(memory_limit)
+        self.channel_memory = Budget(memory_limit)
+        self.array_memory = Budget(memory_limit, MAX_ARRAY_SLABS)
         # Frees unused memory of the application's arrays; set when the first array is made.
         self.collect: Callable[[], None] | None = None
         self.spin = spin
         self.why_not: str | None = (
             None if channels and CHANNELS else "switched off" if CHANNELS else "not on this system"
         )
-        self.why_no_memory: str | None = self.why_not
-        if self.why_no_memory is None and not (memory_limit and MEMORY):
-            self.why_no_memory = "switched off" if MEMORY else "not on this system"
+        if self.why_not is None and not (memory_limit and MEMORY):
+            self.why_not = "switched off" if MEMORY else "not on this system"
         # Why the last attempt to open a channel or get memory failed. The next may succeed.
         self.last_error: str | None = None
         self.shared_calls = 0
-        self.inline_calls = 0
-        # Results that were copied because too many are borrowed.
+        # Results that were copied because there is no memory for them that the application could keep.
         self.borrows_refused = 0
         # Arrays that are ordinary ones because no memory could be shared.
         self.arrays_refused = 0
 
     @property
+    def bytes(self) -> int:
+        return self.channel_memory.bytes + self.array_memory.bytes
+
+    @property
     def memory_status(self) -> str:
         """For `HostStats`."""
-        why = self.why_not or self.why_no_memory or self.last_error
+        why = self.why_not or self.last_error
         return f"off: {why}" if why else "available"
 
     def features(self) -> frozenset[str]:
         """The features that this side's HELLO offers."""
-        unwanted = SHARING_FEATURES if self.why_not is not None else frozenset[str]()
-        if self.why_no_memory is not None:
-            unwanted |= {"shm1"}
-        return FEATURES - unwanted
+        return FEATURES - (SHARING_FEATURES if self.why_not is not None else frozenset[str]())
 
 
 def default_sharing(shared_memory: bool | None, spin: bool) -> Sharing:

@@ -300,7 +300,7 @@ def _attach() -> None:
         OrtValue: {
             "_ortvalue": property(NativeOrtValue.of),
             "_get_c_value": lambda self: NativeOrtValue.of(self),
-            "_numpy_obj": property(lambda self: self._value if isinstance(self._value, np.ndarray) else None),
+            "_numpy_obj": property(lambda self: self.value if isinstance(self.value, np.ndarray) else None),
             "_session": property(lambda _: None),
             "_is_webgpu_buffer": property(lambda _: False),
         },
