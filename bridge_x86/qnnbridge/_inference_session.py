@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.session import BucketedSession
     from qnnbridge._buckets.variants import BucketStatus, Progress
     from qnnbridge._buckets.verifying import PaddingReport
+    from qnnbridge._fastpath.call import Names
     from qnnbridge._host import Host
     from qnnbridge._supervision.deadlines import OnDeadline
     from qnnbridge_protocol.model_records import NumbersReport
@@ -162,17 +163,13 @@ class InferenceSession(BaseSession):
 
     # --- running ---
 
-    def _run_slow_path(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
-    ) -> list[Any]:
+    def _run_slow_path(self, names: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
         run = super()._run_slow_path if self._bucketed is None else self._bucketed.run
-        return run(output_names, input_feed, how)
+        return run(names, input_feed, how)
 
-    def _run_values(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
-    ) -> list[Any]:
+    def _run_values(self, names: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
         run = super()._run_values if self._bucketed is None else self._bucketed.run_values
-        return run(output_names, input_feed, how)
+        return run(names, input_feed, how)
 
     # --- buckets ---
 

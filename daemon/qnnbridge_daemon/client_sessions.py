@@ -131,18 +131,18 @@ class BoundSession:
 
 
 def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cancellation) -> list[Any] | None:
-    from qnnbridge._fastpath.call import OptionalOutputs
-    from qnnbridge._fastpath.runner import FastCallFailed, run
+    from qnnbridge._fastpath.runner import FastCallFailed, Wish, run
 
-    shape = call.native
-    if shape is None:
-        shape = call.native = _shape_of(call)
-    arrays = OptionalOutputs(tensor.array for tensor in call.outputs)
+    signature = call.native
+    if signature is None:
+        signature = call.native = _signature_of(call)
+    arrays = [tensor.array for tensor in call.outputs]
     failure = None
-    if shape is not False:
+    if signature is not False:
         watch = _ChannelWatch(cancellation)
         try:
-            results = run(remote, shape, call.feeds, None, False, arrays, watch)
+            names = tuple(call.output_names)
+            results = run(remote, lambda *_: signature, names, call.feeds, None, Wish(arrays), watch)
             if results is not None:
                 if all(result is array for result, array in zip(results, arrays, strict=True)):
                     return None
@@ -189,19 +189,15 @@ class _ChannelWatch:
             self._remove()
 
 
-def _shape_of(call: BoundCall) -> CallSignature | bool:
+def _signature_of(call: BoundCall) -> CallSignature | bool:
     """False for a call that cannot take the fast path."""
     from qnnbridge._fastpath.call import CallSignature
 
     inputs = [_tensor(tensor) for tensor in call.inputs]
     outputs = [_tensor(tensor) for tensor in call.outputs]
-    if any(tensor is None for tensor in (*inputs, *outputs)):
+    if None in inputs or None in outputs:
         return False
-    return CallSignature(
-        tuple(call.output_names),
-        tuple(tensor for tensor in inputs if tensor is not None),
-        tuple(tensor for tensor in outputs if tensor is not None),
-    )
+    return CallSignature(tuple(filter(None, inputs)), tuple(filter(None, outputs)))
 
 
 def _tensor(tensor: BoundTensor) -> TensorSignature | None:

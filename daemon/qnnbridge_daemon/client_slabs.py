@@ -2,7 +2,7 @@
 
 A slab of a client is passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to
 the other without a copy here. To the daemon's own fast channels it looks like an array of an application of theirs
-(`qnnbridge._fastpath.arrays`). Where this fails (no descriptor or handle left, an NPU host that does not
+(`qnnbridge._fastpath.memory`). Where this fails (no descriptor or handle left, an NPU host that does not
 map it), its contents are copied.
 
 Any thread. Memory counts until the last reference to it is gone; finalizers only
@@ -15,7 +15,7 @@ import collections
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._fastpath.sharing import next_slab_number
 from qnnbridge_daemon._platform import KeptMemory
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qnnbridge._fastpath.memory import Slab
     from qnnbridge._host import Host
 
 
@@ -55,18 +54,10 @@ class ClientSlab(AttachedSlab):
 
     def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
         """An array that the daemon's fast channels know as one that the NPU host can read or write in place."""
-        import numpy as np
-
-        from qnnbridge._fastpath.arrays import Freed, SharedBlock
+        from qnnbridge._fastpath.memory import SharedBlock
 
         plain = AttachedSlab.view(self, shape, dtype, offset)
-        # Nothing is given back when it is gone: the memory is the client's.
-        nobody: collections.deque[Freed] = collections.deque(maxlen=0)
-        block = SharedBlock(self.host.arrays, cast("Slab", self.foreign), offset, plain.nbytes, nobody, keep=False)
-        block.__array_interface__ = plain.__array_interface__
-        array: npt.NDArray[Any] = np.asarray(block)
-        block.array = weakref.ref(array)
-        return array
+        return SharedBlock(self.host.arrays, self.foreign, offset).make_array(plain)
 
 
 class GoneSlabs:
@@ -94,13 +85,6 @@ class ClientSlabs(Slabs):
         self._account = account
         self._host = host
         self._gone = gone
-
-    def own(self, size: int) -> npt.NDArray[np.uint8]:
-        """Raises `Busy`."""
-        self._account.take(size)
-        array = super().own(size)
-        self._account.release_with(array, size)
-        return array
 
     def close(self) -> None:
         """The client is gone."""

@@ -206,10 +206,6 @@ class Request:
         """Answer with an error."""
         raise AssertionError("it did not come by a channel")
 
-    def declare(self, what: Declaration) -> None:
-        """Tell the client the native step, if that is still due."""
-        raise AssertionError("it did not come by a channel")
-
     def release(self) -> None:
         """Free the tensors of a request that will not run but may stay in its lane for long."""
         self.buffers = ()
@@ -299,7 +295,7 @@ class InFlight:
             # A releasing operation enters no native step that could be blamed for a death.
             untold = [] if request.op in RELEASING_OPERATIONS else self._untold()
         for what in untold:
-            self._tell(what)
+            self._tell_phase(what)
         return True
 
     def await_turn(self, request_id: int) -> None:
@@ -354,7 +350,7 @@ class InFlight:
             request.declared = declare = phase != "running" or len(self._requests) > 1
             withdrawn = request.withdrawn
         if declare:
-            self._tell(Declaration(request, request.id, phase, True, self._lock))
+            self._tell_phase(Declaration(request, request.id, phase, True, self._lock))
         if withdrawn and request.stopper is not None:
             request.stopper.stop()
 
@@ -455,7 +451,7 @@ class InFlight:
         self._lock.release()
         try:
             for what in untold:
-                self._tell(what)
+                self._tell_phase(what)
         finally:
             self._lock.acquire()
 
@@ -466,9 +462,3 @@ class InFlight:
             for request in self._requests.values()
             if request.phase and not request.declared
         ]
-
-    def _tell(self, what: Declaration) -> None:
-        if what.request.on_channel:
-            what.request.declare(what)
-        else:
-            self._tell_phase(what)

@@ -405,7 +405,6 @@ class _ServerSink:
         self._handlers = handlers
         self._limits = hello.limits
         self.accept = server.accept_call
-        self.declare = server.enter
         self.broken = server.break_off
 
     @property

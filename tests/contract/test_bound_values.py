@@ -44,7 +44,7 @@ def session(host: qnnbridge.Host) -> Iterator[qnnbridge.InferenceSession]:
 
 
 def zeros() -> OrtValue:
-    return OrtValue.ortvalue_from_numpy(np.zeros(SIZE, np.float32))
+    return OrtValue.ortvalue_from_shape_and_type([SIZE], np.float32)
 
 
 def in_shared_memory(value: OrtValue) -> bool:

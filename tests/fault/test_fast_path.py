@@ -20,7 +20,7 @@ from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._fastpath.channel_pool import ChannelPool
-from qnnbridge._fastpath.plans import CallPlans
+from qnnbridge._fastpath.plans import ChannelPlans
 from qnnbridge._supervision.supervisor import RETIRE_TIMEOUT_S
 from qnnbridge._transport.host_process import HostProcess
 from qnnbridge_protocol.fastpath import MAX_PLANS
@@ -28,14 +28,8 @@ from qnnbridge_protocol.fastpath import MAX_PLANS
 CPU = "CPUExecutionProvider"
 
 
-@pytest.fixture(params=[True, False], ids=["shared", "inline"])
-def host(request: pytest.FixtureRequest, no_leaks: Any) -> Iterator[qnnbridge.Host]:
-    with fake_host(shared_memory=request.param) as host:
-        yield host
-
-
 @pytest.fixture
-def shared(no_leaks: Any) -> Iterator[qnnbridge.Host]:
+def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
     with fake_host(shared_memory=True) as host:
         yield host
 
@@ -57,7 +51,7 @@ def running(host: qnnbridge.Host) -> tuple[HostProcess, ChannelPool]:
 
 
 def quick_calls(host: qnnbridge.Host) -> int:
-    return host.stats.shared_calls + host.stats.inline_calls
+    return host.stats.shared_calls
 
 
 # --- what is freed without the garbage collector ---
@@ -104,12 +98,13 @@ def test_channels_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
     for way in ("killed", "restarted", "closed"):
         left = calls()
         _, pool = running(host)
-        for plans in pool._all.values():
-            slabs = [*plans._replies, *([plans._request] if plans._request is not None else [])]
+        for open_ in pool._all.values():
+            plans = open_.plans()
+            assert plans is not None
             left += [weakref.ref(thing) for thing in (plans, plans.channel, plans.channel._streams)]
-            left += [weakref.ref(slab.data) for slab in slabs]
+            left += [weakref.ref(slab.data) for slab in (plans._request, plans._reply) if slab is not None]
         assert len(left) > 15
-        del slabs, plans, pool
+        del open_, plans, pool
         end(way)
         if way != "closed":
             left += call()
@@ -126,20 +121,20 @@ def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_
     gate = tmp_path / "gate"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{gate}"], npu=False), host=host, providers=[CPU])
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
-    session.run(None, {"x": X})
+    warm(session)
     keeps_it_open, _ = in_thread(lambda: slow.run(None, {"x": X}))
     waiting, go_on = threading.Event(), threading.Event()
-    careful = CallPlans.plan
+    careful = ChannelPlans.find
 
     def wait(*arguments: Any) -> Any:
         waiting.set()
         assert go_on.wait(GRACE_S)
         return careful(*arguments)
 
-    monkeypatch.setattr(CallPlans, "plan", wait)
+    monkeypatch.setattr(ChannelPlans, "find", wait)
     overtaken, result = in_thread(lambda: session.run(None, {"x": X}))
     assert waiting.wait(GRACE_S)
-    monkeypatch.setattr(CallPlans, "plan", careful)
+    monkeypatch.setattr(ChannelPlans, "find", careful)
     host.supervisor.retire(running(host)[0], wait=False)
     session.run(None, {"x": X})
     go_on.set()
@@ -149,7 +144,7 @@ def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_
     keeps_it_open.join()
     warm(session)
     warm(session)
-    monkeypatch.setattr(ChannelPool, "take", lambda *_: pytest.fail("it went the careful way"))
+    monkeypatch.setattr(ChannelPlans, "make", lambda *_: pytest.fail("it has no plan"))
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
@@ -159,22 +154,22 @@ def test_of_many_sessions_none_looks_for_its_plan_each_time(
     sessions = [qnnbridge.InferenceSession(script(scale=scale), host=host) for scale in range(2, 22)]
     for session in sessions:
         warm(session)
-    monkeypatch.setattr(ChannelPool, "take", lambda *_: pytest.fail("it went the careful way"))
+    monkeypatch.setattr(ChannelPlans, "make", lambda *_: pytest.fail("it has no plan"))
     for _ in range(3):
         for scale, session in enumerate(sessions, 2):
             assert np.array_equal(session.run(None, {"x": X})[0], X * scale)
 
 
-def test_a_session_that_is_made_again_and_again_leaves_no_plans_behind(shared: qnnbridge.Host) -> None:
-    session = qnnbridge.InferenceSession(script(scale=3), host=shared)
+def test_a_session_that_is_made_again_and_again_leaves_no_plans_behind(host: qnnbridge.Host) -> None:
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
-    before = quick_calls(shared)
+    before = quick_calls(host)
     for _ in range(MAX_PLANS + 4):
         session._remote.unload()
         session.run(None, {"x": X})  # makes it
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
-    assert quick_calls(shared) - before == MAX_PLANS + 4
-    assert shared.stats.channels == 1
+    assert quick_calls(host) - before == MAX_PLANS + 4
+    assert host.stats.channels == 1
 
 
 def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
@@ -282,18 +277,19 @@ def test_an_interrupt_behind_the_answer_costs_no_channel(host: qnnbridge.Host) -
 
 @pytest.mark.parametrize("moment", ["behind the call", "twice"])
 def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
-    moment: str, shared: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moment: str, host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
-    session = qnnbridge.InferenceSession(model.path, host=shared, providers=[CPU])
+    session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
     warm(session)
-    process, pool = running(shared)
+    process, pool = running(host)
     (plans,) = pool.idle
     # The host has begun with it: else its cancellation may overtake it, and it never begins.
-    write = plans.channel._write = Interrupting(plans.channel._write, then=lambda: model.begun)
+    write = Interrupting(plans.channel._streams.write, then=lambda: model.begun)
+    monkeypatch.setattr(plans.channel._streams, "write", write)
     out = session.empty_output("y", (4,))
-    location = out.base.location
+    place = out.base.place
     for _ in range(2):
         session.run(None, {"x": X}, out=[out])
     model.now()
@@ -313,23 +309,23 @@ def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
     gc.collect()  # the frames of the error
     monkeypatch.undo()
     others = [session.empty_output("y", (4,)) for _ in range(3)]
-    assert location not in [array.base.location for array in others]
+    assert place not in [array.base.place for array in others]
     gate.touch()
     until(lambda: not process.channel.requests.abandoned)
     pool.reap()
     others += [session.empty_output("y", (4,)) for _ in range(3)]
-    assert location in [array.base.location for array in others]
+    assert place in [array.base.place for array in others]
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert not process.channel.requests.waiting
 
 
 def test_an_interrupt_while_memory_is_shown_to_the_host_keeps_nobody_waiting(
-    shared: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+    host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl+C that comes when the turn has been taken, and nothing has noted that yet."""
-    session = qnnbridge.InferenceSession(script(scale=3), host=shared)
+    session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
-    _, pool = running(shared)
+    _, pool = running(host)
     turn = pool._attaching
 
     class Interrupted:
@@ -349,4 +345,4 @@ def test_an_interrupt_while_memory_is_shown_to_the_host_keeps_nobody_waiting(
     thread.join(GRACE_S)
     assert not thread.is_alive()
     assert np.array_equal(results[0], X * 3)
-    assert shared.stats.generation == 1
+    assert host.stats.generation == 1

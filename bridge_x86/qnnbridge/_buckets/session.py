@@ -50,7 +50,7 @@ from qnnbridge._feeds import FeedChecker
 from qnnbridge._numbers import NOT_RUN, Counted
 from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
-from qnnbridge._run_variants import RunArguments, read_only
+from qnnbridge._run_variants import RunArguments
 from qnnbridge._session import BaseSession, CpuFallbackWarning, check_outputs
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import deadline_after

@@ -38,7 +38,8 @@ class CallSignature:
 
     Attributes:
         slow: an answer had other types or shapes: its calls go by the connection for good.
-        not_before: `time.monotonic` before which no plan is asked for, after a host had refused one or had no memory.
+        not_before: `time.monotonic` before which no plan is asked for, after a host had refused one or had no
+        memory.
     """
 
     __slots__ = ("inputs", "not_before", "outputs", "slow")
@@ -58,8 +59,8 @@ class KnownCalls:
     """The calls of one session that succeeded by the connection, which has checked them.
 
     The key has the names of the outputs, and name, type and shape of each input, in the order of the feed. What it
-    tells, the types and shapes of the outputs, is an expectation: the host compares each answer with it. Any thread;
-    two threads may learn the same call at once.
+    tells, the types and shapes of the outputs, is an expectation: the host compares each answer with it. Any
+    thread; two threads may learn the same call at once.
     """
 
     def __init__(self, all_outputs: Iterable[str]) -> None:
@@ -86,7 +87,7 @@ class KnownCalls:
         if None in inputs or None in outputs:
             return
         while len(self._signatures) >= MAX_SIGNATURES:
-            self._signatures.pop(next(iter(self._signatures), None), None)
+            self._signatures.pop(next(iter(self._signatures), ()), None)
         self._signatures[key] = CallSignature(tuple(filter(None, inputs)), tuple(filter(None, outputs)))
 
     def forget(self) -> None:
@@ -120,8 +121,8 @@ Blocks = tuple["SharedBlock | None", ...]
 
 
 class CallKey(NamedTuple):
-    """The key of a call's plans, see the theory of operation; the arrays that it was made of, and the blocks that its
-    places mean."""
+    """The key of a call's plans, see the theory of operation; the arrays that it was made of, and the blocks that
+    its places mean."""
 
     key: tuple[Any, ...]
     arrays: tuple[Array, ...]
@@ -134,8 +135,8 @@ def key_of(
 ) -> CallKey | None:
     """``None`` for a call that cannot take the fast path.
 
-    An output that has the place of an input gets none: it is written elsewhere and then copied, so that the call can
-    be repeated with the inputs that it had. So is the second of two outputs with one place.
+    An output that has the place of an input gets none: it is written elsewhere and then copied, so that the call
+    can be repeated with the inputs that it had. So is the second of two outputs with one place.
 
     Args:
         session: its number in the host process.

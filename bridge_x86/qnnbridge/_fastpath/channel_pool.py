@@ -113,7 +113,7 @@ class ChannelPool:
         # taken.
         self._attaching = threading.RLock()
         # Idle channels; the one used last is the last.
-        self._idle: collections.deque[ChannelPlans] = collections.deque()
+        self.idle: collections.deque[ChannelPlans] = collections.deque()
         self._all: dict[int, _Open] = {}
         self._abandoned: list[ChannelPlans] = []
         # What the host may still write to although nothing tells when it is done.
@@ -137,7 +137,7 @@ class ChannelPool:
         if self._forks != _fds.forks:
             return None
         try:
-            return self._idle.pop()
+            return self.idle.pop()
         except IndexError:
             return None
 
@@ -168,7 +168,7 @@ class ChannelPool:
         if channel.broken or self.closed:
             self._retire(channel)
         else:
-            self._idle.append(plans)
+            self.idle.append(plans)
             if self.closed:
                 self._close_idle()
         if self._requests.idle_wanted:
@@ -296,9 +296,9 @@ class ChannelPool:
                 self._retire(open_.channel)
 
     def _close_idle(self) -> None:
-        while self._idle:
+        while self.idle:
             try:
-                plans = self._idle.pop()
+                plans = self.idle.pop()
             except IndexError:
                 return
             self._retire(plans.channel)
@@ -323,15 +323,15 @@ class ChannelPool:
         after.
         """
         self.take_in()
-        for _ in range(len(self._idle)):
+        for _ in range(len(self.idle)):
             try:
-                plans = self._idle.popleft()
+                plans = self.idle.popleft()
             except IndexError:
                 break
             if seen.get(plans.channel.number) == plans.channel.calls or plans.outgrown():
                 self._retire(plans.channel)
             else:
-                self._idle.append(plans)
+                self.idle.append(plans)
         if self._sharing.collect is not None:
             self._sharing.collect()
         self._connection.one_way.send()
@@ -399,8 +399,8 @@ class ChannelPool:
         self._one_at_a_time(attach, deadline)
 
     def _one_at_a_time(self, work: Callable[[], None], deadline: float | None) -> None:
-        # No context manager in Python: an exception of a signal handler at the entry of its exit would leave the lock
-        # with this thread for as long as the traceback lives.
+        # No context manager in Python: an exception of a signal handler at the entry of its exit would leave the
+        # lock with this thread for as long as the traceback lives.
         try:
             left_s = -1 if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._attaching.acquire(timeout=left_s):
@@ -438,7 +438,8 @@ class ChannelPool:
         for last in (False, True):
             self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
             try:
-                return self._attach(slab, deadline)
+                self._attach(slab, deadline)
+                break
             except InvalidArgument:
                 if last:
                     raise

@@ -2,10 +2,10 @@
 
 One side writes a slab. Frames on a channel hand it over; it contains no lock and no flag.
 
-An array of the application (`SharedArrays.empty`) stands in a block of a slab. The block is the base of the array and
-of all its views, and its place is free again when it is gone: nobody counts, and no finalizer runs. The arrays
-outlive hosts: a new host is shown the same memory. Each belongs to the `SharedArrays` of one `Host`; arrays of another
-host are copied like ordinary ones. Any thread.
+An array of the application (`SharedArrays.empty`) stands in a block of a slab. The block is the base of the array
+and of all its views, and its place is free again when it is gone: nobody counts, and no finalizer runs. The arrays
+outlive hosts: a new host is shown the same memory. Each belongs to the `SharedArrays` of one `Host`; arrays of
+another host are copied like ordinary ones. Any thread.
 """
 
 from __future__ import annotations

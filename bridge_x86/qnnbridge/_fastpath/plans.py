@@ -131,7 +131,12 @@ class ChannelPlans:
         out_at, out_size = _layout(signature.outputs, places)
         if len(self._plans) >= MAX_PLANS or self._too_small(in_size, out_size):
             self._start_again(in_size, out_size, deadline)
-        header: dict[str, Any] = {"op": "plan.make", "plan": next(self._numbers), "session": session, "inline": False}
+        header: dict[str, Any] = {
+            "op": "plan.make",
+            "plan": next(self._numbers),
+            "session": session,
+            "inline": False,
+        }
         views: dict[str, list[Array | None]] = {"inputs": [], "outputs": []}
         for side, tensors, blocks, offsets, slab in (
             ("inputs", signature.inputs, key.inputs, in_at, self._request),

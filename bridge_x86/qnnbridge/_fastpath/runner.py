@@ -122,7 +122,8 @@ def run(
         names: of the outputs.
         feed: values by name.
         timeout_s: seconds for the call; ``None`` waits for ever.
-        wish: where the outputs go; default: new arrays. An output of another type or shape than expected is returned as it is.
+        wish: where the outputs go; default: new arrays. An output of another type or shape than expected is
+        returned as it is.
         on_channel: called with the process and the channel before the call is sent.
 
     Raises:
@@ -149,10 +150,10 @@ def run(
     key = key_of(live.session, names, feed, out, host.own_arrays, in_place=wish.in_place)
     if key is None:
         return None
-    plans = pool.take_idle()
-    plan = None if plans is None else plans.find(key)
     deadline = None if timeout_s is None else deadline_after(timeout_s)
+    plans = pool.take_idle()
     try:
+        plan = None if plans is None else plans.find(key)
         if plan is None:
             signature = signature or find(names, feed)
             if signature is None or signature.slow or signature.not_before > monotonic():
@@ -222,9 +223,7 @@ def _fresh(host: FastHost, signature: CallSignature, wish: Wish) -> list[Array |
     for index, tensor in enumerate(signature.outputs):
         # Bools are copied: the host may use any byte for true.
         if index < len(out) and out[index] is None and tensor.nbytes >= SHARED_BYTES and tensor.dtype != BOOL:
-            array = allocate(
-                host, tensor.shape, tensor.dtype, host_writes=True, reusable=True, read_only=borrowed
-            )
+            array = allocate(host, tensor.shape, tensor.dtype, host_writes=True, reusable=True, read_only=borrowed)
             host.sharing.borrows_refused += array is None
             out[index] = array
     return out

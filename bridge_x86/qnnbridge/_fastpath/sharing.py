@@ -80,8 +80,8 @@ def next_slab_number() -> int:
 class Sharing:
     """Settings and counters of one `Host`, for all its generations. Any thread.
 
-    Channels and arrays have a budget each, so that neither starves the other: without memory for its small tensors no
-    call is fast.
+    Channels and arrays have a budget each, so that neither starves the other: without memory for its small tensors
+    no call is fast.
 
     Args:
         channels: use fast channels.

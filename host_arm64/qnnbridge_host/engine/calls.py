@@ -106,12 +106,17 @@ class BoundCall:
 
 
 class Binding:
-    """A session's state for a call. checked: one run has shown that the outputs land where they were bound."""
+    """A session's state for a call.
 
-    __slots__ = ("checked", "io", "options", "run", "stop")
+    checked: one run has shown that the outputs land where they were bound. in_place: an output has memory of an
+    input, so a run that failed cannot be repeated.
+    """
 
-    def __init__(self, session: Any, io: Any) -> None:
+    __slots__ = ("checked", "in_place", "io", "options", "run", "stop")
+
+    def __init__(self, session: Any, io: Any, in_place: bool) -> None:
         self.io = io
+        self.in_place = in_place
         self.options: Any = None
         self.stop: StopHandle | None = None
         self.checked = False
@@ -135,7 +140,10 @@ def make_binding(session: Any, call: BoundCall) -> Binding | None:
         io.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
     for name, array in call.outputs:
         io.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-    return Binding(session, io)
+    import numpy as np
+
+    in_place = any(np.may_share_memory(one, other) for _, one in call.inputs for _, other in call.outputs)
+    return Binding(session, io, in_place)
 
 
 def run_bound(call: BoundCall, binding: Binding, make_options: Callable[[], Any], stop: StopHandle) -> bool:

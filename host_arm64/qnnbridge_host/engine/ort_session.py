@@ -109,7 +109,8 @@ class OrtSession:
                     if run_bound(call, native, self._ort.RunOptions, stop):
                         return None
                 except Exception as error:
-                    if stop.stopped or translate(error, self._circumstances).details.get("npu_reset"):
+                    translated = translate(error, self._circumstances)
+                    if stop.stopped or native.in_place or translated.details.get("npu_reset"):
                         raise
             values = self._run_plainly(self._alive()[0], call, stop)
         except Exception as error:

@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from qnnbridge_host.engine.calls import StopHandle
 from qnnbridge_host.errors import describe
-from qnnbridge_host.fastpath.plans import BoundPlan, BoundRuns, InlineMemory, make_plan
-from qnnbridge_host.in_flight import Declaration, Request
+from qnnbridge_host.fastpath.plans import BoundPlan, BoundRuns, make_plan
+from qnnbridge_host.in_flight import Request
 from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
 from qnnbridge_protocol.errors import BridgeError, Cancelled, InvalidArgument, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.fastpath import (
-    CHANNEL_MAGIC,
-    HEAD,
     HEAD_BYTES,
-    LAST_NUMBER,
     MAX_PLANS,
     PHASE_RECORD,
     PHASES,
@@ -57,9 +54,6 @@ class CallSink(Protocol):
     def accept(self, call: FastCall, lane: str | None) -> None:
         """Serve the call, now or at its turn in the lane."""
 
-    def declare(self, call: FastCall, phase: str) -> None:
-        """Tell the client by a frame that the call is about to enter native code."""
-
     def broken(self, error: ProtocolDesync) -> None:
         """The client violates the protocol: stop serving it."""
 
@@ -78,7 +72,7 @@ class ChannelOwner(Protocol):
 class FastCall(Request):
     """A call on a channel. The object serves a later call once it is answered and no thread uses it any more."""
 
-    __slots__ = ("_declared", "_first_id", "channel", "number", "plan", "stop")
+    __slots__ = ("_first_id", "channel", "number", "plan", "stop")
 
     on_channel = True
 
@@ -89,15 +83,14 @@ class FastCall(Request):
         self.plan: BoundPlan | None = None
         self.stopper = self.stop = StopHandle()
         self._first_id = call_id(channel.number, 0)
-        # Without a record the client learns a phase from a frame only.
-        self._declared = channel.records
+        # The client reads its phase in the record.
+        self.declared = True
 
     def renew(self, number: int, plan: BoundPlan) -> None:
         self.id = self._first_id + number
         self.number = number
         self.plan = plan
         self.started = False
-        self.declared = self._declared
         if self.withdrawn or self.failed or self.done is not None:
             if self.withdrawn:  # a stop that comes late means the previous call
                 self.stopper = self.stop = StopHandle()
@@ -121,24 +114,15 @@ class FastCall(Request):
             if channel.withdrawn == self.number:
                 raise Cancelled("The request was cancelled before it started.")
             channel.current = self
-            values = plan.session.run_bound(plan.call, stop, channel.note if channel.records else self.declare_all)
+            values = plan.session.run_bound(plan.call, stop, channel.note)
             if values is not None:
                 channel.answer(self, values)
-            elif plan.inline:
-                channel.answer_inline(self.number, plan)
             else:
                 channel.answer_shortly(channel.result, self.number)
             return True
         except BaseException as error:  # noqa: BLE001 - every error goes to the caller
             self.channel.answer_error(self, error)
             return False
-
-    def declare(self, what: Declaration) -> None:
-        self.channel.tell_phase(what)
-
-    def declare_all(self, phase: str) -> None:
-        """Declare a phase where no record is shared."""
-        self.channel.declare(self, phase)
 
     def refuse(self, error: BaseException) -> None:
         self.channel.answer_error(self, error)
@@ -152,12 +136,6 @@ class FastCall(Request):
 
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
-# A head with magic, kind and zeros as one field.
-_IN_SHORT = struct.Struct("<8sIIQQ")
-_CALL_BEGINS, _PING_BEGINS = pack_head(ChannelKind.CALL, 0)[:8], pack_head(ChannelKind.PING, 0)[:8]
-_RESULT = int(ChannelKind.RESULT)
-# At most this many chunks go in one gathering write without preparation.
-_FEW_CHUNKS = 64
 _NUMBER_AT = 8
 # The only field that changes from call to call in a head without plan and tail.
 _NUMBER = struct.Struct("<I")
@@ -166,28 +144,22 @@ _NUMBER = struct.Struct("<I")
 class HostChannel:
     """One channel. Its thread reads; the thread that serves a call writes, under a lock."""
 
-    def __init__(self, owner: ChannelOwner, number: int, ends: tuple[int, int], record: memoryview | None) -> None:
+    def __init__(self, owner: ChannelOwner, number: int, ends: tuple[int, int], record: memoryview) -> None:
         self.number = number
         self._owner = owner
         self._sink = owner.sink
         self._accept = owner.sink.accept
         self._in_fd, self._out_fd = ends
-        self._record = record
-        self.records = record is not None
+        self._record: memoryview | None = record
         self._plans: dict[int, BoundPlan] = {}
         # Plans whose memory is released. A caller that abandons a call releases the memory at once, and the release
         # may be served before the call is read.
         self._forgotten: set[int] = set()
-        self._inline_memory: InlineMemory | None = None
         # Call objects that no thread uses.
         self.spare: list[FastCall] = []
         self._write_lock = threading.Lock()
-        # Serialises the writers of PHASE; taken before the write lock.
-        self._tell_lock = threading.Lock()
-        self._write = blocking_write(self._out_fd)
-        self._writer = ByteWriter(self._write)
+        self._writer = ByteWriter(blocking_write(self._out_fd))
         self.result = bytearray(pack_head(ChannelKind.RESULT, 0))
-        self._out_head = memoryview(bytearray(HEAD_BYTES))
         self._pong = bytearray(pack_head(ChannelKind.PONG, 0))
         # Number of call objects. One that is not spare is in use by a thread.
         self._made = 0
@@ -201,7 +173,6 @@ class HostChannel:
         self.current: FastCall | None = None
         # Called before each native step of the current call.
         self.note: Callable[[str], None] = self._note_phase
-        self.declare = owner.sink.declare
 
     def release(self) -> None:
         """Free the memory of all plans."""
@@ -246,52 +217,34 @@ class HostChannel:
             print(f"qnnbridge host: channel {self.number}: {error}", file=sys.stderr, flush=True)
         finally:
             self.release()
-            self._inline_memory = None
             self._owner.ended(self)
             os.close(self._in_fd)
             self.ended = True
             self.close_if_unused()
 
     def _take(self, file: io.FileIO, raw: memoryview) -> None:
-        begins, number, plan_number, tail, zeros = _IN_SHORT.unpack_from(raw)
-        if number and not zeros:
-            # Hand-inlined: a valid CALL or PING needs no `Head` object. Everything else goes through
-            # `_take_carefully`.
-            if begins == _CALL_BEGINS:
-                plan = self._plans.get(plan_number)
-                if plan is not None and plan.input_bytes == tail:
-                    for view in plan.inputs:
-                        count = file.readinto(view) or 0
-                        if count != view.nbytes and not _fill_rest(file, view, count):
-                            raise EOFError
-                    call = self.spare.pop() if self.spare else self._new_call()
-                    call.renew(number, plan)
-                    self._accept(call, plan.lane)
-                    return
-            elif begins == _PING_BEGINS and not tail:
-                self.answer_shortly(self._pong, number)
-                return
-        self._take_carefully(file, raw)
+        head = parse_head(raw, self._sink.limits, from_client=True)
+        if head.kind is ChannelKind.CALL:
+            if head.tail_bytes:
+                raise desync(f"call with {head.tail_bytes} bytes", raw)
+            plan = self._plans.get(head.plan)
+            if plan is not None:
+                call = self.spare.pop() if self.spare else self._new_call()
+                call.renew(head.number, plan)
+                self._accept(call, plan.lane)
+            elif head.plan in self._forgotten:
+                error = InvalidArgument(f"The memory of plan {head.plan} was released before the call was read.")
+                self._send_frame(ChannelKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
+            else:
+                raise desync(f"call of plan {head.plan}, which is not there", raw)
+        elif head.kind is ChannelKind.PING:
+            self.answer_shortly(self._pong, head.number)
+        else:
+            self._answer_question(head.number, _read_tail(file, head.tail_bytes, self._sink.limits))
 
     def _new_call(self) -> FastCall:
         self._made += 1
         return FastCall(self)
-
-    def _take_carefully(self, file: io.FileIO, raw: memoryview) -> None:
-        head = parse_head(raw, self._sink.limits, from_client=True)
-        if head.kind is ChannelKind.CALL:
-            plan = self._plans.get(head.plan)
-            if head.plan in self._forgotten and not head.tail_bytes:
-                error = InvalidArgument(f"The memory of plan {head.plan} was released before the call was read.")
-                self._send_frame(ChannelKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
-                return
-            if plan is None:
-                raise desync(f"call of plan {head.plan}, which is not there", raw)
-            raise desync(f"call with {head.tail_bytes} bytes, its plan says {plan.input_bytes}", raw)
-        if head.kind is ChannelKind.PING:
-            self._send(ChannelKind.PONG, head.number)
-        else:
-            self._answer_question(head.number, _read_tail(file, head.tail_bytes, self._sink.limits))
 
     def _answer_question(self, number: int, question: Frame) -> None:
         header = question.header
@@ -320,9 +273,7 @@ class HostChannel:
         self._send_frame(ChannelKind.ANSWER, number, Frame(Kind.REPLY, 1, {}))
 
     def _make_plan(self, header: Mapping[str, Any]) -> BoundPlan:
-        if self._inline_memory is None:
-            self._inline_memory = InlineMemory(self._owner.slabs.own)
-        return make_plan(header, self._sink.find, self._owner.slabs, self._inline_memory, self._sink.limits)
+        return make_plan(header, self._sink.find, self._owner.slabs)
 
     # --- answering; the thread that serves the call ---
 
@@ -345,20 +296,6 @@ class HostChannel:
     def answer_error(self, call: FastCall, error: BaseException) -> None:
         self._send_frame(ChannelKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
 
-    def tell_phase(self, what: Declaration) -> None:
-        number = what.id & LAST_NUMBER
-        head = memoryview(pack_head(ChannelKind.PHASE, number, phase=_PHASE_NUMBERS.get(what.phase, 1)))
-        with self._tell_lock:  # a second teller waits here until the first has told it
-            # If the lock is taken, the answer is being written: the client needs no phase, and may not be reading.
-            if not self._write_lock.acquire(blocking=False):
-                return
-            try:
-                if not self.ended and what.due and is_behind(number, self._answered):
-                    self._write_out([head])
-                    what.made()
-            finally:
-                self._write_lock.release()
-
     def answer_shortly(self, head: bytearray, number: int) -> None:
         """Answer with a head alone: RESULT (the outputs are where the plan says) or PONG."""
         with self._write_lock:
@@ -371,40 +308,18 @@ class HostChannel:
             except OSError:  # the caller has closed the channel
                 self.ended = True
 
-    def answer_inline(self, number: int, plan: BoundPlan) -> None:
-        """Answer with RESULT and the outputs behind it."""
+    def _send_frame(self, kind: ChannelKind, number: int, frame: Frame) -> None:
+        chunks, size = tail_of(frame, self._sink.limits)
+        head = memoryview(pack_head(kind, number, tail_bytes=size))
         with self._write_lock:
             if self.ended:
                 return
             self._answered = number
-            HEAD.pack_into(self._out_head, 0, CHANNEL_MAGIC, _RESULT, 0, 0, number, 0, plan.output_bytes, 0)
-            chunks = [self._out_head, *plan.outputs]
             try:
-                count = self._write(chunks) if len(chunks) <= _FEW_CHUNKS else 0
-                if count != HEAD_BYTES + plan.output_bytes:
-                    self._writer.write_all(_behind(chunks, count))
+                self._writer.write_all([head, *chunks])
             except OSError:  # the caller has closed the channel
                 self._writer.discard()
                 self.ended = True
-
-    def _send_frame(self, kind: ChannelKind, number: int, frame: Frame) -> None:
-        chunks, size = tail_of(frame, self._sink.limits)
-        self._send(kind, number, chunks, size)
-
-    def _send(self, kind: ChannelKind, number: int, chunks: list[memoryview] | None = None, size: int = 0) -> None:
-        head = memoryview(pack_head(kind, number, tail_bytes=size))
-        with self._write_lock:
-            if not self.ended:
-                self._answered = number
-                self._write_out([head, *(chunks or ())])
-
-    def _write_out(self, chunks: list[memoryview]) -> None:
-        """Under the lock."""
-        try:
-            self._writer.write_all(chunks)
-        except OSError:  # the caller has closed the channel
-            self._writer.discard()
-            self.ended = True
 
     def close_if_unused(self) -> None:
         """Close the write end of an ended channel once no call is in use."""
@@ -421,16 +336,6 @@ class HostChannel:
 
 def _nowhere(_phase: str) -> None:
     """The phase record of an ended channel."""
-
-
-def _behind(chunks: list[memoryview], count: int) -> list[memoryview]:
-    """Their rest after the first `count` bytes."""
-    rest = []
-    for chunk in chunks:
-        if count < chunk.nbytes:
-            rest.append(chunk[count:])
-        count = max(0, count - chunk.nbytes)
-    return rest
 
 
 def _fill_rest(file: io.FileIO, view: memoryview, count: int) -> bool:

@@ -71,10 +71,12 @@ class OpenChannels:
             or not 0 <= slot < MAX_CHANNELS
         ):
             raise desync("channel.open without a proper description")
-        record = None
-        if phases is not None:
-            at = slot * PHASE_RECORD_BYTES
-            record = self.slabs.get(phases).data.data[at : at + PHASE_RECORD_BYTES]
+        if phases is None:
+            raise InvalidArgument(
+                "A channel needs shared memory for its phases.", fix="Make calls without it by the connection."
+            )
+        at = slot * PHASE_RECORD_BYTES
+        record = self.slabs.get(phases).data.data[at : at + PHASE_RECORD_BYTES]
         with self._lock:
             if len(self._open) >= MAX_CHANNELS:
                 raise InvalidArgument(f"There are {MAX_CHANNELS} channels already.")

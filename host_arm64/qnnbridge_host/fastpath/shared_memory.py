@@ -87,12 +87,6 @@ class Slabs:
 
         return AttachedSlab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
 
-    def own(self, size: int) -> npt.NDArray[np.uint8]:
-        """Memory for tensors that are not shared."""
-        import numpy as np
-
-        return np.empty(size, np.uint8)
-
     def release(self, number: int, *, asked: int) -> None:
         """Forget a slab; an unknown one is no error."""
         with self._lock:
