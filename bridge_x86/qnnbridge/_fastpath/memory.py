@@ -11,6 +11,7 @@ another host are copied like ordinary ones. Any thread.
 from __future__ import annotations
 
 import errno
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -164,7 +165,7 @@ class SharedArrays:
         reusable: its memory is kept for a while when the array is dropped. For results, which come and go with
         every call: a new slab costs its page faults and a message to the host.
         """
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
         block_size = BLOCK_BYTES
         while block_size < size:
             block_size *= 2
