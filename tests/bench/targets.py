@@ -97,7 +97,7 @@ TARGETS = (
     Target("bandwidth, plain arrays, 600 KB", "of copying", 0.6, 0.8, _bandwidth("600 KB"), more=True),
     Target("bandwidth, plain arrays, 4 MB", "of copying", 0.6, 0.9, _bandwidth("4 MB"), more=True),
     Target(
-        "inline, 600 KB: what is added",
+        "without shared memory, 600 KB: what is added",
         "x raw pipe",
         1.25,
         1.08,

@@ -145,7 +145,7 @@ def test_a_quick_call_that_dies_on_the_cpu_is_not_blamed_on_qnn_either(tmp_path:
         session = qnnbridge.InferenceSession(model, host=host, retry=0, providers=[CPU])
         for _ in range(5):
             session.run(None, {"x": X})
-        assert host.stats.inline_calls + host.stats.shared_calls > 0, "they go by a line"
+        assert host.stats.shared_calls > 0, "they go by a channel"
         gate.unlink()
         running = pool.submit(session.run, None, {"x": X})
         while len((tmp_path / "runs").read_text()) < 6:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,12 @@ from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._fastpath import call as shapes
+from qnnbridge._fastpath import runner
 
 
-@pytest.fixture(params=[True, False], ids=["shared", "inline"])
-def host(request: pytest.FixtureRequest, no_leaks: Any):
-    with fake_host(shared_memory=request.param) as host:
+@pytest.fixture
+def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
+    with fake_host(shared_memory=True) as host:
         yield host
 
 
@@ -34,7 +36,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quick_calls(host: qnnbridge.Host) -> int:
-    return host.stats.shared_calls + host.stats.inline_calls
+    return host.stats.shared_calls
 
 
 def test_a_death_under_a_call_is_repeated_in_the_next_host(host: qnnbridge.Host, tmp_path: Path):
@@ -118,12 +120,11 @@ def test_a_call_that_is_late_says_so_and_the_session_goes_on(host: qnnbridge.Hos
     assert len(process.pool) == 1
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "inline"])
 def test_a_call_that_can_be_stopped_is_stopped_and_its_channel_is_used_again(
-    shared: bool, tmp_path: Path, no_leaks: Any, patient: None
+    tmp_path: Path, no_leaks: Any, patient: None
 ):
     model = Later(tmp_path, "stoppable:60", npu=False)
-    with fake_host(f"--cancel-grace={GRACE_S}", shared_memory=shared) as host:
+    with fake_host(f"--cancel-grace={GRACE_S}", shared_memory=True) as host:
         session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
         warm(session)
         model.now()
@@ -188,7 +189,7 @@ def test_a_channel_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path:
 def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """That the host could not make one may have passed since; the next host has nothing to do with it."""
+    """That the host could not make one may have passed since."""
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     wide = np.arange(8, dtype=np.float32)
@@ -205,30 +206,15 @@ def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
         assert process is not None
         assert process.pool is not None
         (plans,) = process.pool.idle
-        plans._last_number -= 1  # so the next plan has the number of one that is there
+        plans._numbers = itertools.count(1)  # so the next plan has the number of one that is there
 
-    monkeypatch.setattr(shapes, "FIRST_WAIT_S", 3600.0)
+    monkeypatch.setattr(runner, "REFUSED_S", 3600.0)
     refuse_the_next_plan()
     assert quick_ones_of(4) == 0
-    os.kill(host.info.pid, signal.SIGKILL)
-    assert quick_ones_of(3) > 0
-    warm(session)
-    monkeypatch.setattr(shapes, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(runner, "REFUSED_S", 0.0)
     wide = np.arange(16, dtype=np.float32)
     refuse_the_next_plan()
     assert quick_ones_of(4) == 2, "of the first its shape is learnt, with the second the plan is refused"
-
-
-def test_what_is_refused_again_and_again_is_asked_for_less_and_less():
-    first = shapes.PlanRefusal(1, 100.0, None)
-    again = shapes.PlanRefusal(1, 200.0, first)
-    assert (first.holds(1, 100.9), first.holds(1, 101.0)) == (True, False)
-    assert (again.holds(1, 201.9), again.holds(1, 202.0)) == (True, False)
-    assert not again.holds(2, 200.0)
-    for _ in range(20):
-        again = shapes.PlanRefusal(1, 300.0, again)
-    assert (again.holds(1, 599.0), again.holds(1, 600.0)) == (True, False)
-    assert not shapes.PlanRefusal(2, 300.0, again).holds(2, 301.0), "the next host begins anew"
 
 
 def test_a_planned_restart_loses_no_call(host: qnnbridge.Host, tmp_path: Path):
@@ -336,7 +322,7 @@ def test_what_a_closed_channel_had_as_its_number_is_not_written_to(host: qnnbrid
     process = host.supervisor.running
     assert process is not None
     assert process.pool is not None
-    plans = process.pool.take(None)
+    plans = process.pool.take_idle()
     assert plans is not None
     fd = plans.channel._streams.read_fd
     own, end = os.pipe()

@@ -21,7 +21,7 @@ import qnnbridge
 from qnnbridge import errors
 from qnnbridge._fastpath.channel import FastChannel
 from qnnbridge._fastpath.channel_pool import ChannelPool
-from qnnbridge._fastpath.plans import CallPlans
+from qnnbridge._fastpath.plans import ChannelPlans
 from qnnbridge._platform import wait_readable
 from qnnbridge._transport.host_process import HostProcess
 from qnnbridge_protocol.fastpath import call_id
@@ -37,9 +37,9 @@ NEVER_S = 3600.0
 UNTIL_IT_IS_MADE_S = 0.5
 
 
-@pytest.fixture(params=[True, False], ids=["shared", "inline"])
-def host(request: pytest.FixtureRequest, no_leaks: Any) -> Iterator[qnnbridge.Host]:
-    with fake_host(shared_memory=request.param) as host:
+@pytest.fixture
+def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
+    with fake_host(shared_memory=True) as host:
         yield host
 
 
@@ -50,8 +50,8 @@ def running(host: qnnbridge.Host) -> tuple[HostProcess, ChannelPool]:
     return process, process.pool
 
 
-def taken(pool: ChannelPool) -> CallPlans:
-    plans = pool.take(None)
+def taken(pool: ChannelPool) -> ChannelPlans:
+    plans = pool.take_idle()
     assert plans is not None
     return plans
 
@@ -159,38 +159,6 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_channel_waiting(
 
 
 @pytest.mark.usefixtures("nobody_takes_in")
-def test_an_answer_that_nobody_takes_from_its_channel_keeps_no_other_call_waiting(
-    no_leaks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # no maintenance meanwhile
-    gate = tmp_path / "gate"
-    (tmp_path / "slow").mkdir()
-    slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
-    model = Later(tmp_path)
-    with fake_host(shared_memory=False) as host:
-        session = qnnbridge.InferenceSession(model.path, host=host)
-        given_up = qnnbridge.InferenceSession(slow.path, host=host, providers=[CPU])
-        warm(session)
-        _, pool = running(host)
-        first = taken(pool)
-        warm(given_up, LARGE)  # has a channel of its own by that
-        pool.give_back(first)
-        second = pool.idle.popleft()
-        slow.now()
-        pool.idle.append(second)
-        give_up(slow, given_up, LARGE)
-        gate.touch()
-        until(second.channel.answered)
-        thread, result = in_thread(lambda: session.run(None, {"x": X}))
-        thread.join(GRACE_S)
-        went_on = not thread.is_alive()
-        pool.reap()
-        thread.join()
-        assert went_on
-        assert np.array_equal(result[0][0], X * 3)
-
-
-@pytest.mark.usefixtures("nobody_takes_in")
 def test_who_waits_on_a_channel_reads_what_was_given_up_on_the_connection(host: qnnbridge.Host, tmp_path: Path):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
@@ -221,7 +189,7 @@ def test_a_cancel_ahead_of_its_call_is_not_lost(host: qnnbridge.Host, tmp_path: 
     channel, (plan,) = plans.channel, plans._plans.values()
     assert process.channel.cancel(channel.next_call_id, process.started_at + 3600) == "not-started"
     with pytest.raises(errors.Cancelled):
-        call(channel, plan.number, plan.inline)
+        call(channel, plan.number)
     assert process.channel.cancel(channel.call_id, process.started_at + 3600) in ("finished", "stopped"), "answered"
     assert process.channel.cancel(call_id(channel.number + 1, 1), process.started_at + 3600) == "finished", (
         "no such channel"
@@ -232,11 +200,9 @@ def test_a_cancel_ahead_of_its_call_is_not_lost(host: qnnbridge.Host, tmp_path: 
     assert (host.stats.channels, host.stats.generation) == (1, 1)
 
 
-def call(channel: FastChannel, plan: int, inline: bool) -> None:
+def call(channel: FastChannel, plan: int) -> None:
     """What comes back is no result."""
-    head = (
-        channel.call_inline(plan, [X.data.cast("B")], X.nbytes, [], 0, None) if inline else channel.call(plan, None)
-    )
+    head = channel.call(plan, None)
     assert head is not None
     channel.read_frame(head, None)
 
@@ -246,22 +212,19 @@ def test_a_call_whose_channel_may_be_cancelled_and_is_not_used_takes_the_channel
 ):
     """The next call on the channel would bear the number of the one that was cancelled."""
     from qnnbridge._fastpath import runner
-    from qnnbridge._fastpath.call import CallSignature
 
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)
     _, pool = running(host)
     (plans,) = pool.idle
-    shape = next(key[0] for key in plans._plans)
-    assert isinstance(shape, CallSignature)
 
     def on_channel(process: HostProcess, channel: FastChannel) -> None:
         process.channel.cancel(channel.next_call_id, process.started_at + 3600)
         raise errors.Cancelled("before it was sent")
 
     with pytest.raises(runner.FastCallFailed):
-        runner.run(session._remote, shape, {"x": X}, None, False, None, on_channel)
+        runner.run(session._remote, session._known.find, None, {"x": X}, None, on_channel=on_channel)
     assert plans.channel.broken
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
@@ -275,8 +238,8 @@ def test_memory_that_is_released_ahead_of_its_last_call_costs_no_host(tmp_path: 
         process, pool = running(host)
         plans = taken(pool)
         (plan,) = plans._plans.values()
-        assert plan.reply is not None
-        process.channel.call({"op": "slab.release", "slab": plan.reply.number})
+        assert plans._reply is not None
+        process.channel.call({"op": "slab.release", "slab": plans._reply.number})
         head = plans.channel.call(plan.number, None)
         with pytest.raises(errors.InvalidArgument, match="was released before the call was read"):
             plans.channel.read_frame(head, None)

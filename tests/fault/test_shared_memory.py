@@ -54,7 +54,7 @@ def ask(host: qnnbridge.Host, session: qnnbridge.InferenceSession, inputs: list[
     process = host.supervisor.running
     assert process is not None
     assert process.pool is not None
-    plans = process.pool.take(None)
+    plans = process.pool.take_idle()
     assert plans is not None
     try:
         header = {"op": "plan.make", "plan": 1000, "session": session._remote.session_id, "inline": False}
@@ -163,10 +163,10 @@ def test_lent_results_are_never_written_again(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     kept = []
     for number in range(40):
-        x = np.full(4, number, np.float32)
+        x = np.full(20_000, number, np.float32)
         kept.append(session.run(None, {"x": x}, borrow=True)[0])
         session.run(None, {"x": -x})
-    assert host.stats.results_copied > 0, "no more than a few are borrowed"
+    assert sum(type(y.base).__name__ == "SharedBlock" for y in kept) > 30, "they are where the host wrote them"
     for number, y in enumerate(kept):
         assert (y == 2 * number).all()
 
@@ -191,7 +191,7 @@ def test_memory_that_a_late_call_may_still_write_to_is_given_to_nobody(
     for _ in range(3):
         session.run(None, {"x": X}, out=[out])
     assert np.array_equal(out, X * 3)
-    location = out.base.location
+    place = out.base.place
     model.now()
     given = [out]
     model.late(lambda: session.run(None, {"x": X}, out=given, timeout=0.2))
@@ -199,7 +199,7 @@ def test_memory_that_a_late_call_may_still_write_to_is_given_to_nobody(
     del out
     gc.collect()  # the frames of the error
     others = [session.empty_output("y", (4,)) for _ in range(3)]
-    assert location not in [array.base.location for array in others]
+    assert place not in [array.base.place for array in others]
     gate.touch()
     process = host.supervisor.running
     assert process is not None
@@ -207,7 +207,7 @@ def test_memory_that_a_late_call_may_still_write_to_is_given_to_nobody(
     until(lambda: not process.channel.requests.abandoned)
     process.pool.reap()
     others += [session.empty_output("y", (4,)) for _ in range(3)]
-    assert location in [array.base.location for array in others]
+    assert place in [array.base.place for array in others]
 
 
 # --- what is given back ---
@@ -263,7 +263,7 @@ def test_memory_that_was_released_while_it_was_shown_does_not_stay(host: qnnbrid
 # --- none to be had ---
 
 
-def test_where_there_is_not_so_much_memory_large_tensors_travel_in_the_pipes(host: qnnbridge.Host) -> None:
+def test_where_there_is_not_so_much_memory_large_tensors_take_the_connection(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     with limited(resource.RLIMIT_FSIZE, 1_000_000):
         for _ in range(3):
@@ -273,8 +273,7 @@ def test_where_there_is_not_so_much_memory_large_tensors_travel_in_the_pipes(hos
         array[:] = 1
         assert np.array_equal(session.run(None, {"x": array})[0], LARGE * 2)
         stats = host.stats
-    assert stats.shared_calls
-    assert stats.inline_calls
+    assert stats.shared_calls == 2
     assert stats.arrays_copied == 1
     assert stats.shared_memory.startswith("off: ")
 
@@ -308,7 +307,7 @@ def test_where_there_is_no_memory_at_all_calls_go_on_and_it_is_used_when_there_i
         for _ in range(3):
             assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
         stats = host.stats
-        assert (stats.shared_calls, stats.inline_calls) == (0, 2)
+        assert stats.shared_calls == 0
         assert "too large" in stats.shared_memory.lower()
 
     def shared() -> bool:
@@ -381,7 +380,7 @@ def half_written(_chunks: list[memoryview], _deadline: float | None) -> None:
 # --- the soak ---
 
 
-@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "inline"])
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "connection"])
 def test_calls_of_all_sizes_and_ways_leave_both_sides_as_they_were(shared_memory: bool, no_leaks: Any) -> None:
     """``python -m tests.faultlab --mixed 1000000`` does more of it."""
     if importlib.util.find_spec("onnxruntime") is None:  # to import it here would open files of its own
@@ -391,7 +390,7 @@ def test_calls_of_all_sizes_and_ways_leave_both_sides_as_they_were(shared_memory
     host = qnnbridge.Host(shared_memory=shared_memory, env=HEAP_SETTING)
     result = mixed_soak(host, ASSETS / "add.onnx", calls=320, kills=0, seed=5, laps=4)
     assert result.good, str(result)
-    assert (result.shared_calls if shared_memory else result.inline_calls) > 100
+    assert result.shared_calls > 100 or not shared_memory
 
 
 def test_the_soak_sees_growth() -> None:

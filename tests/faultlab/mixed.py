@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import qnnbridge
+from qnnbridge._fastpath.sharing import MEMORY_LIMIT_BYTES
 
 # Bytes, and how often. The large ones are rare, or the soak would only copy.
 SIZES = {0: 8, 4: 15, 64: 25, 4096: 30, 65_536: 16, 614_400: 5, 4_194_304: 0.9, 33_554_432: 0.1}
@@ -80,7 +81,6 @@ class MixedResult:
     stuck: bool = False
     seconds: float = 0.0
     shared_calls: int = 0
-    inline_calls: int = 0
     retried: int = 0
     peak: int = 0
     limit: int = 0
@@ -109,7 +109,7 @@ class MixedResult:
         lines = [
             f"{self.calls} calls ({', '.join(f'{n} {way}' for way, n in sorted(self.ways.items()))}), "
             f"{self.kills} kills, {self.retried} calls repeated, {self.seconds:.0f} s",
-            f"in shared memory {self.shared_calls}, in the pipes {self.inline_calls}",
+            f"in shared memory {self.shared_calls}",
             f"wrong results: {self.wrong}; errors that reached a caller: {self.errors.total()}",
             *(f"  {count} x {text}" for text, count in self.errors.most_common(5)),
             f"shared at most {self.peak / 1e6:.0f} MB; allowed are {self.limit / 1e6:.0f}",
@@ -133,7 +133,7 @@ def mixed_soak(
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> MixedResult:
     """model: adds 1 to a vector of any length. on_progress: told in words after each lap."""
-    result = MixedResult(limit=2 * host.sharing.budget.limit)
+    result = MixedResult(limit=2 * MEMORY_LIMIT_BYTES)
     begin = time.monotonic()
     give_large_arrays_back()
     options = qnnbridge.SessionOptions()
@@ -160,7 +160,7 @@ def mixed_soak(
                 f"{result.kills} kills, {result.wrong} wrong, {result.errors.total()} errors | {application} | {other}"
             )
         stats = host.stats
-        result.shared_calls, result.inline_calls = stats.shared_calls, stats.inline_calls
+        result.shared_calls = stats.shared_calls
         result.retried = stats.retried_calls
     result.seconds = time.monotonic() - begin
     return result
@@ -261,7 +261,7 @@ class _Lap:
             except Exception as caught:
                 right, error = True, f"{type(caught).__name__}: {str(caught).splitlines()[0]}"
             with self._lock:
-                self._result.peak = max(self._result.peak, self._host.sharing.budget.bytes)
+                self._result.peak = max(self._result.peak, self._host.sharing.bytes)
                 self._result.calls += 1
                 self._result.ways[way] += 1
                 self._result.wrong += not right

@@ -1,4 +1,4 @@
-"""Repeated calls over lines, with shared memory and without, on whatever machine this runs: prints JSON.
+"""Repeated calls, with shared memory and without, on whatever machine this runs: prints JSON.
 
 On Windows a program of its own; the ARM64 lab calls `exercise` with its host.
 """
@@ -54,20 +54,15 @@ def exercise(host: qnnbridge.Host) -> dict[str, Any]:
     return {
         "wrong": wrong,
         "shared": before.shared_calls > 0,
-        "inline": before.inline_calls > 0,
         "shared_memory": before.shared_memory,
-        "again in the next host": after.shared_calls
-        + after.inline_calls
-        - before.shared_calls
-        - before.inline_calls
-        > 1,
+        "again in the next host": after.shared_calls - before.shared_calls > 1,
         "generation": after.generation,
     }
 
 
 def main() -> None:
     report: dict[str, Any] = {}
-    for name, shared in (("shared", True), ("inline", False)):
+    for name, shared in (("shared", True), ("connection", False)):
         try:
             with qnnbridge.Host(shared_memory=shared) as host:
                 report[name] = exercise(host)

@@ -13,15 +13,16 @@ import qnnbridge
 SHARED = {
     "wrong": 0,
     "shared": True,
-    "inline": False,
     "shared_memory": "available",
     "again in the next host": True,
     "generation": 2,
 }
-INLINE = {**SHARED, "shared": False, "inline": True, "shared_memory": "off: switched off"}
+CONNECTION = {**SHARED, "shared": False, "again in the next host": False, "shared_memory": "off: switched off"}
 
 
-@pytest.mark.parametrize(("shared_memory", "expected"), [(True, SHARED), (False, INLINE)], ids=["shared", "inline"])
+@pytest.mark.parametrize(
+    ("shared_memory", "expected"), [(True, SHARED), (False, CONNECTION)], ids=["shared", "connection"]
+)
 def test_an_arm64_host_serves_repeated_calls(
     shared_memory: bool, expected: dict[str, Any], arm64_python: str
 ) -> None:
@@ -30,4 +31,4 @@ def test_an_arm64_host_serves_repeated_calls(
 
 
 def test_windows_serves_repeated_calls_with_shared_memory_and_without(windows_python: WindowsLab) -> None:
-    assert windows_python.run(HERE / "quick_calls.py").json() == {"shared": SHARED, "inline": INLINE}
+    assert windows_python.run(HERE / "quick_calls.py").json() == {"shared": SHARED, "connection": CONNECTION}

@@ -19,7 +19,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     # Pipes, exit codes, jobs, kill on close, inherited handles, standard streams, the parent's watch.
     "windows_processes.py": {**test_windows_processes.EXPECTED, "machines": ["ARM64", "ARM64", "ARM64"]},
     # Repeated calls of a real session, by unnamed sections and without.
-    "quick_calls.py": {"shared": test_labs_quick_calls.SHARED, "inline": test_labs_quick_calls.INLINE},
+    "quick_calls.py": {"shared": test_labs_quick_calls.SHARED, "connection": test_labs_quick_calls.CONNECTION},
     # Sections and channels that one process gives another, and through a daemon.
     "windows_handles.py": test_windows_handles.EXPECTED,
     # Named pipes and their access lists, the private folder, start, stop, two clients.

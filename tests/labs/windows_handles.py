@@ -114,6 +114,11 @@ def channels_of(host: qnnbridge.Host) -> ChannelPool:
     return process.pool
 
 
+def phases_of(pool: ChannelPool) -> int:
+    assert pool._phases is not None
+    return pool._phases.number
+
+
 def refusal(call: Callable[[], object]) -> str:
     try:
         call()
@@ -136,7 +141,7 @@ def channel_that_is_refused() -> Any:
         }
         for name, wrong in ways.items():
             given = Given(pid)
-            header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": None}
+            header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": phases_of(pool)}
             if "write" in wrong:  # a handle that is not named has no owner: it is reclaimed
                 taken = {"handle": given.write["handle"]}
                 reclaim(taken, pid)
@@ -146,7 +151,7 @@ def channel_that_is_refused() -> Any:
             told[name] = [given.were_open, said, given.nobody_has_them()]
         for number in range(2000, 2000 + 64):  # as many as there may be
             given = Given(pid)
-            header = {"op": "channel.open", "channel": number, "slot": 1, "phases": None}
+            header = {"op": "channel.open", "channel": number, "slot": 1, "phases": phases_of(pool)}
             said = refusal(
                 lambda header={**header, "read": given.read, "write": given.write}: channel.call(header)  # type: ignore[misc]
             )
@@ -189,7 +194,7 @@ def what_was_not_sent_is_taken_back() -> Any:
     with fake_host() as host:
         pool = channels_of(host)
         given = Given(pool._connection.peer.pid)
-        header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": None}
+        header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": phases_of(pool)}
         with pool._connection._send_lock:
             said = refusal(
                 lambda: pool._give(header, {"read": given.read, "write": given.write}, time.monotonic() + 0.05)

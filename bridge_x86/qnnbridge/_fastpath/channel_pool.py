@@ -116,7 +116,7 @@ class ChannelPool:
         self.idle: collections.deque[ChannelPlans] = collections.deque()
         self._all: dict[int, _Open] = {}
         self._abandoned: list[ChannelPlans] = []
-        # What the host may still write to although nothing tells when it is done.
+        # What the host may still write to although nothing tells when it is done. Until the host ends.
         self._kept: list[object] = []
         self._channel_numbers = itertools.count(1)
         self._attached: set[int] = set()
@@ -163,11 +163,11 @@ class ChannelPool:
     def give_back(self, plans: ChannelPlans) -> None:
         """Return a channel after a call, successful or not."""
         channel = plans.channel
-        channel.busy = False
-        channel.pinned = None
         if channel.broken or self.closed:
             self._retire(channel)
         else:
+            channel.busy = False
+            channel.pinned = None
             self.idle.append(plans)
             if self.closed:
                 self._close_idle()
@@ -196,7 +196,7 @@ class ChannelPool:
         with self._lock:
             for plans in [plans for plans in self._abandoned if plans.channel.answered()]:
                 self._abandoned.remove(plans)
-                self._retire(plans.channel)
+                self._retire(plans.channel, answered=True)
         self._bury_lost()
 
     def close(self) -> None:
@@ -209,9 +209,9 @@ class ChannelPool:
     def _close_abandoned(self) -> None:
         with self._lock:
             abandoned, self._abandoned = self._abandoned, []
-            self._kept.clear()
         for plans in abandoned:
             self._retire(plans.channel)
+        self._kept.clear()
 
     # --- opening and closing ---
 
@@ -277,8 +277,10 @@ class ChannelPool:
                 )
                 self._trimmer.start()
 
-    def _retire(self, channel: FastChannel) -> None:
-        """Close a channel that nobody uses any more."""
+    def _retire(self, channel: FastChannel, *, answered: bool = False) -> None:
+        """Close a channel that nobody uses any more. answered: the answer of its call is there, or will never be."""
+        if channel.busy and channel.sent and not answered:
+            self._kept.append(channel.pinned)
         channel.busy = False
         self._all.pop(channel.number, None)
         self._requests.channels.pop(channel.number, None)
@@ -291,8 +293,6 @@ class ChannelPool:
         """Close channels that nobody has: an exception dropped them."""
         for open_ in list(self._all.values()):
             if open_.plans() is None:
-                if open_.channel.busy:
-                    self._kept.append(open_.channel.pinned)
                 self._retire(open_.channel)
 
     def _close_idle(self) -> None:

@@ -336,12 +336,14 @@ def _give_up(process: HostProcess, plans: ChannelPlans) -> str:
     channel, pool = plans.channel, process.pool
     assert pool is not None
     if channel.answer_begun:
+        channel.busy = False
         return "finished"
     state = "still-running"
     try:
         state = process.channel.cancel(channel.call_id, monotonic() + CANCEL_TIMEOUT_S)
         # A call that was not started never will be, and may not even have been sent.
         if state != "still-running" and (channel.settle(SETTLE_TIMEOUT_S) or state == "not-started"):
+            channel.busy = False
             return state
         if state == "finished":
             state = "still-running"  # a finished call would have its answer here
