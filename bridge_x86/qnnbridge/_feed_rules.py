@@ -124,6 +124,8 @@ def check_tensor(rule: FeedRule, value: Array | Typed) -> None:
     if rule.inner.kind != "tensor":
         raise wrong_kind(rule, "a tensor")
     element = element_of(value.dtype) if isinstance(value, np.ndarray) else value.element_type
+    if element is None and isinstance(value, np.ndarray) and value.dtype.kind == "V":
+        element = ElementType.STRING  # as which ONNX Runtime takes structured arrays
     if element is None or (element in _COMPLEX and element is not rule.inner.element):
         raise unsupported(rule, value)
     if element is not rule.inner.element:

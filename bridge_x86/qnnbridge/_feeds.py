@@ -278,25 +278,59 @@ class FeedChecker:
         self._required = frozenset(self._required_names)
 
     def check(self, feeds: Mapping[str, Any]) -> list[Feed]:
-        """The feeds in the order given, ready to be encoded. ``None`` means not fed, where that is allowed."""
-        if not feeds.keys() >= self._required:
-            raise self._missing(feeds)
+        """The feeds, ready to be encoded. ``None`` stays for an input that must be fed: see `refuse_missing`."""
+        self.require_all(feeds)
         rules = self._rules
         out: list[Feed] = []
         for name, value in feeds.items():
             rule = rules.get(name)
-            if rule is None:
-                raise self._unknown(name)
-            if value.__class__ is np.ndarray and value.dtype is rule.dtype:
-                if value.shape == rule.exact or shape_fits(rule, value.shape):
-                    out.append((name, value, rule.declared))
-                    continue
-            elif value is None:
-                if rule.required:
-                    raise missing(rule)
-                continue
-            out.append((name, fit(rule, value), rule.declared))
+            if rule is None or value.__class__ is not np.ndarray or value.dtype is not rule.dtype:
+                return self._check_carefully(feeds)
+            if value.shape != rule.exact and not shape_fits(rule, value.shape):
+                return self._check_carefully(feeds)
+            out.append((name, value, rule.declared))
         return out
+
+    def require_all(self, feeds: Mapping[str, Any]) -> None:
+        """Raises `RemoteValueError` if an input that must be fed is not named."""
+        if not feeds.keys() >= self._required:
+            raise self._missing(feeds)
+
+    def _check_carefully(self, feeds: Mapping[str, Any]) -> list[Feed]:
+        """Raises the one of several faults that ONNX Runtime raises.
+
+        It first converts all values, in the order of their names, and then compares them with the model, from the
+        last name to the first.
+        """
+        named = {_name_of(name): value for name, value in feeds.items()}
+        out: dict[str, Feed] = {}
+        refusal = None
+        for name in sorted(named):
+            value, rule = named[name], self._rules.get(name)
+            if value is None:  # not fed
+                if rule is not None and rule.required:
+                    out[name] = (name, None, rule.declared)
+                continue
+            try:
+                if rule is None:
+                    raise self._unknown(name, value)
+                out[name] = (name, fit(rule, value), rule.declared)
+            except errors.InvalidArgument as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        return [out[name] for name in named if name in out]
+
+    def refuse_missing(self, feeds: Iterable[Feed]) -> None:
+        """Raises `Fail` if an input that must be fed is ``None``. ONNX Runtime notices that in the node that needs
+        it; QNN does not."""
+        for name, value, _ in feeds:
+            if value is None and self._rules[name].required:
+                raise missing(self._rules[name])
+
+    def complete(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The feeds of a binding, with ``None`` for the inputs that have no value."""
+        return {**dict.fromkeys(self._required_names), **feeds}
 
     def _missing(self, feeds: Mapping[str, Any]) -> errors.RemoteValueError:
         missing = [name for name in self._required_names if name not in feeds]
@@ -306,14 +340,22 @@ class FeedChecker:
             f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).", fix=" ".join(hints) or None
         )
 
-    def _unknown(self, name: object) -> errors.BridgeError:
-        if not isinstance(name, str):
-            return errors.RemoteTypeError(f"Input names must be str, not {name!r:.100} ({type(name).__name__}).")
+    def _unknown(self, name: str, value: Any) -> errors.BridgeError:
+        if isinstance(value, np.ndarray) and element_of(value.dtype) is None and value.dtype.kind != "V":
+            return errors.RemoteRuntimeError(f"Numpy_type {value.dtype.num} can't be converted to MLDataType.")
         known = ", ".join(map(repr, self._rules))
         return errors.InvalidArgument(
             f"{INVALID_ARGUMENT}Invalid input name: {name}",
             fix=f"The model's inputs are {known or 'none'}.{suggest(name, self._rules)}",
         )
+
+
+def _name_of(name: object) -> str:
+    if isinstance(name, (bytes, bytearray)):  # as ONNX Runtime's Python takes names
+        name = name.decode()
+    if not isinstance(name, str):
+        raise errors.RemoteTypeError(f"Input names must be str, not {name!r:.100} ({type(name).__name__}).")
+    return name
 
 
 def check_feeds(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import Background
@@ -21,6 +22,7 @@ from qnnbridge_protocol.errors import (
     DeadlineExceeded,
     OptionError,
     RemoteError,
+    RemoteTypeError,
     RemoteValueError,
     StateLost,
 )
@@ -28,7 +30,7 @@ from qnnbridge_protocol.model_records import CacheStatus
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.call import KnownCalls
+    from qnnbridge._fastpath.call import KnownCalls, Names
     from qnnbridge._feeds import FeedChecker
     from qnnbridge._host import Host
     from qnnbridge._io_binding import IOBinding
@@ -160,6 +162,7 @@ class RunVariants:
         """
         check_call(timeout, retry, on_deadline)
         deadline = deadline_after(self._timeout if timeout is None else timeout)
+        names = self._names(output_names, input_feed)
         try:
             self._checker.check(input_feed)
         except RemoteError:
@@ -171,7 +174,7 @@ class RunVariants:
             try:
                 left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
                 results = self.run(
-                    output_names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
+                    names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
                 )
                 error = ""
             except Exception as failure:  # noqa: BLE001 - passed to the callback
@@ -197,13 +200,10 @@ class RunVariants:
         from qnnbridge._ort_value import OrtValue
 
         feed = {name: value.value for name, value in input_dict_ort_values.items()}
-        types = {node.name: node.type for node in self._outputs}
-        values = self.run_values(
-            output_names, feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline
-        )
-        return [
-            OrtValue(v, declared=types[n]) for n, v in zip(output_names or self._output_names, values, strict=True)
-        ]
+        declared = {node.name: node.type for node in self._outputs}
+        names = self._names(output_names, feed)
+        values = self.run_values(names, feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
+        return [OrtValue(v, declared=declared[n]) for n, v in zip(names or self._output_names, values, strict=True)]
 
     def run_bound(
         self,
@@ -225,7 +225,7 @@ class RunVariants:
 
         if run_options is not None or not self._quick:
             limits: dict[str, Any] = {"timeout": timeout, "retry": retry, "on_deadline": on_deadline}
-            return self.run_values(output_names, dict(inputs), run_options, **limits)
+            return self.run_values(output_names, self._checker.complete(inputs), run_options, **limits)
         failed = None
         try:
             check_call(timeout, retry, on_deadline)
@@ -235,7 +235,7 @@ class RunVariants:
                 results, failed = self._run_repeated(names, bound.feed, bound.wish, timeout, retry, on_deadline)
                 if results is None:
                     how = RunArguments(None, timeout, retry, on_deadline, failed)
-                    results = self._run_values(names, dict(inputs), how)
+                    results = self._run_values(names, self._checker.complete(inputs), how)
                     self._known.learn(names, bound.feed, results)
                 return results
             except (StateLost, DeadlineExceeded) as error:
@@ -244,6 +244,14 @@ class RunVariants:
                 raise
         except BridgeError as error:
             raise as_onnxruntime(error) from None
+
+    def _names(self, output_names: Any, feed: Any) -> Names:
+        """The names of outputs, read once: a generator has them once."""
+        try:
+            return requested_names(output_names)
+        except Exception:
+            self._checker.require_all(feed)  # what ONNX Runtime looks at first
+            raise
 
     def io_binding(self) -> IOBinding:
         """An empty binding for `run_with_iobinding`."""
@@ -265,6 +273,32 @@ class RunVariants:
             # ONNX Runtime's own words.
             raise RemoteValueError("IOBinding must be used with the session that created it.")
         iobinding.run(run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
+
+
+# What ONNX Runtime's Python takes for a list of names although it is no sequence.
+_ITERATED = (types.GeneratorType, frozenset, set, KeysView, ValuesView, ItemsView, map, zip)
+
+
+def requested_names(output_names: Any) -> Names:
+    """The names of outputs as an application gives them, read once: ``None`` for all.
+
+    Raises `RemoteTypeError` for what ONNX Runtime's Python does not take for a list of names.
+    """
+    if not output_names:
+        return None
+    given = type(output_names)
+    if not issubclass(given, (list, tuple)):
+        sequence = hasattr(given, "__getitem__") and not issubclass(given, (str, bytes, bytearray, dict))
+        if not (sequence or issubclass(given, _ITERATED)):
+            raise RemoteTypeError(
+                f"output_names is {output_names!r:.100} ({given.__name__}), and no list of names.",
+                fix='Give a list: ["name"], or None for all outputs.',
+            )
+    names = tuple([name.decode() if isinstance(name, bytes) else name for name in output_names])
+    for name in names:
+        if not isinstance(name, str):
+            raise RemoteTypeError(f"Names of outputs must be str, not {name!r:.100} ({type(name).__name__}).")
+    return names
 
 
 def check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:

@@ -204,7 +204,7 @@ class BaseSession(RunVariants):
         try:
             if timeout is not None or retry is not None or on_deadline != "raise":
                 check_call(timeout, retry, on_deadline)
-            names = requested_names(output_names)
+            names = self._names(output_names, input_feed)
             wish = None
             if out is not None or borrow:
                 from qnnbridge._fastpath.runner import Wish
@@ -298,13 +298,15 @@ class BaseSession(RunVariants):
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
         how = RunArguments(run_options, timeout, retry, on_deadline, counted=counted)
-        return self._run_values(requested_names(output_names), input_feed, how)
+        return self._run_values(self._names(output_names, input_feed), input_feed, how)
 
     def _run_values(self, requested: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
         try:
             how.check()
             feeds = self._checker.check(input_feed)
             names = check_outputs(requested, self._output_names)
+            if self._remote.info.placement.qnn_nodes:
+                self._checker.refuse_missing(feeds)
             spec, options = self._run_spec(how.run_options)
             values = self._remote.run(
                 names,
@@ -397,18 +399,15 @@ def _load_modules_of_runs() -> None:
     import qnnbridge._ort_value  # noqa: F401
 
 
-def requested_names(output_names: Any) -> Names:
-    """The names of outputs as an application gives them, read once: ``None`` for all."""
-    if output_names is None:
-        return None
-    return tuple(output_names) or None
-
-
 def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:
     """``None`` for all. Raises `InvalidArgument` for a name that is not known."""
-    if not wanted:
+    if wanted is None:
         return None
     names = list(wanted)
+    if not names:  # a generator of nothing
+        raise InvalidArgument(
+            "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : At least one output should be requested."
+        )
     for name in names:
         if name not in known:
             raise InvalidArgument(

@@ -210,7 +210,9 @@ class BucketedSession:
     ) -> list[Any]:
         try:
             how.check()
-            feeds = {name: value for name, value, _ in self.checker.check(input_feed)}
+            checked = self.checker.check(input_feed)
+            self.checker.refuse_missing(checked)
+            feeds = {name: value for name, value, _ in checked}
             names = check_outputs(output_names, self.output_names) or self.output_names
             deadline = deadline_after(self._timeout if how.timeout is None else how.timeout)
             self._count("calls")

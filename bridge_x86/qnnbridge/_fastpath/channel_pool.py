@@ -278,7 +278,7 @@ class ChannelPool:
                 self._trimmer.start()
 
     def _retire(self, channel: FastChannel, *, answered: bool = False) -> None:
-        """Close a channel that nobody uses any more. answered: the answer of its call is there, or will never be."""
+        """Close a channel that nobody uses any more. answered: the answer of its call is there, or never comes."""
         if channel.busy and channel.sent and not answered:
             self._kept.append(channel.pinned)
         channel.busy = False

@@ -1,0 +1,222 @@
+"""Names of outputs and feeds of every kind: onnxruntime's results, and of several faults the one that it reports."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import random
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import qnnbridge
+from qnnbridge_protocol.values import equal_bits
+from tests.contract.both_sides import two_sessions
+
+FLOAT = TensorProto.FLOAT
+
+
+def info(name: str, shape: list[Any]) -> Any:
+    return helper.make_tensor_value_info(name, FLOAT, shape)
+
+
+MODEL = helper.make_model(
+    helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Abs", ["w"], ["z"])],
+        "g",
+        [info("x", ["n"]), info("w", [2, 2]), info("unused", [1])],
+        [info("y", ["n"]), info("z", [2, 2])],
+    ),
+    opset_imports=[helper.make_opsetid("", 17)],
+    ir_version=8,
+).SerializeToString()
+
+X, W, U = np.array([1, -2, 3], np.float32), -np.ones((2, 2), np.float32), np.zeros(1, np.float32)
+FEED: dict[Any, Any] = {"x": X, "w": W, "unused": U}
+DOUBLE = X.astype(np.float64)
+
+
+class Name(str):
+    __slots__ = ()
+
+
+NAMES: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "list": lambda: ["z", "y"],
+    "empty list": list,
+    "tuple": lambda: ("y",),
+    "empty tuple": tuple,
+    "generator": lambda: (name for name in ("y",)),
+    "generator of none": lambda: (name for name in ()),
+    "iterator": lambda: iter(["y"]),
+    "map": lambda: map(str, ["z"]),
+    "set": lambda: {"y"},
+    "frozenset": lambda: frozenset(["z"]),
+    "keys": lambda: {"z": 1, "y": 2}.keys(),
+    "dict": lambda: {"y": 1},
+    "empty dict": dict,
+    "deque": lambda: collections.deque(["z"]),
+    "UserList": lambda: collections.UserList(["y"]),
+    "array of one": lambda: np.array(["z"]),
+    "array of two": lambda: np.array(["y", "z"]),
+    "array of none": lambda: np.array([], str),
+    "str": lambda: "y",
+    "str of names": lambda: "yz",
+    "empty str": str,
+    "bytes": lambda: b"y",
+    "list of bytes": lambda: [b"y"],
+    "list of int": lambda: [1],
+    "list of None": lambda: [None],
+    "str and int": lambda: ["y", 1],
+    "unknown and int": lambda: ["q", 1],
+    "subclass of str": lambda: [Name("y"), np.str_("z")],
+    "twice": lambda: ["y", "y"],
+    "unknown": lambda: ["y", "q"],
+    "empty name": lambda: [""],
+    "int": lambda: 5,
+    "False": lambda: False,
+    "range": lambda: range(1),
+}
+
+FEEDS: dict[str, Callable[[], Any]] = {
+    "right": lambda: FEED,
+    "mapping": lambda: types.MappingProxyType(FEED),
+    "OrderedDict": lambda: collections.OrderedDict(FEED),
+    "unknown None": lambda: {**FEED, "q": None},
+    "unknown": lambda: {**FEED, "q": X},
+    "bytes as name": lambda: {**FEED, b"q": None},
+    "bytes as unknown name": lambda: {**FEED, b"q": X},
+    "int as name": lambda: {**FEED, 1: None},
+    "missing": lambda: {"x": X},
+    "missing and unknown": lambda: {"x": X, "q": X},
+    "none at all": dict,
+    "None for one that is not needed": lambda: {**FEED, "unused": None},
+    "None for one that is needed": lambda: {**FEED, "w": None},
+    "None, and a wrong type": lambda: {**FEED, "w": None, "x": DOUBLE},
+    "wrong type": lambda: {**FEED, "x": DOUBLE},
+    "wrong rank": lambda: {**FEED, "w": X},
+    "wrong size": lambda: {**FEED, "w": np.ones((2, 3), np.float32)},
+    "two that are wrong": lambda: {"x": DOUBLE, "w": X, "unused": U},
+    "two that are wrong, reversed": lambda: {"unused": U, "w": X, "x": DOUBLE},
+    "wrong, then unknown": lambda: {**FEED, "x": DOUBLE, "q": X},
+    "unknown, then wrong": lambda: {"a": X, **FEED, "x": DOUBLE},
+    "cannot be converted, and wrong": lambda: {**FEED, "x": np.zeros(3, "M8[s]"), "w": X},
+    "wrong, and cannot be converted": lambda: {**FEED, "x": DOUBLE, "w": np.zeros(3, "M8[s]")},
+    "unknown that cannot be converted": lambda: {**FEED, "q": np.zeros(3, "M8[s]")},
+    "structured": lambda: {**FEED, "x": np.zeros(3, [("a", "f4")])},
+    "void": lambda: {**FEED, "x": np.zeros(3, "V4")},
+    "complex": lambda: {**FEED, "x": X.astype(complex)},
+    "strings": lambda: {**FEED, "x": np.array(["a"])},
+    "objects": lambda: {**FEED, "x": np.array([1, None], object)},
+    "a str": lambda: {**FEED, "x": "a"},
+    "a set": lambda: {**FEED, "x": {1}},
+    "no map: list": lambda: [("x", X)],
+    "no map: None": lambda: None,
+    "no map: str": lambda: "xw",
+}
+
+
+@pytest.fixture(scope="module")
+def sessions(host: qnnbridge.Host) -> Iterator[tuple[onnxruntime.InferenceSession, qnnbridge.InferenceSession]]:
+    with two_sessions(host, MODEL) as both:
+        yield both
+
+
+def outcome(session: Any, names: Any, feed: Any) -> tuple[str, Any]:
+    """The results, or class and words of the error."""
+    try:
+        return "results", session.run(names, feed)
+    except Exception as error:
+        return type(error).__name__.removeprefix("Remote"), str(error).split("\n")[0]
+
+
+def assert_same(both: Any, names: str, feed: str) -> None:
+    theirs = outcome(both[0], NAMES[names](), FEEDS[feed]())
+    ours = outcome(both[1], NAMES[names](), FEEDS[feed]())
+    assert ours[0] == theirs[0], f"{names} / {feed}: {theirs} became {ours}"
+    if theirs[0] == "results":
+        assert equal_bits(ours[1], theirs[1]), f"{names} / {feed}"
+    elif theirs[0] == "InvalidArgument":
+        assert ours[1].split(" Please fix")[0] == theirs[1].split(" Please fix")[0], f"{names} / {feed}"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("names", NAMES)
+def test_each_kind_of_names_with_each_kind_of_feed(sessions: Any, names: str) -> None:
+    for feed in FEEDS:
+        assert_same(sessions, names, feed)
+
+
+@pytest.mark.process
+def test_in_any_order(sessions: Any) -> None:
+    """What came before changes nothing: neither a call that succeeded nor one that failed."""
+    dice = random.Random(26)
+    pairs = list(itertools.product(NAMES, FEEDS))
+    usual = [pair for pair in pairs if pair[1] in ("right", "unknown None", "None for one that is not needed")]
+    for _ in range(600):
+        assert_same(sessions, *dice.choice(usual if dice.random() < 0.7 else pairs))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("way", ["run_async", "run_with_ort_values", "asyncio", "binding"])
+@pytest.mark.parametrize("names", ["generator", "map", "keys", "array of one", "str", "list of int", "iterator"])
+def test_other_ways_to_run_read_the_names_once_as_well(sessions: Any, way: str, names: str) -> None:
+    direct, bridged = sessions
+    if way == "binding":  # names its outputs one by one
+        binding = bridged.io_binding()
+        binding.bind_cpu_input("x", X)
+        binding.bind_cpu_input("w", W)
+        binding.bind_output("y")
+        bridged.run_with_iobinding(binding)
+        assert equal_bits(binding.copy_outputs_to_cpu(), [-X])
+        return
+    expected = outcome(direct, NAMES[names](), FEED)
+    for _ in range(3):
+        if way == "run_with_ort_values":
+            values = {name: qnnbridge.OrtValue.ortvalue_from_numpy(array) for name, array in FEED.items()}
+            call = lambda values=values: [  # noqa: E731
+                value.numpy() for value in bridged.run_with_ort_values(NAMES[names](), values)
+            ]
+        elif way == "asyncio":
+            call = lambda: in_asyncio(bridged, NAMES[names]())  # noqa: E731
+        else:
+            call = lambda: in_background(bridged, NAMES[names]())  # noqa: E731
+        try:
+            result = "results", call()
+        except Exception as error:
+            result = type(error).__name__.removeprefix("Remote"), str(error)
+        assert result[0] == expected[0]
+        if expected[0] == "results":
+            assert equal_bits(result[1], expected[1])
+
+
+def in_asyncio(bridged: qnnbridge.InferenceSession, names: Any) -> list[Any]:
+    import asyncio
+
+    from qnnbridge import aio
+
+    async def program() -> list[Any]:
+        async with aio.InferenceSession(MODEL, providers=["CPUExecutionProvider"], host=bridged.host) as made:
+            return list(await made.run(names, FEED))
+
+    return asyncio.run(program())
+
+
+def in_background(bridged: qnnbridge.InferenceSession, names: Any) -> list[Any]:
+    import threading
+
+    done, got = threading.Event(), []
+
+    def callback(results: list[Any], _data: Any, error: str) -> None:
+        got.append(results)
+        assert not error
+        done.set()
+
+    bridged.run_async(names, FEED, callback, None)
+    assert done.wait(30)
+    return list(got[0])
