@@ -444,11 +444,15 @@ def unsupported_dtype(dtype: np.dtype[Any]) -> errors.RemoteRuntimeError:
 
 
 def _plain(array: Array) -> Array:
-    """The array itself if it is contiguous and native, else a copy that is."""
+    """An array of our own on the memory if it is contiguous and native, else on a copy that is.
+
+    Not the array itself: an application can set its shape, type and strides.
+    """
     plain: Array = np.asarray(array)
     if not plain.dtype.isnative:
         plain = plain.astype(plain.dtype.newbyteorder("="))
-    return plain if plain.flags.c_contiguous else plain.copy(order="C")
+    own: Array = plain.view() if plain.flags.c_contiguous else plain.copy(order="C")
+    return own
 
 
 def _as_bytes(array: Array) -> Array:

@@ -165,6 +165,7 @@ class RunVariants:
         names = self._names(output_names, input_feed)
         try:
             self._checker.check(input_feed)
+            input_feed = dict(input_feed)  # as it is now
         except RemoteError:
             raise
         except BridgeError:

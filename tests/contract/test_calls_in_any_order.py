@@ -179,3 +179,46 @@ def test_the_session_of_asyncio_gives_what_is_asked_for(host: qnnbridge.Host) ->
             return [len(await made.run(names, {"x": X})) for names in (["y"], None, ["y"], None)]
 
     assert asyncio.run(program()) == [1, 2, 1, 2]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("way", ["value", "binding"])
+def test_a_value_keeps_shape_type_and_strides_that_its_array_had(host: qnnbridge.Host, way: str) -> None:
+    """And shares the memory, as in onnxruntime."""
+    data = model([helper.make_node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
+    with session(host, data) as made:
+        for array in (np.ones((2, 3), np.float32), made.empty_input("x")):
+            array[:] = [[1, 2, 3], [4, 5, 6]]
+            binding = made.io_binding()
+            if way == "value":
+                binding.bind_ortvalue_input("x", qnnbridge.OrtValue.ortvalue_from_numpy(array))
+            else:
+                binding.bind_cpu_input("x", array)
+            expected = -array.copy()
+            array.shape = (3, 2)
+            array.dtype = np.int32
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                array.strides = (4, 12)
+            binding.bind_output("y")
+            for _ in range(3):
+                made.run_with_iobinding(binding)
+                assert equal_bits(binding.copy_outputs_to_cpu(), [expected])
+            array.strides = (8, 4)
+            array.view(np.float32)[0, 0] = 7
+            expected[0, 0] = -7
+            made.run_with_iobinding(binding)
+            assert equal_bits(binding.copy_outputs_to_cpu(), [expected])
+
+
+@pytest.mark.process
+def test_a_run_in_the_background_has_the_feed_of_its_call(host: qnnbridge.Host) -> None:
+    with session(host, TWO_OUTPUTS) as made:
+        feed, got, done = {"x": X}, [], threading.Semaphore(0)
+        for _ in range(20):
+            feed["x"] = X
+            made.run_async(["y"], feed, lambda results, *_: (got.append(results[0]), done.release()), None)
+            feed["x"] = np.zeros(5, np.float32)
+        for _ in range(20):
+            assert done.acquire(timeout=10)
+        assert all(equal_bits(result, -X) for result in got)

@@ -72,7 +72,8 @@ def _is_worth_sharing(content: Any) -> bool:
 
 
 def _is_shared(array: Array) -> bool:
-    return array.base.__class__ is SharedBlock
+    base = array.base
+    return (base.base if base.__class__ is np.ndarray else base).__class__ is SharedBlock
 
 
 def lost_in_place(cause: str) -> StateLost:

@@ -97,41 +97,40 @@ class SlabOfArrays(Protocol):
 
 
 class SharedBlock:
-    """The base of a shared array and all its views. place: slab number and offset, part of the key of plans."""
+    """The base of a shared array and all its views. place: slab number and offset, part of the key of plans.
+    nbytes: of the array."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "array", "offset", "owner", "place", "slab")
+    __slots__ = ("__array_interface__", "__weakref__", "nbytes", "offset", "owner", "place", "slab")
 
     def __init__(self, owner: SharedArrays, slab: SlabOfArrays, offset: int) -> None:
         self.owner = owner
         self.slab = slab
         self.offset = offset
         self.place = (slab.number, offset)
-        # A weak reference to the array that is the whole block.
-        self.array: Callable[[], Array | None] = _no_array
+        self.nbytes = 0
         self.__array_interface__: dict[str, Any] = {}
 
     def make_array(self, view: Array, *, read_only: bool = False) -> Array:
         """The block as an array. view: an array of the same memory, type and shape."""
         address = view.__array_interface__["data"][0]
         self.__array_interface__ = {**view.__array_interface__, "data": (address, read_only)}
+        self.nbytes = view.nbytes
         array: Array = np.asarray(self)
-        self.array = weakref.ref(array)
         return array
 
 
-def _no_array() -> None:
-    """The array of a block that has none yet."""
-
-
-def block_of(array: Array, owner: SharedArrays | None) -> SharedBlock | None:
-    """The block that the array is, as its owner made it; ``None`` for views, parts and other layouts.
+def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
+    """The block of which the array has all bytes, in order; ``None`` for parts and other layouts.
 
     An application can set type, shape and strides of an array. Type and shape are the caller's to compare.
     """
     block: Any = array.base
-    if block.__class__ is not SharedBlock or block.owner is not owner or block.array() is not array:
+    if block.__class__ is np.ndarray:
+        block = block.base  # of a view
+    if block.__class__ is not SharedBlock or block.owner is not owner:
         return None
-    return block if array.flags.c_contiguous else None
+    # As many bytes without a gap as there are can only be all of them.
+    return block if array.nbytes == block.nbytes and array.flags.c_contiguous else None
 
 
 class SharedArrays:
