@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 import onnxruntime as real
+from onnx import TensorProto, helper
 
 import qnnbridge.ort as ort
 
@@ -102,3 +103,28 @@ def test_an_empty_adapter() -> None:
         assert (adapter.get_format_version(), adapter.get_parameters()) == (1, {})
         adapter.set_parameters({})
         assert adapter.get_parameters() == {}
+
+
+@newest
+def test_strings_are_refused_when_the_adapter_is_written(tmp_path: Path) -> None:
+    """Their values come from a run: no other way makes them."""
+    data = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING)],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
+            [helper.make_tensor_value_info("y", TensorProto.STRING, [1])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    ).SerializeToString()
+    for module in (real, ort):
+        session = module.InferenceSession(data, providers=["CPUExecutionProvider"])
+        (text,) = session.run_with_ort_values(
+            ["y"], {"x": module.OrtValue.ortvalue_from_numpy(np.ones(1, np.float32))}
+        )
+        adapter = module.AdapterFormat()
+        adapter.set_parameters({"s": text})
+        with pytest.raises(RuntimeError, match="parameter 's' has element type STRING"):
+            adapter.export_adapter(str(tmp_path / "a"))
+        assert not (tmp_path / "a").exists()

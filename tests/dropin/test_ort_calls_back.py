@@ -19,7 +19,7 @@ import onnxruntime as real
 from onnx import TensorProto, helper, numpy_helper
 
 import qnnbridge.ort as ort
-from qnnbridge.errors import CallBackFailed
+from qnnbridge.errors import CallBackFailed, Fail
 
 pytestmark = pytest.mark.process
 
@@ -188,9 +188,9 @@ def test_a_stream_that_raises_in_the_middle(chain: str, keywords: dict[str, Any]
         raise error
 
     compiler = ort.ModelCompiler(qnn_options(), chain, embed_compiled_data_into_model=True, **keywords)
-    with pytest.raises(MineError) as caught:
+    with pytest.raises(Fail, match="MineError: full") as caught:
         compiler.compile_to_stream(write)
-    assert caught.value is error
+    assert caught.value.__cause__ is error
     parts: list[bytes] = []
     compiler.compile_to_stream(parts.append)
     onnx.load_from_string(b"".join(parts))

@@ -24,7 +24,7 @@ _MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
 class NativeAdapterFormat:
     """``onnxruntime.capi.onnxruntime_pybind11_state.AdapterFormat``."""
 
-    __slots__ = ("_facts", "_object")
+    __slots__ = ("_facts", "_object", "_strings")
 
     @as_ort_raises
     def __init__(self) -> None:
@@ -34,6 +34,8 @@ class NativeAdapterFormat:
         made, facts = create_object(default_host(), _KIND, arguments)
         self._object: HostObject = made
         self._facts: dict[str, int] = dict(facts)
+        # Parameters that no adapter can have; they are refused when it is written, as in ONNX Runtime.
+        self._strings: dict[str, OrtValue] = {}
 
     @staticmethod
     @as_ort_raises
@@ -48,6 +50,12 @@ class NativeAdapterFormat:
     def export_adapter(self, path: str, /) -> None:
         if not isinstance(path, str):
             raise incompatible("export_adapter", f"(self: {_MODULE}.{_KIND}, arg0: str) -> None", self, path)
+        for name, value in self._strings.items():
+            raise RemoteRuntimeError(
+                f"Lora adapter parameter '{name}' has element type STRING, which is not supported by the adapter "
+                "format.",
+                cause=f"It is {value.data_type()}.",
+            )
         self._object.call("export", {"path": os.path.abspath(path)})
 
     @property
@@ -74,7 +82,8 @@ class NativeAdapterFormat:
     @as_ort_raises
     def parameters(self) -> dict[str, OrtValue]:
         found = self._object.call("parameters")
-        return {str(name): OrtValue(value) for name, value in zip(found.result, found.values, strict=True)}
+        held = {str(name): OrtValue(value) for name, value in zip(found.result, found.values, strict=True)}
+        return held | self._strings
 
     @parameters.setter
     @as_ort_raises
@@ -87,7 +96,10 @@ class NativeAdapterFormat:
                 f"Unable to cast Python instance of type {type(wrong)} to C++ type 'OrtValue'",
                 fix="Wrap a numpy array with OrtValue.ortvalue_from_numpy.",
             )
-        self._object.call("set_parameters", {"names": list(values)}, [value.value for value in values.values()])
+        strings = {name: value for name, value in values.items() if value.data_type() == "tensor(string)"}
+        held = {name: value.value for name, value in values.items() if name not in strings}
+        self._object.call("set_parameters", {"names": list(held)}, list(held.values()))
+        self._strings = strings
 
     @as_ort_raises
     def _set(self, name: str, version: int) -> None:

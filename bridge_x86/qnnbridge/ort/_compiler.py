@@ -127,12 +127,26 @@ class ModelCompiler:
 
     @as_ort_raises
     def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
-        """Compile and give the model to a function; what it raises comes out of this call."""
+        """Compile and give the model to a function. What it raises is the cause of a `Fail`, as in ONNX Runtime."""
         self._require_model()
-        if self._is_native:
-            self._natively("compile_to_stream", {}, {"write": _ep_context.write(write_function)})
-            return
-        write_function(self.compile_to_bytes())
+        raised: list[Exception] = []
+
+        def write(data: bytes) -> None:
+            try:
+                write_function(data)
+            except Exception as error:
+                raised.append(error)
+                raise
+
+        try:
+            if self._is_native:
+                self._natively("compile_to_stream", {}, {"write": _ep_context.write(write)})
+            else:
+                write(self.compile_to_bytes())
+        except Exception as error:
+            if error not in raised:
+                raise
+            raise Fail(f"[ONNXRuntimeError] : 1 : FAIL : {type(error).__name__}: {error}") from error
 
     @as_ort_raises
     def set_ep_context_data_write_func(self, write_func: Callable[[str, Any], Any]) -> None:
