@@ -137,21 +137,15 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
         HandshakeFailed: a limit of one side is so small that it could not be told of an error, or a side of a
             daemon's connection names no release.
     """
-    daemon = DAEMON_FEATURE in host.features
     if client.wire != host.wire:
         raise _mismatch(client, host, "wire version {}", (client.wire, host.wire), client.wire < host.wire)
     low, high = max(client.api[0], host.api[0]), min(client.api[1], host.api[1])
     if low > high:
         ranges = tuple(f"{side.api[0]} to {side.api[1]}" for side in (client, host))
         raise _mismatch(client, host, "protocol {}", ranges, client.api[1] < host.api[0])
-    if daemon:
-        for name, side in (("application side", client), ("daemon", host)):
-            if _release(side.qnnbridge) is None:
-                raise HandshakeFailed(
-                    f"The {name} says that its version of qnnbridge is {side.qnnbridge!r}, which is none.",
-                    cause="It is not qnnbridge, or its installation is damaged.",
-                    fix=f"Install qnnbridge again on the {name}: python -m pip install --force-reinstall qnnbridge",
-                )
+    if DAEMON_FEATURE in host.features:
+        _release("application side", client.qnnbridge)
+        _release("daemon", host.qnnbridge)
         if DAEMON_FEATURE in client.features:
             check_releases(client.qnnbridge, host.qnnbridge, host.executable)
     limits = client.limits.common(host.limits)
@@ -219,10 +213,9 @@ MINORS_APART = 1
 
 
 def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
-    """Raises `VersionMismatch` naming both releases and what to upgrade. Texts that are no release pass."""
-    ours, theirs = _release(client), _release(daemon)
-    if ours is None or theirs is None:
-        return
+    """Raises `VersionMismatch` naming both releases and what to upgrade, `HandshakeFailed` for a text that is no
+    release."""
+    ours, theirs = _release("application side", client), _release("daemon", daemon)
     if ours[0] == theirs[0] and abs(ours[1] - theirs[1]) <= MINORS_APART:
         return
     client_is_older = ours < theirs
@@ -245,10 +238,15 @@ def _version_text(told: object) -> str:
     return text if short == text and text.isprintable() else f"{short!r} ..."
 
 
-def _release(version: str) -> tuple[int, int] | None:
+def _release(name: str, version: str) -> tuple[int, int]:
     # Without `re`: the host imports this before it says HELLO.
     major, _, rest = version.partition(".")
     minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]  # 0 of 0rc1
-    if len(version) > _MAX_VERSION_CHARACTERS or not version.isascii() or not version.isprintable():
-        return None
-    return (int(major), int(minor)) if major.isdecimal() and minor else None
+    shown = len(version) <= _MAX_VERSION_CHARACTERS and version.isascii() and version.isprintable()
+    if shown and major.isdecimal() and minor:
+        return int(major), int(minor)
+    raise HandshakeFailed(
+        f"The {name} says that its version of qnnbridge is {version!r}, which is none.",
+        cause="It is not qnnbridge, or its installation is damaged.",
+        fix=f"Install qnnbridge again on the {name}: python -m pip install --force-reinstall qnnbridge",
+    )
