@@ -27,11 +27,11 @@ from qnnbridge._replay import Live, ReplayingSession
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge_protocol.errors import BridgeError, Closed, StateLost
+from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, StateLost
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.model_records import CacheReply, ModelDescription, NumbersReport
-from qnnbridge_protocol.specs import FixSpec, RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import FixSpec, RunSpec, SessionInfo, SessionSpec, asks_to_terminate
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -156,7 +156,18 @@ class RemoteSession(ReplayingSession):
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
         if options is not None:
             header["options"] = options.to_wire()
-        frame = self.forward(header, tuple(encoder.buffers), timeout_s, retry, on_deadline, stop, failed)
+        buffers, deadline = tuple(encoder.buffers), deadline_after(timeout_s)
+        try:
+            frame = self.forward(header, buffers, timeout_s, retry, on_deadline, stop, failed)
+        except Cancelled:
+            if options is None:
+                raise
+            # `terminate` was assigned while the run waited in a queue. What ONNX Runtime makes of a run that is
+            # terminated before its first node, only it can say: a model without nodes gives its results.
+            terminated = dataclasses.replace(options, options={**options.options, "terminate": True})
+            header["options"] = terminated.to_wire()
+            left_s = None if deadline is None else _seconds_until(deadline)
+            frame = self.forward(header, buffers, left_s, retry, on_deadline, stop)
         decoder = Decoder(frame.buffers)
         outputs = [decoder.value(item) for item in field(frame.header, "outputs", "tuple[Any, ...]")]
         decoder.finish()
@@ -230,7 +241,7 @@ class RemoteSession(ReplayingSession):
 
         only_in: the generation that has the request's object; `StateLost` if it is gone.
         """
-        told = bool((header.get("options") or {}).get("terminate"))
+        told = asks_to_terminate(header)
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:

@@ -26,7 +26,17 @@ from qnnbridge_daemon.shared_sessions import KnownModels, SharedSessions
 from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.drivers.processes import this_system
-from qnnbridge_protocol.hello import CALL_BACK_FEATURE, DAEMON_FEATURE, FEATURES, SHARING_FEATURES, Hello
+from qnnbridge_protocol.errors import VersionMismatch
+from qnnbridge_protocol.hello import (
+    CALL_BACK_FEATURE,
+    DAEMON_FEATURE,
+    FEATURES,
+    LEAVE_FEATURE,
+    LEAVING,
+    MAKE_WAY_FEATURE,
+    SHARING_FEATURES,
+    Hello,
+)
 
 if TYPE_CHECKING:
     from qnnbridge_daemon.shared_sessions import SharedModel
@@ -75,6 +85,7 @@ class Broker:
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
         self._last_busy = time.monotonic()
+        self._makes_way = False
         self._stopped = threading.Event()
         self._something_left = threading.Event()
         self._tidier = threading.Thread(target=self._tidy, name="qnnbridge tidy", daemon=True)
@@ -95,6 +106,8 @@ class Broker:
                 self._last_busy = time.monotonic()
                 self._lock.notify_all()
             self._something_left.set()
+            if self._makes_way:  # the client has been told
+                self.request_stop(None)
 
     def _admit(self, ends: ClientEnds) -> Client | None:
         """``None`` for too many clients or during the end; the client's streams are then closed."""
@@ -139,6 +152,17 @@ class Broker:
             system=this_system(),
             versions=dict(peer.versions) if peer is not None else {},
         )
+
+    def on_mismatch(self, error: VersionMismatch, client: Hello) -> None:
+        """End for a client of another version that asks for it. After an upgrade of qnnbridge the daemon of the
+        release before may live on, and the only words that its new clients and it both know are those of HELLO."""
+        older = error.details.get("older") == DAEMON_FEATURE
+        idle = not any(one.greeted for one in self.clients)
+        granted = {LEAVE_FEATURE, MAKE_WAY_FEATURE} if older and idle else {LEAVE_FEATURE}
+        for wish in client.features & granted:
+            error.details[LEAVING] = wish
+            self._makes_way = True
+            _log.info("qnnbridge %s asks for the end of the daemon: %s", client.qnnbridge, wish)
 
     def status(self) -> dict[str, Any]:
         """The document of `daemon.status`; see docs/protocol.md."""

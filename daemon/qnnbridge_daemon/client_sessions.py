@@ -51,12 +51,16 @@ class ClientSession:
         self._closed = False
 
     @contextlib.contextmanager
-    def call(self, cancellation: Cancellation, size: int) -> Iterator[RemoteSession]:
-        """Around a call of so many bytes: waits for its turn, counts it. Raises `Busy`, `Cancelled`, `Closed`."""
+    def call(self, cancellation: Cancellation, size: int, *, waits: bool = True) -> Iterator[RemoteSession]:
+        """Around a call of so many bytes: waits for its turn, counts it. Raises `Busy`, `Cancelled`, `Closed`.
+
+        waits: false for a call that has no work for the NPU.
+        """
         begin = time.monotonic()
         failed = True
         try:
-            with self._share.turn(self._queue, cancellation):
+            turn = self._share.turn(self._queue, cancellation) if waits else contextlib.nullcontext()
+            with turn:
                 model = self._model()
                 with model.use(self._sessions.count_reload) as remote:
                     yield remote

@@ -20,6 +20,7 @@ from qnnbridge_daemon.handlers import BrokerHandlers, DaemonServices
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_daemon.streams import ClientStreams
 from qnnbridge_host.server import Server
+from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.hello import Hello
 
 _log = logging.getLogger("qnnbridge.daemon")
@@ -108,6 +109,8 @@ class ClientServices(DaemonServices, Protocol):
 
     def introduction(self) -> Hello: ...
 
+    def on_mismatch(self, error: VersionMismatch, client: Hello) -> None: ...
+
 
 class Client:
     """See the module. number: in the daemon, never used again."""
@@ -124,7 +127,7 @@ class Client:
         self._slabs = ClientSlabs(self.account, broker.host, broker.gone_slabs)
         self._transport = ClientTransport(self._streams, self._slabs, self.label, self._on_left)
         self.handlers = BrokerHandlers(broker, self)
-        self._server = Server(self._transport, broker.introduction(), self.handlers)
+        self._server = Server(self._transport, broker.introduction(), self.handlers, on_mismatch=broker.on_mismatch)
 
     @property
     def label(self) -> str:
@@ -145,9 +148,14 @@ class Client:
             self._slabs.close()
 
     @property
+    def greeted(self) -> bool:
+        """Whether it is served; false before its HELLO, and for one that was refused."""
+        return self._server.greeted
+
+    @property
     def silent_s(self) -> float:
         """For how long it has been let in without a greeting; 0 behind that."""
-        return 0.0 if self._server.greeted else time.monotonic() - self.since
+        return 0.0 if self.greeted else time.monotonic() - self.since
 
     @property
     def answered(self) -> bool:

@@ -27,7 +27,7 @@ from qnnbridge_host.server import Answer
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.model_records import CacheSettings
-from qnnbridge_protocol.specs import SessionSpec
+from qnnbridge_protocol.specs import SessionSpec, asks_to_terminate
 
 DEFAULT_RETRY = 1
 
@@ -254,7 +254,7 @@ class BrokerHandlers:
         size = _size(request.buffers)
         account.take(size)
         try:
-            with session.call(cancellation, size) as remote:
+            with session.call(cancellation, size, waits=not asks_to_terminate(header)) as remote:
                 frame = remote.forward(
                     forwarded,
                     request.buffers,

@@ -76,6 +76,8 @@ class HostHandlers:
 
     def lane_of(self, request: Request) -> str | None:
         if request.op in ("session.run", "session.set_ep_dynamic_options"):
+            if request.op == "session.run" and _asks_to_terminate(request):
+                return None
             return NPU_LANE if self._sessions.on_npu(_session_id(request)) else None
         if request.op == "object.call":
             return self._objects.lane_of(request.header.get("object"))
@@ -287,6 +289,14 @@ def _require_onnx() -> None:
 
 def _by_name(spec: Any, values: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(spec.value_names, values, strict=True))
+
+
+def _asks_to_terminate(request: Request) -> bool:
+    if not request.header.get("options"):
+        return False
+    from qnnbridge_protocol.specs import asks_to_terminate
+
+    return asks_to_terminate(request.header)
 
 
 def _session_id(request: Request) -> int:

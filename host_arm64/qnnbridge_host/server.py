@@ -72,12 +72,19 @@ class Server:
     """Serves one client, then leaves its transport, which usually ends the process."""
 
     def __init__(
-        self, transport: ServerTransport, hello: Hello, handlers: Handlers, connection: Connection | None = None
+        self,
+        transport: ServerTransport,
+        hello: Hello,
+        handlers: Handlers,
+        connection: Connection | None = None,
+        on_mismatch: Callable[[VersionMismatch, Hello], None] = lambda error, client: None,
     ) -> None:
-        """connection: one on which HELLOs were exchanged already; default a new one."""
+        """connection: one on which HELLOs were exchanged already; default a new one. on_mismatch: called before a
+        client of another version is told the error."""
         self._transport = transport
         self._connection = connection or Connection(Role.HOST, hello)
         self._handlers = handlers
+        self._on_mismatch = on_mismatch
         self._write_lock = threading.Lock()
         self._lead = threading.Lock()
         self._frames: list[Frame] = []
@@ -131,6 +138,8 @@ class Server:
         try:
             chunks = self._connection.accept_hello()
         except (HandshakeFailed, VersionMismatch) as error:
+            if isinstance(error, VersionMismatch) and self._connection.peer is not None:
+                self._on_mismatch(error, self._connection.peer)
             self._write(self._connection.refuse_hello(error.to_wire()))
             self._transport.leave(EXIT_PROTOCOL)
         self._write(chunks)

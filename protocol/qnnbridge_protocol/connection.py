@@ -129,7 +129,7 @@ class Connection:
             self._last_id = frame.request_id
         self._move(after)
         if frame.kind in (Kind.HELLO, Kind.HELLO_OK):
-            self.peer = Hello.from_wire(frame.header)
+            self.peer = Hello.from_wire(frame.header, self._reader.hello_version)
             if frame.kind is Kind.HELLO_OK:
                 self._agree(negotiate(self.hello, self.peer))
         return True

@@ -18,6 +18,7 @@ from qnnbridge_protocol.frames import (
     HELLO_KINDS,
     MAGIC,
     PREFIX_BYTES,
+    WIRE_VERSION,
     Frame,
     Prefix,
     aligned,
@@ -104,6 +105,8 @@ class FrameReader:
         self.limits = limits
         # Stray text that came before the first frame.
         self.preamble = b""
+        # Wire version of the last HELLO.
+        self.hello_version = WIRE_VERSION
         self._preamble_allowed = allow_preamble
         self._staging = bytearray(STAGING_BYTES)
         self._view = memoryview(self._staging)
@@ -171,7 +174,9 @@ class FrameReader:
             return False
         self._preamble_allowed = False
         self._prefix_raw = bytes(self._view[self._start : self._start + PREFIX_BYTES])
-        self._prefix = parse_prefix(self._view[self._start : self._end], self.limits)
+        self._prefix = prefix = parse_prefix(self._view[self._start : self._end], self.limits)
+        if prefix.kind in HELLO_KINDS:
+            self.hello_version = prefix.wire_version
         self._start += PREFIX_BYTES
         self._header = None
         return True

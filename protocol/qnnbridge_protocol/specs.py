@@ -260,6 +260,16 @@ class RunSpec(Record):
     config_entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+def asks_to_terminate(header: Mapping[str, Any]) -> bool:
+    """Whether a `session.run` has ``terminate`` set in its options.
+
+    ONNX Runtime ends such a run before its first node. It has nothing to wait for, so it waits in no queue.
+    """
+    spec = header.get("options")
+    options = spec.get("options") if isinstance(spec, Mapping) else None
+    return isinstance(options, Mapping) and options.get("terminate") is True
+
+
 @record(frozen=True, repr=False, eq=False)
 class NodeInfo(Record):
     """An input or output as ``onnxruntime.NodeArg`` shows it. A dimension is a number, a name or ``None``."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import pytest
 
 import qnnbridge
-from qnnbridge_protocol.errors import VersionMismatch
-from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, Hello, check_releases, negotiate
+from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.drivers.descriptors import ByteReader
+from qnnbridge_protocol.errors import HandshakeFailed, VersionMismatch
+from qnnbridge_protocol.frames import WIRE_VERSION, Frame
+from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, Hello, check_releases, negotiate, refusal
+from tests.daemon.brokers import GRACE_S, Lab
 from tests.daemon.doors import StandIn, open_listener
 
 
@@ -17,8 +24,6 @@ from tests.daemon.doors import StandIn, open_listener
         ("0.1.0", "0.2.0"),
         ("0.2.0", "0.1.0"),
         ("1.0.0rc1", "1.1.0.dev3"),
-        ("?", "0.9.0"),
-        ("0.1.0", ""),
     ],
 )
 def test_releases_that_are_near_each_other_share_a_daemon(client: str, daemon: str) -> None:
@@ -51,6 +56,58 @@ def test_a_private_host_may_be_of_any_release_that_speaks_the_protocol() -> None
     assert negotiate(Hello(qnnbridge="0.1.0", features=FEATURES | {DAEMON_FEATURE}), new).features == FEATURES
     with pytest.raises(VersionMismatch):
         negotiate(*(Hello(qnnbridge=v, features=FEATURES | {DAEMON_FEATURE}) for v in ("0.1.0", "0.9.0")))
+
+
+NO_VERSIONS = ["", "abc", "1", "1.x", ".2", "٣.١", "1.0\x1b[2J", "1." + "9" * 5000, 3, 1.2, None, ["1.0"], {}, True]
+
+
+@pytest.mark.parametrize("told", NO_VERSIONS)
+def test_a_version_that_is_none_is_refused_by_the_daemon_and_of_the_daemon(told: Any) -> None:
+    good = Hello(features=FEATURES | {DAEMON_FEATURE})
+    for features in (good.features, FEATURES):  # also of a client that only wants to end it
+        bad = Hello.from_wire({**good._replace(features=features).to_wire(), "qnnbridge": told})
+        with pytest.raises(HandshakeFailed, match="application side says that its version") as caught:
+            negotiate(bad, good)
+        assert len(str(caught.value)) < 500
+        assert str(caught.value).replace("\n", "").isprintable()
+    bad = Hello.from_wire({**good.to_wire(), "qnnbridge": told})
+    with pytest.raises(HandshakeFailed, match="daemon says that its version"):
+        negotiate(good, bad)
+
+
+def test_the_daemon_answers_a_client_without_a_version(lab: Lab) -> None:
+    write_fd, read_fd, thread = lab.connect()
+    connection = Connection(Role.CLIENT, Hello(qnnbridge="abc", features=FEATURES | {DAEMON_FEATURE}))
+    try:
+        os.write(write_fd, b"".join(connection.send_hello()))
+        frames: list[Frame] = []
+        while not frames:
+            frames += ByteReader(read_fd).read_into(connection.get_buffer(), connection.received)
+        assert isinstance(refusal(frames[0].header), HandshakeFailed)
+        assert "'abc'" in str(refusal(frames[0].header))
+        thread.join(GRACE_S)
+        assert not thread.is_alive()
+    finally:
+        os.close(write_fd)
+        os.close(read_fd)
+
+
+@pytest.mark.parametrize("told", [None, 5, [], {}, {"code": 7}, {"code": "data.Fail", "message": "no"}])
+def test_a_refusal_without_a_proper_reason_is_a_failed_handshake(told: Any) -> None:
+    error = refusal({"error": told})
+    assert type(error) is HandshakeFailed
+    assert error.message
+
+
+def test_a_side_of_another_wire_is_named_by_what_every_version_keeps() -> None:
+    ours, to_come = Hello(), WIRE_VERSION + 1
+    named = {"qnnbridge": "7.0.0", "executable": "/py", "features": [DAEMON_FEATURE]}
+    for kept in (named, {"qnnbridge": "7.0.0"}, {}, {**named, "api": "gone", "limits": 3, "features": 9}):
+        theirs = Hello.from_wire(kept, to_come)
+        for client, host, older in ((ours, theirs, "application side"), (theirs, ours, "host")):
+            with pytest.raises(VersionMismatch, match=f"wire version {to_come}") as caught:
+                negotiate(client, host)
+            assert caught.value.details["older"] == older
 
 
 def releases_away(minors: int) -> str:

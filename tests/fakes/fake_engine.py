@@ -183,6 +183,8 @@ class FakeSession:
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run: RunSpec | None, stop: Any = None
     ) -> list[Any]:
         terminate = TerminateFlag()
+        if run is not None and run.options.get("terminate"):
+            terminate.terminate = True
         if stop is not None:
             stop.attach(terminate)
         perform(self.script, "on_run", terminate)

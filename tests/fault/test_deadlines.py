@@ -226,7 +226,7 @@ def test_terminate_stops_what_can_be_stopped(before: bool, tmp_path: Path):
         options.terminate = True
         error = stopped.exception(WAIT_S)
         end.touch()
-        assert isinstance(error, errors.Cancelled if before else errors.Fail), error
+        assert isinstance(error, errors.Fail), error  # onnxruntime knows no queue
         if before:
             assert np.array_equal(blocks.result(WAIT_S)[0], X * 2)
         assert host.stats.generation == 1

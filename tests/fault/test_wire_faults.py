@@ -21,8 +21,10 @@ from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_protocol.frames import Frame, Kind
+from qnnbridge._transport.host_process import DRAIN_TIMEOUT_S
+from qnnbridge_protocol.frames import WIRE_VERSION, Frame, Kind
 from qnnbridge_protocol.framing import write_frame
+from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 
 X = np.arange(4, dtype=np.float32)
@@ -67,11 +69,44 @@ def test_more_text_than_a_host_may_print_is_a_failed_handshake_that_shows_it(no_
         assert caught.value.details["report"]
 
 
-# --- nonsense after HELLO --------------------------------------------------------------------------------
+# --- an answer to HELLO that is none ------------------------------------------------------------------------
 
 
 def bytes_of(frame: Frame) -> bytes:
     return b"".join(bytes(chunk) for chunk in write_frame(frame, Limits()))
+
+
+HELLO = Hello().to_wire()
+# Wire version above ours, kind, header, class of the error.
+ANSWERS = {
+    "of another wire": (7, Kind.HELLO_OK, HELLO, errors.VersionMismatch),
+    "of another wire, with other fields": (7, Kind.HELLO_OK, {"qnnbridge": "9.9.9"}, errors.VersionMismatch),
+    "with other operations": (0, Kind.HELLO_OK, {**HELLO, "api": [90, 91]}, errors.VersionMismatch),
+    "a refusal without a reason": (0, Kind.HELLO_ERR, {}, errors.HandshakeFailed),
+    "a refusal whose reason is a number": (0, Kind.HELLO_ERR, {"error": 5}, errors.HandshakeFailed),
+    "a refusal with a foreign error": (0, Kind.HELLO_ERR, {"error": {"code": "data.Fail"}}, errors.HandshakeFailed),
+    "no HELLO": (0, Kind.PHASE, {"phase": "ready"}, errors.HostStartFailed),
+    "empty": (0, Kind.HELLO_OK, {}, errors.HostStartFailed),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_a_bad_answer_to_hello_is_told_at_once(what: str, monkeypatch: pytest.MonkeyPatch, no_leaks) -> None:
+    """The process behind it goes on; it is not waited for."""
+    newer_by, kind, header, expected = ANSWERS[what]
+    monkeypatch.setattr("qnnbridge_protocol.frames.WIRE_VERSION", WIRE_VERSION + newer_by)
+    answer = bytes_of(Frame(kind, 0, header)).hex()
+    monkeypatch.undo()
+    code = f"import os, time; os.write(1, bytes.fromhex('{answer}')); time.sleep(600)"
+    with qnnbridge.Host(_command=[sys.executable, "-c", code], start_timeout=500.0) as host:
+        begin = time.monotonic()
+        with pytest.raises(expected) as caught:
+            host.start()
+        assert type(caught.value) is expected
+        assert time.monotonic() - begin < DRAIN_TIMEOUT_S, "its GOODBYE was waited for"
+
+
+# --- nonsense after HELLO --------------------------------------------------------------------------------
 
 
 NONSENSE = {

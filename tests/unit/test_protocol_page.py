@@ -23,7 +23,7 @@ from qnnbridge_protocol.connection import Role, State
 from qnnbridge_protocol.elements import LAYOUTS, MAX_DEPTH, MAX_RANK, MAX_TENSOR_BYTES, ElementType
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.framing import FrameReader
-from qnnbridge_protocol.hello import API_VERSIONS, DAEMON_FEATURE, FEATURES, Hello
+from qnnbridge_protocol.hello import API_VERSIONS, DAEMON_FEATURE, FEATURES, LEAVE_FEATURE, MAKE_WAY_FEATURE, Hello
 from qnnbridge_protocol.limits import Limits
 
 ROOT = Path(__file__).parents[2]
@@ -193,6 +193,7 @@ def test_the_fields_of_hello_are_those_of_the_code() -> None:
 
 def test_the_features_are_those_of_the_code() -> None:
     assert set(names("HELLO", "feature")) == FEATURES | {DAEMON_FEATURE}
+    assert set(names("HELLO", "wish")) == {MAKE_WAY_FEATURE, LEAVE_FEATURE}
 
 
 def moves(cell: str, state: State) -> dict[Kind, State]:

@@ -56,7 +56,7 @@ from qnnbridge_protocol.errors import (
     HostStartFailed,
     WorkerDied,
 )
-from qnnbridge_protocol.hello import DAEMON_FEATURE
+from qnnbridge_protocol.hello import DAEMON_FEATURE, LEAVE_FEATURE, MAKE_WAY_FEATURE
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus
@@ -302,8 +302,10 @@ class DaemonConnector:
 
     @property
     def features(self) -> frozenset[str]:
-        """For our HELLO. Both sides compare their releases if both name this one."""
-        return frozenset() if self._access.any_release else frozenset({DAEMON_FEATURE})
+        """For our HELLO. Both sides compare their releases if both name the first one."""
+        if self._access.any_release:
+            return frozenset({LEAVE_FEATURE})
+        return frozenset({DAEMON_FEATURE, MAKE_WAY_FEATURE} if self._access.start else {DAEMON_FEATURE})
 
     def reach(self, deadline: float | None) -> None:
         """Have a connection for `spawn`. Raises `HostStartFailed`, `VersionMismatch`, `DeadlineExceeded`."""

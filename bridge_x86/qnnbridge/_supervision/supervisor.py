@@ -26,8 +26,10 @@ from qnnbridge_protocol.errors import (
     DeadlineExceeded,
     ForkedClient,
     HostCrashed,
+    VersionMismatch,
     WorkerDied,
 )
+from qnnbridge_protocol.hello import LEAVING, MAKE_WAY_FEATURE
 
 _log = logging.getLogger("qnnbridge.supervisor")
 
@@ -37,6 +39,10 @@ GRACE_S = 0.25
 
 # A planned restart waits this long for calls under way before it ends the host under them (they are replayed).
 RETIRE_TIMEOUT_S = 30.0
+
+
+# Connections in a row to a daemon that says that it leaves: it may take a second, and something may start it anew.
+MAKE_WAY_TRIES = 8
 
 
 @dataclasses.dataclass
@@ -122,7 +128,7 @@ class Supervisor:
                 raise Closed("The host was closed.", fix="Create a new qnnbridge.Host.")
             process = self._process
             if process is None or not process.usable:
-                process = self._process = self._next_generation(deadline)
+                process = self._process = self._fitting_generation(deadline)
             return process
         finally:
             self._start_lock.release()
@@ -236,6 +242,16 @@ class Supervisor:
             self._start_lock.release()
 
     # --- starting ---
+
+    def _fitting_generation(self, deadline: float | None) -> HostProcess:
+        """The next generation. A daemon of an older version that makes way is followed by the one that we start."""
+        for tries_left in reversed(range(MAKE_WAY_TRIES)):
+            try:
+                return self._next_generation(deadline)
+            except VersionMismatch as error:
+                if not tries_left or error.details.get(LEAVING) != MAKE_WAY_FEATURE:
+                    raise
+        raise AssertionError("unreachable")
 
     def _next_generation(self, deadline: float | None) -> HostProcess:
         process = self._starting

@@ -34,9 +34,9 @@ from qnnbridge._transport.open_requests import (
 )
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
-from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync, from_wire
+from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import Agreement, Hello
+from qnnbridge_protocol.hello import Agreement, Hello, refusal
 
 # Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process.
 STALL_TIMEOUT_S = 60.0
@@ -114,7 +114,7 @@ class Channel:
             while self._greeting is None:
                 self._read(deadline)
         if self._greeting.kind is Kind.HELLO_ERR:
-            raise from_wire(self._greeting.header.get("error") or {})
+            raise refusal(self._greeting.header)
         assert self._connection.agreement is not None
         # Calls beyond the host's limit wait here, in order.
         self._room = threading.Semaphore(self._connection.agreement.limits.max_in_flight)

@@ -19,7 +19,7 @@ from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge._platform import ChildProcess, Spawner, out_of_memory_kills
 from qnnbridge._transport.channel import CallContext, Channel, ChannelFailed, Deadline
 from qnnbridge_protocol.drivers.processes import this_system
-from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed
+from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed, VersionMismatch
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello, elsewhere
 from qnnbridge_protocol.limits import Limits
@@ -168,6 +168,9 @@ class HostProcess:
                 evidence=[f"printed instead: {preamble!r}"] if preamble else (),
                 fix="Check the host interpreter; raise Host(start_timeout=...) on a slow machine.",
             ) from None
+        except (HandshakeFailed, VersionMismatch):
+            self.kill("it does not fit")  # it may not understand a GOODBYE
+            raise
         self.ready_at = time.monotonic()
 
     def call(

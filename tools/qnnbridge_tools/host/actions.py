@@ -11,7 +11,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from qnnbridge_protocol.errors import BridgeError, HostError, OptionError
+from qnnbridge_protocol.errors import BridgeError, HostError, OptionError, VersionMismatch
+from qnnbridge_protocol.hello import LEAVE_FEATURE, LEAVING
 from qnnbridge_tools import output
 from qnnbridge_tools.host import link
 from qnnbridge_tools.host.figures import Figures, read_figures
@@ -39,7 +40,8 @@ def start(given: DaemonOptions, as_json: bool) -> None:
         with link.reach() as daemon:
             document = daemon.status()
     except HostError as error:
-        if not link.may_change(error):
+        # One of an older version makes way for the one that is started now, if it serves nobody.
+        if not (link.may_change(error) or isinstance(error, VersionMismatch)):
             raise
     else:
         _tell_started(document, False, as_json)
@@ -219,9 +221,16 @@ def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | Non
 
 def _stop(drain_s: float) -> dict[str, Any]:
     """The last status document. Returns when the daemon has ended; raises `HostError` if it does not."""
-    with link.reach_soon(PATIENCE_S, any_release=True) as daemon:
-        document = daemon.status()
-        daemon.stop(drain_s)
+    found = link.left_behind()
+    try:
+        with link.reach_soon(PATIENCE_S, any_release=True) as daemon:
+            document = daemon.status()
+            daemon.stop(drain_s)
+    except VersionMismatch as error:
+        # It understands no request of ours, and has agreed in its answer to our HELLO.
+        if found is None or error.details.get(LEAVING) != LEAVE_FEATURE:
+            raise
+        document = {"daemon": {"pid": found.pid, "instance": found.instance.hex()}}
     ended = read_figures(document).daemon
     if not link.wait_for_end(drain_s + END_GRACE_S, ended.instance):
         raise HostError(

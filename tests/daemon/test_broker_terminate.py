@@ -1,0 +1,126 @@
+"""A run with `RunOptions.terminate` ends as in onnxruntime, wherever it waits: in the broker, in the host, nowhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge_daemon.fair_share import Cancellation
+from tests.daemon.brokers import GRACE_S, Lab, until
+from tests.fakes.hosts import script
+
+# Here: it keeps descriptors open, which a test would be blamed for.
+ort = pytest.importorskip("onnxruntime")
+
+X = np.ones(2, np.float32)
+
+
+@contextlib.contextmanager
+def full(lab: Lab) -> Iterator[None]:
+    """Another client has all slots of the NPU host."""
+    share = lab.broker.fair_share
+    other = share.join()
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(share.slots):
+                stack.enter_context(share.turn(other, Cancellation()))
+            yield
+    finally:
+        share.leave(other)
+
+
+def outcome(session: Any, options: Any) -> Any:
+    """The results, or the class of the error and what onnxruntime says in it."""
+    try:
+        return [array.tolist() for array in session.run(None, {"x": X}, options)]
+    except Exception as error:
+        return type(error).__name__, "terminate flag" in str(error)
+
+
+def terminated_in_the_queue(lab: Lab, session: qnnbridge.InferenceSession) -> Any:
+    out: list[Any] = []
+    options = qnnbridge.RunOptions()
+    with full(lab):
+        thread = threading.Thread(target=lambda: out.append(outcome(session, options)))
+        thread.start()
+        until(lambda: lab.broker.fair_share.waiting == 1)
+        options.terminate = True
+        thread.join(GRACE_S)
+        assert not thread.is_alive(), "it waits for its turn although it has nothing to do"
+    return out[0]
+
+
+def model_of(*nodes: onnx.NodeProto, output: str) -> bytes:
+    tensors = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", output)}
+    graph = helper.make_graph(list(nodes), "g", [tensors["x"]], [tensors[output]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(
+    "model",
+    [model_of(helper.make_node("Add", ["x", "x"], ["y"]), output="y"), model_of(output="x")],
+    ids=["a node", "no node"],
+)
+def test_it_ends_as_in_onnxruntime(model: bytes) -> None:
+    native, ours = ort.RunOptions(), qnnbridge.RunOptions()
+    native.terminate = ours.terminate = True
+    expected = outcome(ort.InferenceSession(model, providers=["CPUExecutionProvider"]), native)
+    made = Lab(qnnbridge.Host(sys.executable))
+    try:
+        session = qnnbridge.InferenceSession(model, providers=["CPUExecutionProvider"], host=made.client())
+        assert outcome(session, ours) == expected
+        with full(made):
+            assert outcome(session, ours) == expected
+        assert terminated_in_the_queue(made, session) == expected
+    finally:
+        made.close()
+
+
+def test_one_that_waits_in_the_broker_is_stopped_there(lab: Lab) -> None:
+    session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=lab.client())
+    assert terminated_in_the_queue(lab, session) == ("Fail", True)
+
+
+def test_one_that_waits_in_the_lane_of_the_host_is_stopped_there(lab: Lab, tmp_path: Any) -> None:
+    gate, began = tmp_path / "gate", tmp_path / "began"
+    slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", f"wait:{gate}"]), host=lab.client())
+    session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=lab.client())
+    options, out = qnnbridge.RunOptions(), list[Any]()
+    threads = [
+        threading.Thread(target=slow.run, args=(None, {"x": X})),
+        threading.Thread(target=lambda: out.append(outcome(session, options))),
+    ]
+    threads[0].start()
+    until(began.exists)
+    threads[1].start()
+    until(lambda: lab.npu_host.stats.calls_in_flight == 2)
+    options.terminate = True
+    threads[1].join(GRACE_S)
+    gate.touch()
+    threads[0].join(GRACE_S)
+    assert out == [("Fail", True)]
+
+
+@pytest.mark.parametrize("options", [None, [], {"options": 5}, {"options": {"terminate": "yes"}}])
+def test_a_header_that_says_nothing_of_the_kind_waits(options: Any) -> None:
+    from qnnbridge_protocol.specs import asks_to_terminate
+
+    assert not asks_to_terminate({"options": options})
+
+
+def test_withdrawn_for_another_reason_is_not_run_again(lab: Lab) -> None:
+    session = qnnbridge.InferenceSession(script(on_run=["stoppable:60"]), host=lab.client())
+    with full(lab), pytest.raises(errors.DeadlineExceeded):
+        session.run(None, {"x": X}, qnnbridge.RunOptions(), timeout=0.2)
