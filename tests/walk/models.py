@@ -104,7 +104,9 @@ def _maps() -> Model:
     )
     zip_map = helper.make_node("ZipMap", ["x"], ["m"], domain="ai.onnx.ml", classlabels_int64s=[5, 6, 7])
     data = _built(
-        [zip_map, _node("Neg", "x", "y")], [_tensor("x", np.float32, ("n", 3))], [maps, _tensor("y", np.float32, None)]
+        [zip_map, _node("Neg", "x", "y")],
+        [_tensor("x", np.float32, ("n", 3))],
+        [maps, _tensor("y", np.float32, None)],
     )
     return Model("maps", data, (Input("x", np.float32, ("n", 3)),), ("m", "y"), tensors=False, sizes=(1, 2, 3))
 
@@ -137,7 +139,9 @@ def models() -> list[Model]:
         _simple("fixed", [_node("Sqrt", "x", "y")], (Input("x", f, (2, 3)),), {"y": (f, (2, 3))}),
         _simple("scalar", [_node("Not", "x", "y")], (Input("x", np.bool_, ()),), {"y": (np.bool_, ())}),
         # onnxruntime does not write it to bound memory, and hands out the memory of the input.
-        _simple("passed through", [_node("Neg", "x", "y")], (x,), {"x": (f, ("n",)), "y": (f, ("n",))}, tensors=False),
+        _simple(
+            "passed through", [_node("Neg", "x", "y")], (x,), {"x": (f, ("n",)), "y": (f, ("n",))}, tensors=False
+        ),
         _simple("not zero", [_node("NonZero", "x", "y")], (x,), {"y": (i, (1, "k"))}),
         _simple(
             "compress",
@@ -152,7 +156,13 @@ def models() -> list[Model]:
             {"y": (f, None)},
             sizes=(1, 2, 3),
         ),
-        _simple("strings", [_node("Identity", "x", "y")], (Input("x", object, ("n",), texts=True),), {"y": (str, ("n",))}, tensors=False),
+        _simple(
+            "strings",
+            [_node("Identity", "x", "y")],
+            (Input("x", object, ("n",), texts=True),),
+            {"y": (str, ("n",))},
+            tensors=False,
+        ),
         _simple("cast", [_node("Cast", "x", "y", to=TensorProto.INT32)], (x,), {"y": (np.int32, ("n",))}),
         _branches(),
         _sequence(),
