@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 import qnnbridge
+from qnnbridge._fastpath.call import key_of
 from tests.walk import crowd
 from tests.walk.machine import shrinking_walk
+from tests.walk.steps import Wrong
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -48,3 +52,30 @@ def test_through_the_daemon() -> None:
 
     with lab(qnnbridge.Host(shared_memory=True)) as made:
         assert crowd.crowd([made.client(), made.client()], threads=3, steps=1_200, seed=5) > 600
+
+
+# What a key could leave out: the session, the names of outputs, the type, shape and place of an input, the place of an
+# output.
+LEFT_OUT: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
+    "session": lambda key: (0, *key[1:]),
+    "names": lambda key: (key[0], None, *key[2:]),
+    "type": lambda key: tuple([part for part in key if not isinstance(part, np.dtype)]),
+    "shape": lambda key: (*key[:4], None, *key[5:]),
+    "place of an input": lambda key: (*key[:5], None, *key[6:]),
+    "place of an output": lambda key: key[:-1] if len(key) % 4 == 3 else key,
+}
+
+
+@pytest.mark.parametrize("part", LEFT_OUT)
+def test_a_key_that_leaves_something_out_is_found(
+    part: str, hosts: list[qnnbridge.Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk can fail."""
+
+    def incomplete(*arguments: Any, **keywords: Any) -> Any:
+        found = key_of(*arguments, **keywords)
+        return None if found is None else found._replace(key=LEFT_OUT[part](found.key))
+
+    monkeypatch.setattr("qnnbridge._fastpath.runner.key_of", incomplete)
+    with pytest.raises(Wrong):
+        crowd.alone(hosts, 20_000, seed=1)
