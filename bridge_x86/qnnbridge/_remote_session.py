@@ -22,6 +22,7 @@ from qnnbridge._create import (
     show_notices,
     too_late,
 )
+from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._replay import ReplayingSession
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
@@ -270,14 +271,16 @@ class RemoteSession(ReplayingSession):
         """The session's number in this generation; makes the session there if it is not yet."""
         if process.generation == self._generation:
             return self.session_id
-        if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-            raise Deadline("not-started")
-        try:
+
+        def make() -> None:
             if process.generation != self._generation:
                 self._create(process, deadline)
-            return self.session_id
-        finally:
-            self._lock.release()
+
+        try:
+            in_turn(self._lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), make)
+        except TooLate:
+            raise Deadline("not-started") from None
+        return self.session_id
 
     def _create(self, process: HostProcess, deadline: float | None) -> None:
         host, recipe, again = self.host, self.recipe, bool(self._generation)
@@ -309,22 +312,32 @@ class RemoteSession(ReplayingSession):
         news = RequestNews(recipe.label, self._on_progress or WaitLog(lambda: news.label))
         if recipe.fingerprint:
             self._book_on(recipe.fingerprint, recipe.label)
+        before, numbers = self._generation, list[int]()
         try:
-            created = create(host, process, request, self._create_context, deadline, news, self._while_busy)
-        except Deadline:
-            error = too_late(news, self.timeout_s)
-            if error is not None:
-                raise error from None
+            try:
+                created = create(
+                    host, process, request, self._create_context, deadline, news, self._while_busy, numbers
+                )
+            finally:
+                if news.fingerprint:
+                    self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
+                    self._entry = news.entry
+                    if news.entry is None:
+                        self._remember_source(news.fingerprint)
+            self._made(process, created, again=again)
+        except BridgeError:
             raise
-        finally:
-            if news.fingerprint:
-                self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
-                self._entry = news.entry
-                if news.entry is None:
-                    self._remember_source(news.fingerprint)
+        except BaseException as error:  # its time is up, or an interrupt
+            # Nobody waits for the answer any more, but the host may make it.
+            self._generation = before
+            for number in numbers:
+                host.release_later(process.generation, number)
+            late = too_late(news, self.timeout_s) if isinstance(error, Deadline) else None
+            if late is not None:
+                raise late from None
+            raise
         for where in invalid:
             host.invalid_entries.pop(where, None)
-        self._made(process, created, again=again)
         self._profile.made(spec, process.generation)
 
     def _made(self, process: HostProcess, created: Created, *, again: bool) -> None:

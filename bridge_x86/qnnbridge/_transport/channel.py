@@ -10,13 +10,15 @@ sender finishes it; if nothing of it was written, it is taken back.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
+from qnnbridge._platform._shield import Changes, TooLate, in_turn
 from qnnbridge._transport.open_requests import (
     NO_CONTEXT,
     CallContext,
@@ -33,7 +35,7 @@ from qnnbridge._transport.open_requests import (
     stalled,
 )
 from qnnbridge_protocol.connection import Connection, Role, State
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
+from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, last_first
 from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Agreement, Hello
@@ -75,9 +77,14 @@ class Channel:
         self._read_fd = read_fd
         self._on_silence = on_silence
         self._owner = os.getpid()
-        self._send_lock = threading.Lock()
-        self._lead = threading.Lock()
-        self._room = threading.Semaphore(hello.limits.max_in_flight)
+        # Re-entrant for `in_turn`.
+        self._send_lock = threading.RLock()
+        self._lead = threading.RLock()
+        # The calls in the order of their arrival; those behind the first `_room` wait, by their locks, until they
+        # are among them. No count: a caller that is interrupted may only fail to take itself away.
+        self._callers: dict[Waiter, None] = {}
+        self._room = hello.limits.max_in_flight
+        self._left: Changes[bool] = Changes()
         self._greeting: Frame | None = None
         self._retired = False
         self._said_goodbye = False
@@ -116,8 +123,7 @@ class Channel:
         if self._greeting.kind is Kind.HELLO_ERR:
             raise from_wire(self._greeting.header.get("error") or {})
         assert self._connection.agreement is not None
-        # Calls beyond the host's limit wait here, in order.
-        self._room = threading.Semaphore(self._connection.agreement.limits.max_in_flight)
+        self._room = self._connection.agreement.limits.max_in_flight
 
     def call(
         self,
@@ -146,14 +152,17 @@ class Channel:
         """
         if getattr(inside, "channel", None) is self and header.get("op") != "session.close":
             raise reentered(header.get("op"))
-        if not self._room.acquire(timeout=None if deadline is None else _remaining(deadline)):
-            raise Deadline("not-started")
+        waiter = Waiter(on_news)
         try:
-            answer = self._exchange(
-                Kind.REQUEST, header, buffers, deadline, context or NO_CONTEXT, on_sent, on_news
-            )
+            self._callers[waiter] = None
+            if len(self._callers) > self._room:
+                self._wait_for_turn(waiter, deadline)
+            answer = self._exchange(Kind.REQUEST, header, buffers, deadline, context or NO_CONTEXT, on_sent, waiter)
         finally:
-            self._room.release()
+            # One step of C, as all that must not be left out (see `_shield`).
+            self._callers.pop(waiter, None)
+            if len(self._callers) >= self._room:
+                self._left.tell()
         if answer.kind is Kind.ERROR:
             raise error_of(answer, retired=self._retired)
         return answer
@@ -182,40 +191,39 @@ class Channel:
 
         For callers that wait elsewhere, or not at all. The next caller finds a failure.
         """
-        if not self.requests.abandoned or not self._lead.acquire(blocking=False):
+        if not self.requests.abandoned:
             return
         until = time.monotonic() + TAKE_IN_TIMEOUT_S
-        try:
-            while self._connection.mid_frame or wait_readable(self._read_fd, 0):
-                self._read(until)
-        except (ChannelFailed, Deadline):
-            pass
-        finally:
-            self._lead.release()
-            self.requests.wake_next()
+
+        def read() -> None:
+            try:
+                while self._connection.mid_frame or wait_readable(self._read_fd, 0):
+                    self._read(until)
+            finally:
+                self.requests.wake_next()
+
+        with contextlib.suppress(TooLate, ChannelFailed, Deadline):
+            in_turn(self._lead, 0, read)
 
     def goodbye(self, deadline: float) -> bool:
         """Tell the host to finish its work and leave. True if it said goodbye in time."""
+
+        def say() -> None:
+            self._check_owner()
+            self._retired = True
+            self._write(self._connection.send(Frame(Kind.GOODBYE, 0, {})), deadline)
+
+        def listen() -> None:
+            while not self._said_goodbye:
+                self._read(deadline)
+
         try:
-            if not self._send_lock.acquire(timeout=_remaining(deadline)):
-                return False
-            try:
-                self._check_owner()
-                self._retired = True
-                self._write(self._connection.send(Frame(Kind.GOODBYE, 0, {})), deadline)
-            finally:
-                self._send_lock.release()
+            in_turn(self._send_lock, _remaining(deadline), say)
             # A caller without a deadline may have the lead as long as its call lasts.
-            if not self._lead.acquire(timeout=_remaining(deadline)):
-                return self._said_goodbye
-            try:
-                while not self._said_goodbye:
-                    self._read(deadline)
-            finally:
-                self._lead.release()
-        except (ChannelFailed, Deadline, RuntimeError):
-            return self._said_goodbye
-        return True
+            in_turn(self._lead, _remaining(deadline), listen)
+        except (TooLate, ChannelFailed, Deadline, RuntimeError):
+            pass
+        return self._said_goodbye
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
         """End the connection: every caller gets the failure. The first reason stays."""
@@ -227,13 +235,11 @@ class Channel:
         They may be closed only then: the next host's pipes get their numbers, and a late reader would take bytes
         out of those. False if a caller still waits (another process keeps the pipe open).
         """
-        if not self._send_lock.acquire(timeout=timeout_s):
+        try:
+            in_turn(self._send_lock, timeout_s, self._writer.discard)
+            in_turn(self._lead, timeout_s, lambda: None)
+        except TooLate:
             return False
-        self._writer.discard()
-        self._send_lock.release()
-        if not self._lead.acquire(timeout=timeout_s):
-            return False
-        self._lead.release()
         return True
 
     # --- asking ---
@@ -246,23 +252,27 @@ class Channel:
         deadline: float | None,
         context: CallContext,
         on_sent: Callable[[int], None] | None,
-        on_news: Callable[[Frame], None] | None = None,
+        waiter: Waiter | None = None,
     ) -> Frame:
-        waiter = Waiter(on_news)
-        request_id = self._send(kind, header, buffers, deadline, waiter, context)
+        waiter = Waiter() if waiter is None else waiter
+        settled = True
         try:
+            self._send(kind, header, buffers, deadline, waiter, context)
+            settled = False
             if on_sent is not None:
-                on_sent(request_id)
+                on_sent(waiter.request_id or 0)
             answer = self._await(waiter, deadline)
             assert answer is not None
             return answer
         except ChannelFailed as failure:
-            failure.request_id = request_id
+            failure.request_id = waiter.request_id
             raise
         except BaseException as error:
             # Its time is up, or the caller was interrupted. If it had the lead, another caller reads on.
-            self._leave(request_id)
-            if kind is not Kind.REQUEST:
+            request_id = waiter.request_id
+            if request_id is None or (settled and isinstance(error, Deadline)):
+                raise
+            if not self._leave(request_id) or kind is not Kind.REQUEST:
                 raise
             state = self._withdraw(request_id)
             if state == "not-started":
@@ -273,10 +283,11 @@ class Channel:
                 raise Deadline(state) from None
             raise
 
-    def _leave(self, request_id: int) -> None:
-        """Abandon the request. Another caller reads and drops its answer."""
-        self.requests.leave(request_id)
+    def _leave(self, request_id: int) -> bool:
+        """Abandon the request. Another caller reads and drops its answer. False if it is answered or withdrawn."""
+        left = self.requests.leave(request_id)
         self.requests.wake_next()
+        return left
 
     def _send(
         self,
@@ -288,12 +299,15 @@ class Channel:
         context: CallContext,
     ) -> int:
         """Write a request. Returns its id."""
-        if not self._send_lock.acquire(timeout=_remaining(deadline)):
-            raise Deadline("not-started")
         try:
-            return self._write_request(kind, header, buffers, deadline, waiter, context)
+            return in_turn(
+                self._send_lock,
+                _remaining(deadline),
+                lambda: self._write_request(kind, header, buffers, deadline, waiter, context),
+            )
+        except TooLate:
+            raise Deadline("not-started") from None
         finally:
-            self._send_lock.release()
             if self.one_way:
                 self.one_way.send()
 
@@ -319,9 +333,13 @@ class Channel:
             if self.requests.failure is not None:  # the stream has ended this very moment
                 raise self.requests.failure.again() from None
             raise
-        self.requests.add(request_id, waiter, context)
+        added = False
         try:
-            self._write(chunks, deadline)
+            self.requests.add(request_id, waiter, context)
+            pieces = last_first(chunks)
+            self._writer.rest[:0] = pieces
+            added = True  # no interrupt comes between: these two lines call nothing
+            self._write((), deadline)
         except Deadline:
             if self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
@@ -336,7 +354,11 @@ class Channel:
             failure.request_id = request_id
             raise
         except BaseException:
-            self._leave(request_id)
+            # An interrupt. What is begun has to be written to its end, by the next sender.
+            if not added or self._writer.take_back(chunks):
+                self.requests.withdraw(request_id)
+            else:
+                self._leave(request_id)
             raise
         self.requests.sent(request_id)
         return request_id
@@ -351,7 +373,7 @@ class Channel:
             pass  # no caller needs to know
         return True
 
-    def _write(self, chunks: list[memoryview], deadline: float | None) -> None:
+    def _write(self, chunks: Sequence[memoryview], deadline: float | None) -> None:
         """Write the chunks. Holds the send lock."""
         pipe = self._writer
         if pipe.torn:
@@ -386,14 +408,13 @@ class Channel:
         until = time.monotonic() + LAST_WORDS_TIMEOUT_S
         if deadline is not None:
             until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
-        if self._lead.acquire(timeout=_remaining(until)):
-            try:
-                while not self.failed:
-                    self._read(until)
-            except (ChannelFailed, Deadline):
-                pass
-            finally:
-                self._lead.release()
+
+        def read() -> None:
+            while not self.failed:
+                self._read(until)
+
+        with contextlib.suppress(TooLate, ChannelFailed, Deadline):
+            in_turn(self._lead, _remaining(until), read)
         return self.fail(None)
 
     def _withdraw(self, request_id: int) -> str:
@@ -405,22 +426,43 @@ class Channel:
 
     # --- waiting ---
 
+    def _wait_for_turn(self, waiter: Waiter, deadline: float | None) -> None:
+        """Calls beyond the host's limit wait here, in order."""
+
+        def first() -> bool:
+            return waiter in list(self._callers)[: self._room]
+
+        if not self._left.wait_for(first, None if deadline is None else _remaining(deadline)):
+            raise Deadline("not-started")
+
     def _await(self, waiter: Waiter, deadline: float | None) -> Frame | None:
         while waiter.answer is None and not waiter.news:
             if self.requests.failure is not None:
                 raise self.requests.failure.again()
-            if self._lead.acquire(blocking=False):
-                try:
-                    while waiter.answer is None and not waiter.news and not self.failed:
-                        self._read(deadline)
-                finally:
-                    self._lead.release()
-                    self.requests.wake_next()
+            if self._read_for(waiter, deadline):
                 continue
             left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, _remaining(deadline))
             if not waiter.wakeup.acquire(timeout=left) and deadline is not None and time.monotonic() >= deadline:
                 raise Deadline("still-running")
         return waiter.answer
+
+    def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
+        """Take the lead until the waiter has its answer, and wake the next. False if another caller reads."""
+        # `in_turn`, without a closure for each look.
+        lead = self._lead
+        try:
+            if not lead.acquire(blocking=False):
+                return False
+            while waiter.answer is None and not waiter.news and not self.failed:
+                self._read(deadline)
+            return True
+        finally:
+            try:
+                lead.release()
+            except RuntimeError:
+                pass
+            else:
+                self.requests.wake_next()
 
     def _read(self, deadline: float | None) -> None:
         """Read once and hand the frames out. Holds the lead."""
