@@ -19,6 +19,7 @@ from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._fastpath.sharing import default_sharing, next_slab_number
 from qnnbridge._launch.interpreter import HostInterpreter, find_host, host_command, host_environment
 from qnnbridge._platform import default_spawner
+from qnnbridge._platform._shield import when_gone
 from qnnbridge._supervision.blame import Blame, IsolationLock
 from qnnbridge._supervision.deadlines import Patience, deadline_after
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
@@ -139,16 +140,25 @@ class Host:
         # The interpreter that was chosen; ``None`` before the first start.
         self.interpreter: HostInterpreter | None = None
         blame = Blame()
+        # The supervisor does not keep the host, which is ended when the application drops it.
+        myself = weakref.ref(self)
+
+        def launch() -> Launch:
+            host = myself()
+            if host is None:
+                raise Closed("The host was dropped.")
+            return host._launch()
+
         # ``None`` for the daemon, which keeps its own.
         self.quarantine: Quarantine | None = None
         if self._connector is None:
             self.quarantine = Quarantine()
             death_handler: DeathHandler = Investigator(blame, self.quarantine, CrashReports())
-            self.supervisor = Supervisor(self._launch, default_spawner(), restart or RestartPolicy(), death_handler)
+            self.supervisor = Supervisor(launch, default_spawner(), restart or RestartPolicy(), death_handler)
         else:
             connector = self._connector
             self.supervisor = Supervisor(
-                self._launch, connector, restart or connector.policy, connector.inquest, connector.reach
+                launch, connector, restart or connector.policy, connector.inquest, connector.reach
             )
         self.blame = blame
         self._isolation = IsolationLock(blame)
@@ -158,6 +168,7 @@ class Host:
         self.recycler = Recycler(recycle or RecycleAfter())
         # What finalizers have left: operation that releases it, generation, number.
         self._unreleased: collections.deque[tuple[str, int, int]] = collections.deque()
+        self._releasing = threading.RLock()
         # ONNX Runtime's log lines of this process's calls go there.
         self.log_function: LogFunction | None = None
         # Objects without contents that each generation needs before its first session: kind, arguments, and the
@@ -174,6 +185,8 @@ class Host:
         # Entries (folder of the cache, key, id) that killed a host, until the next one has been told.
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
         _open_hosts.add(self)
+        # One that is dropped, or whose `close` was interrupted before it began, leaves no process.
+        when_gone(self, self.supervisor.close)
 
     # --- life ---
 
@@ -309,7 +322,11 @@ class Host:
 
             with self._arrays_lock:
                 if self._arrays is None:
-                    self._arrays = SharedArrays(self.sharing.budget, next_slab_number, self.forget_slab)
+                    # What outlives the host must not keep it.
+                    forget = weakref.WeakMethod(self.forget_slab)
+                    self._arrays = SharedArrays(
+                        self.sharing.budget, next_slab_number, lambda number: _call(forget, number)
+                    )
                     self.sharing.collect = self._arrays.collect
         return self._arrays
 
@@ -424,25 +441,29 @@ class Host:
 
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release the queue of the finalizers, replace a host that has grown too large."""
-        numbers: list[int] = []
-        while self._unreleased:
-            try:
-                operation, generation, number = self._unreleased.popleft()
-            except IndexError:  # another thread has it in hand
-                break
-            if generation != process.generation:
-                continue  # also `_SLOW`
-            if operation == "object.release":
-                numbers.append(number)
-            else:
-                process.channel.one_way.add({"op": operation, "session": number})
-        if self.log_function is not None:
-            self._unreleased.append(_SLOW)
-        if numbers:
-            process.channel.one_way.add({"op": "object.release", "objects": numbers})
+        if self._unreleased:
+            with self._releasing:
+                self._release_all(process)
+            if self.log_function is not None:
+                self._unreleased.append(_SLOW)
         # Objects would be lost with the host; it is replaced when the last one is released.
         if not self._objects.get(process.generation) and self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
+
+    def _release_all(self, process: HostProcess) -> None:
+        # Taken out when all are released: an interrupt has some released twice, which does no harm.
+        waiting = list(self._unreleased)
+        mine = [
+            (operation, number) for operation, generation, number in waiting if generation == process.generation
+        ]
+        numbers = [number for operation, number in mine if operation == "object.release"]
+        for operation, number in mine:
+            if operation != "object.release":
+                process.channel.one_way.add({"op": operation, "session": number})
+        if numbers:
+            process.channel.one_way.add({"op": "object.release", "objects": numbers})
+        for _ in waiting:
+            self._unreleased.popleft()
 
     def release_later(self, generation: int, session_id: int) -> None:
         """From a finalizer, which must neither lock nor block."""
@@ -477,6 +498,13 @@ class Host:
         features = self._connector.features if self._connector is not None else frozenset[str]()
         env = host_environment(self._env)
         return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
+
+
+def _call(method: weakref.WeakMethod[Callable[..., Any]], *arguments: Any) -> None:
+    """Nothing, if its object is gone."""
+    function = method()
+    if function is not None:
+        function(*arguments)
 
 
 # In the queue of the finalizers it keeps calls from the fast path.

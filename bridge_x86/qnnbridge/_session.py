@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from qnnbridge._background import Background
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
+from qnnbridge._platform._shield import when_gone
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._recipe import SessionRecipe, Verify
 from qnnbridge._remote_session import RemoteSession
@@ -63,6 +64,7 @@ class BaseSession(RunVariants):
 
     def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
         remote = RemoteSession(host, recipe, retry=retry, timeout_s=self._timeout, while_busy=_load_modules_of_runs)
+        when_gone(self, remote.forget)
         info = remote.open(self._timeout, on_deadline)
         # Loaded while the host made the session, not for its start, which would wait for numpy.
         from qnnbridge._fastpath.call import KnownSignatures
@@ -375,11 +377,6 @@ class BaseSession(RunVariants):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        remote = getattr(self, "_remote", None)
-        if remote is not None:
-            remote.forget()
 
 
 def _load_modules_of_runs() -> None:

@@ -30,6 +30,7 @@ import numpy as np
 import psutil
 
 import qnnbridge
+import qnnbridge.futures
 from qnnbridge.errors import DeadlineExceeded
 from tests.attack.checkpoints import Walker
 from tests.attack.report import Report

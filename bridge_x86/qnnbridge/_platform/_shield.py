@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import os
 import queue
 import sys
@@ -155,16 +156,19 @@ class _Watched:
 
     def __init__(self) -> None:
         self.gone: queue.SimpleQueue[_Watch] = queue.SimpleQueue()
-        self.watches: set[_Watch] = set()
+        # By their `id`: a weak reference is as little to be hashed as its object.
+        self.watches: dict[int, _Watch] = {}
         self.cleaner = False
 
 
 _watched = _Watched()
 
 
-def when_gone(thing: object, clean: Callable[[], object]) -> None:
+def when_gone(thing: object, clean: Callable[[], object]) -> Callable[[], object]:
     """`clean` in a thread of ours when nothing refers to the thing any more; in place of ``__del__``, which an
     exception could cut in two. What it refers to must not keep the thing. Not at the end of the program.
+
+    Returns what calls it off.
     """
     watched = _watched
     if not watched.cleaner:
@@ -172,13 +176,14 @@ def when_gone(thing: object, clean: Callable[[], object]) -> None:
         watched.cleaner = True
     watch = _Watch(thing, watched.gone.put)
     watch.clean = clean
-    watched.watches.add(watch)
+    watched.watches[id(watch)] = watch
+    return functools.partial(watched.watches.pop, id(watch), None)
 
 
 def _clean_for_ever(watched: _Watched) -> None:
     while True:
         watch = watched.gone.get()
-        watched.watches.discard(watch)
+        watched.watches.pop(id(watch), None)
         with contextlib.suppress(Exception):
             watch.clean()
         del watch
