@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from qnnbridge._background import Background
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
-from qnnbridge._platform._shield import when_gone
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._recipe import SessionRecipe, Verify
 from qnnbridge._remote_session import RemoteSession
@@ -64,7 +63,6 @@ class BaseSession(RunVariants):
 
     def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
         remote = RemoteSession(host, recipe, retry=retry, timeout_s=self._timeout, while_busy=_load_modules_of_runs)
-        when_gone(self, remote.forget)
         info = remote.open(self._timeout, on_deadline)
         # Loaded while the host made the session, not for its start, which would wait for numpy.
         from qnnbridge._fastpath.call import KnownSignatures

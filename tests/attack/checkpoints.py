@@ -16,6 +16,9 @@ import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import qnnbridge
+import qnnbridge_protocol
+
 NUMBER = signal.SIGVTALRM
 
 # Where the interpreter looks: behind calls, and at jumps backwards (their names differ between releases).
@@ -29,7 +32,7 @@ _LIBRARY = tuple(
     os.path.join(os.path.dirname(os.__file__), *parts)
     for parts in (("threading.py",), ("contextlib.py",), ("weakref.py",), ("concurrent", "futures", "_base.py"))
 )
-_OURS = (os.sep + "qnnbridge" + os.sep, os.sep + "qnnbridge_protocol" + os.sep)
+_OURS = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (qnnbridge, qnnbridge_protocol))
 
 
 class Interrupted(BaseException):
@@ -49,12 +52,17 @@ class Walker:
     """Runs work in the main thread with one interruption. Not for two threads."""
 
     def __init__(self) -> None:
+        # Where it was interrupted; empty if it was not.
         self.place = ""
         self._left = 0
+        self._files: tuple[str, ...] = ()
 
-    def run(self, work: Callable[[], object], checkpoint: int) -> bool:
-        """`work`, interrupted at this checkpoint of its own. False if it has fewer."""
-        self.place, self._left = "", checkpoint
+    def run(self, work: Callable[[], object], checkpoint: int, files: tuple[str, ...] = _OURS) -> bool:
+        """`work`, interrupted at this checkpoint of its own. False if it has fewer.
+
+        files: beginnings of the names of those whose checkpoints count.
+        """
+        self.place, self._left, self._files = "", checkpoint, files
         before = signal.signal(NUMBER, _raise)
         try:
             sys.settrace(self._enter)
@@ -70,9 +78,7 @@ class Walker:
 
     def _enter(self, frame: types.FrameType, event: str, argument: object) -> Any:
         name = frame.f_code.co_filename
-        if not name.startswith(_LIBRARY) and not any(part in name for part in _OURS):
-            return None
-        if "importlib" in name:
+        if not name.startswith(_LIBRARY) and not name.startswith(self._files):
             return None
         frame.f_trace_opcodes = True
         self._left -= 1

@@ -49,6 +49,9 @@ SETTLE_S = 12.0
 HANGS_AFTER_S = 60.0
 CHILD_S = 3600.0
 
+# With so many interrupts a walk leaves no checkpoint out.
+WALKED_WHOLE = 2000
+
 SHORTEST_MS, LONGEST_MS = 0.05, 5.0
 NUMBER = signal.SIGALRM
 
@@ -503,6 +506,8 @@ def attack(interrupts: int, seed: int, names: tuple[str, ...] = tuple(PROGRAMS))
         few = 20 if issubclass(PROGRAMS[name], (Hosts, Restarts)) else 1
         begin = time.monotonic()
         found = one(name, "storm", seed, max(10, interrupts // few))
+        # All checkpoints from so many interrupts on, before that a part of them.
+        found.add(one(name, "walk", max(1, WALKED_WHOLE // interrupts), max(10, interrupts // few)))
         report.rows.append(f"  {name}: {dict(found.counts)}, {time.monotonic() - begin:.0f} s")
         report.add(found)
     return report
