@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,8 +91,9 @@ class Program:
         self.right(self.session.run(None, {"x": self.x}, timeout=CALL_S))
 
     def right(self, results: list[Any]) -> None:
-        if not np.array_equal(results[0], self.wanted):
-            raise AssertionError("a wrong result")
+        # Not `np.array_equal`, which takes an interrupt for a difference.
+        if results[0].shape != self.wanted.shape or not (results[0] == self.wanted).all():
+            raise AssertionError(f"a wrong result: {results[0]!r:.300}")
 
     def close(self) -> None:
         self.session.close()
@@ -346,6 +348,11 @@ class Subject:
             return False
         return True
 
+    def report_error(self, error: BaseException, when: str) -> None:
+        """A step raised something else than what interrupted it."""
+        lines = traceback.format_exception(error)
+        self._report.finding(f"{self.name}: {error!r:.200} {when}\n{''.join(lines)[-2500:]}")
+
     def end(self) -> None:
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
         self.program.close()
@@ -410,6 +417,9 @@ class Storm:
                 self._interrupted()
             except (Interrupt, KeyboardInterrupt):
                 pass
+            except Exception as error:
+                self._subject.report_error(error, f"in the midst of interrupt {done}")
+                break
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             count = self._raised - before
@@ -446,7 +456,11 @@ def walk(subject: Subject, first: int, stride: int, most: int) -> int:
     walker, done, checkpoint = Walker(), 0, first
     while done < most:
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
-        if not walker.run(subject.program.step, checkpoint):
+        try:
+            if not walker.run(subject.program.step, checkpoint):
+                break
+        except Exception as error:
+            subject.report_error(error, f"at checkpoint {checkpoint}, {walker.place}")
             break
         done += 1
         if not subject.check(f"after an interrupt at checkpoint {checkpoint}, {walker.place}"):
