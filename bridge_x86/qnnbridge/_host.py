@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import dataclasses
 import os
@@ -20,6 +19,7 @@ from qnnbridge._fastpath.sharing import default_sharing, next_slab_number
 from qnnbridge._launch.interpreter import HostInterpreter, find_host, host_command, host_environment
 from qnnbridge._platform import default_spawner
 from qnnbridge._platform._shield import when_gone
+from qnnbridge._releases import Releases, call_if_alive
 from qnnbridge._supervision.blame import Blame, IsolationLock
 from qnnbridge._supervision.deadlines import Patience, deadline_after
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
@@ -166,9 +166,8 @@ class Host:
         self._arrays: SharedArrays | None = None
         self._arrays_lock = threading.Lock()
         self.recycler = Recycler(recycle or RecycleAfter())
-        # What finalizers have left: operation that releases it, generation, number.
-        self._unreleased: collections.deque[tuple[str, int, int]] = collections.deque()
-        self._releasing = threading.RLock()
+        # Sessions and objects that the application has dropped.
+        self._releases = Releases()
         # ONNX Runtime's log lines of this process's calls go there.
         self.log_function: LogFunction | None = None
         # Objects without contents that each generation needs before its first session: kind, arguments, and the
@@ -179,7 +178,7 @@ class Host:
         self._objects: dict[int, set[int]] = {}
         # All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
         # models that are suspected.
-        self.slow_path_reasons: tuple[Sized, ...] = (self._unreleased, *blame.cases)
+        self.slow_path_reasons: tuple[Sized, ...] = (self._releases.waiting, *blame.cases)
         self._info: HostInfo | None = None
         self.cache_counters = CacheCounters()
         # Entries (folder of the cache, key, id) that killed a host, until the next one has been told.
@@ -325,7 +324,7 @@ class Host:
                     # What outlives the host must not keep it.
                     forget = weakref.WeakMethod(self.forget_slab)
                     self._arrays = SharedArrays(
-                        self.sharing.budget, next_slab_number, lambda number: _call(forget, number)
+                        self.sharing.budget, next_slab_number, lambda number: call_if_alive(forget, number)
                     )
                     self.sharing.collect = self._arrays.collect
         return self._arrays
@@ -427,7 +426,7 @@ class Host:
         """From now on log lines go there; calls then take the slow path."""
         self.log_function = log
         if log is not None:
-            self._unreleased.append(_SLOW)
+            self._releases.keep_slow()
 
     def isolate(self, context: CallContext, deadline: float | None) -> contextlib.AbstractContextManager[None]:
         """Around a call that enters native code: suspects of a crash are run alone."""
@@ -441,38 +440,21 @@ class Host:
 
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release the queue of the finalizers, replace a host that has grown too large."""
-        if self._unreleased:
-            with self._releasing:
-                self._release_all(process)
-            if self.log_function is not None:
-                self._unreleased.append(_SLOW)
+        self._releases.tell(process)
+        if self.log_function is not None:
+            self._releases.keep_slow()
         # Objects would be lost with the host; it is replaced when the last one is released.
         if not self._objects.get(process.generation) and self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 
-    def _release_all(self, process: HostProcess) -> None:
-        # Taken out when all are released: an interrupt has some released twice, which does no harm.
-        waiting = list(self._unreleased)
-        mine = [
-            (operation, number) for operation, generation, number in waiting if generation == process.generation
-        ]
-        numbers = [number for operation, number in mine if operation == "object.release"]
-        for operation, number in mine:
-            if operation != "object.release":
-                process.channel.one_way.add({"op": operation, "session": number})
-        if numbers:
-            process.channel.one_way.add({"op": "object.release", "objects": numbers})
-        for _ in waiting:
-            self._unreleased.popleft()
-
     def release_later(self, generation: int, session_id: int) -> None:
         """From a finalizer, which must neither lock nor block."""
-        self._unreleased.append(("session.close", generation, session_id))
+        self._releases.add("session.close", generation, session_id)
 
     def release_object_later(self, generation: int, number: int) -> None:
         """`release_later` of an object."""
         self.forget_object(generation, number)
-        self._unreleased.append(("object.release", generation, number))
+        self._releases.add("object.release", generation, number)
 
     def keep_object(self, generation: int, number: int) -> None:
         """An object was made in this generation. Those of older ones are lost."""
@@ -499,16 +481,6 @@ class Host:
         env = host_environment(self._env)
         return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
 
-
-def _call(method: weakref.WeakMethod[Callable[..., Any]], *arguments: Any) -> None:
-    """Nothing, if its object is gone."""
-    function = method()
-    if function is not None:
-        function(*arguments)
-
-
-# In the queue of the finalizers it keeps calls from the fast path.
-_SLOW = ("", -1, 0)
 
 _open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()
 

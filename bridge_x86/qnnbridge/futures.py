@@ -33,24 +33,24 @@ class _FutureOfRun(Future[list[Any]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._over = False
-        self._changes: Changes[bool] = Changes()
-        self.add_done_callback(_FutureOfRun._tell)
+        self.over = False
+        self.changes: Changes[bool] = Changes()
+        self.add_done_callback(_tell)
 
     def result(self, timeout: float | None = None) -> list[Any]:
-        self._changes.wait_for(lambda: self._over, timeout)
+        self.changes.wait_for(lambda: self.over, timeout)
         return super().result(timeout=0)  # or its TimeoutError
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._changes.wait_for(lambda: self._over, timeout)
+        self.changes.wait_for(lambda: self.over, timeout)
         return super().exception(timeout=0)
 
-    def _tell(self) -> None:
-        self._over = True
-        self._changes.tell()
 
-
-_runs = Background("qnnbridge future", threads=THREADS)
+def _tell(future: Future[list[Any]]) -> None:
+    # Not a method: the future would keep itself.
+    assert isinstance(future, _FutureOfRun)
+    future.over = True
+    future.changes.tell()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

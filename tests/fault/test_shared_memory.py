@@ -7,7 +7,6 @@ import importlib.util
 import os
 import resource
 import signal
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ import pytest
 from tests.fakes.descriptors import no_more_than
 from tests.fakes.fair_clock import FairClock
 from tests.fakes.hosts import fake_host, script
-from tests.fakes.later import GRACE_S, Later, in_thread, until, warm
+from tests.fakes.later import GRACE_S, Later, in_thread, is_taken, taken_by_another, until, warm
 from tests.fakes.stopping import stop
 from tests.faultlab.mixed import HEAP_SETTING, Rest, mixed_soak
 from tests.faultlab.slots import kill_hosts
@@ -382,31 +381,6 @@ def test_what_the_host_was_not_told_of_is_taken_back_and_nothing_else(
 def half_written(channel: Channel, _chunks: Sequence[memoryview], _deadline: float | None) -> None:
     channel._writer.rest.pop()
     raise Deadline("not-started")
-
-
-def is_taken(lock: threading.RLock) -> bool:
-    if not lock.acquire(blocking=False):
-        return True
-    lock.release()
-    return False
-
-
-@contextmanager
-def taken_by_another(lock: threading.RLock) -> Iterator[None]:
-    over = threading.Event()
-
-    def hold() -> None:
-        with lock:
-            over.wait(GRACE_S)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        until(lambda: is_taken(lock))
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 # --- the soak ---

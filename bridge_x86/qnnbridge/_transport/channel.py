@@ -18,27 +18,33 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
-from qnnbridge._platform._shield import Changes, TooLate, in_turn
+from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._transport.open_requests import (
     NO_CONTEXT,
     CallContext,
+    Callers,
     ChannelFailed,
     ChannelRetired,
     Deadline,
+    Header,
     Lost,
     OneWayRequests,
     OpenRequests,
     Waiter,
     error_of,
+    forked,
     interrupted,
     reentered,
     stalled,
 )
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, last_first
-from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync, from_wire
+from qnnbridge_protocol.errors import BridgeError, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Agreement, Hello
+
+OnSilence = Callable[[], "ChannelFailed | None"]
+Message = tuple[Kind, Header, tuple[Any, ...]]
 
 # Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process.
 STALL_TIMEOUT_S = 60.0
@@ -61,13 +67,7 @@ inside = threading.local()
 class Channel:
     """See the module. All methods may be called from any thread."""
 
-    def __init__(
-        self,
-        write_fd: int,
-        read_fd: int,
-        hello: Hello,
-        on_silence: Callable[[], ChannelFailed | None] = lambda: None,
-    ) -> None:
+    def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
         """on_silence: asked now and then while nothing comes; a failure that it returns ends the connection."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
@@ -80,11 +80,7 @@ class Channel:
         # Re-entrant for `in_turn`.
         self._send_lock = threading.RLock()
         self._lead = threading.RLock()
-        # The calls in the order of their arrival; those behind the first `_room` wait, by their locks, until they
-        # are among them. No count: a caller that is interrupted may only fail to take itself away.
-        self._callers: dict[Waiter, None] = {}
-        self._room = hello.limits.max_in_flight
-        self._left: Changes[bool] = Changes()
+        self._callers = Callers(hello.limits.max_in_flight)
         self._greeting: Frame | None = None
         self._retired = False
         self._said_goodbye = False
@@ -123,11 +119,11 @@ class Channel:
         if self._greeting.kind is Kind.HELLO_ERR:
             raise from_wire(self._greeting.header.get("error") or {})
         assert self._connection.agreement is not None
-        self._room = self._connection.agreement.limits.max_in_flight
+        self._callers.room = self._connection.agreement.limits.max_in_flight
 
     def call(
         self,
-        header: dict[str, Any],
+        header: Header,
         buffers: tuple[Any, ...] = (),
         deadline: float | None = None,
         context: CallContext | None = None,
@@ -137,46 +133,43 @@ class Channel:
         """Send a request and wait for its REPLY.
 
         Args:
-            header, buffers: the request.
             deadline: when the caller's time is up; ``None`` waits for ever.
             context: the call's description, for blame; ``None`` for internal requests.
             on_sent: called with the request's id once it is written.
             on_news: see `Waiter`.
 
-        Raises:
-            BridgeError: the error that the host answered with.
-            Deadline: the time is up; the work is cancelled if possible.
-            ChannelFailed: the host is lost.
-            ChannelRetired, TooLarge: the host does not work on it.
-            CallBackFailed: the host waits for this very thread.
+        Raises `BridgeError`, which the host answered; `Deadline`, and the work is cancelled if possible;
+        `ChannelFailed`; `ChannelRetired` and `TooLarge`, and the host does not work on it; `CallBackFailed`, if the
+        host waits for this very thread.
         """
         if getattr(inside, "channel", None) is self and header.get("op") != "session.close":
             raise reentered(header.get("op"))
         waiter = Waiter(on_news)
         try:
-            self._callers[waiter] = None
-            if len(self._callers) > self._room:
-                self._wait_for_turn(waiter, deadline)
-            answer = self._exchange(Kind.REQUEST, header, buffers, deadline, context or NO_CONTEXT, on_sent, waiter)
+            if not self._callers.enter(waiter, None if deadline is None else _remaining(deadline)):
+                raise Deadline("not-started")
+            answer = self._exchange(
+                (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
+            )
         finally:
-            # One step of C, as all that must not be left out (see `_shield`).
-            self._callers.pop(waiter, None)
-            if len(self._callers) >= self._room:
-                self._left.tell()
+            self._callers.waiting.pop(
+                waiter, None
+            )  # one step of C, as all that must not be left out (see `_shield`)
+            self._callers.has_left()
         if answer.kind is Kind.ERROR:
             raise error_of(answer, retired=self._retired)
         return answer
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life. A missing one proves nothing: native code may hold the host's GIL."""
-        self._exchange(Kind.PING, {}, (), deadline, NO_CONTEXT, None)
+        self._exchange((Kind.PING, {}, ()), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
         """Withdraw a request. Returns not-started, stopped, finished or still-running."""
-        answer = self._exchange(Kind.CANCEL, {"target": request_id}, (), deadline, NO_CONTEXT, None)
+        answer = self._exchange((Kind.CANCEL, {"target": request_id}, ()), deadline, NO_CONTEXT, None)
         return str(answer.header.get("state"))
 
-    def give_back(self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...]) -> None:
+    def give_back(self, request_id: int, header: Header, buffers: tuple[Any, ...]) -> None:
         """Answer the CALL_BACK of a request; dropped if the host does not wait any more. Raises `ChannelFailed`."""
         with self._send_lock:
             self._check_owner()
@@ -194,16 +187,7 @@ class Channel:
         if not self.requests.abandoned:
             return
         until = time.monotonic() + TAKE_IN_TIMEOUT_S
-
-        def read() -> None:
-            try:
-                while self._connection.mid_frame or wait_readable(self._read_fd, 0):
-                    self._read(until)
-            finally:
-                self.requests.wake_next()
-
-        with contextlib.suppress(TooLate, ChannelFailed, Deadline):
-            in_turn(self._lead, 0, read)
+        self._read_while(lambda: self._connection.mid_frame or wait_readable(self._read_fd, 0), 0, until)
 
     def goodbye(self, deadline: float) -> bool:
         """Tell the host to finish its work and leave. True if it said goodbye in time."""
@@ -246,18 +230,15 @@ class Channel:
 
     def _exchange(
         self,
-        kind: Kind,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...],
+        message: Message,
         deadline: float | None,
         context: CallContext,
         on_sent: Callable[[int], None] | None,
         waiter: Waiter | None = None,
     ) -> Frame:
-        waiter = Waiter() if waiter is None else waiter
-        settled = True
+        waiter, settled = waiter or Waiter(), True
         try:
-            self._send(kind, header, buffers, deadline, waiter, context)
+            self._send(message, deadline, waiter, context)
             settled = False
             if on_sent is not None:
                 on_sent(waiter.request_id or 0)
@@ -272,7 +253,8 @@ class Channel:
             request_id = waiter.request_id
             if request_id is None or (settled and isinstance(error, Deadline)):
                 raise
-            if not self._leave(request_id) or kind is not Kind.REQUEST:
+            still_open = self._leave(request_id)
+            if message[0] is not Kind.REQUEST or not (still_open or isinstance(error, Deadline)):
                 raise
             state = self._withdraw(request_id)
             if state == "not-started":
@@ -289,22 +271,14 @@ class Channel:
         self.requests.wake_next()
         return left
 
-    def _send(
-        self,
-        kind: Kind,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...],
-        deadline: float | None,
-        waiter: Waiter | None,
-        context: CallContext,
-    ) -> int:
-        """Write a request. Returns its id."""
+    def _send(self, message: Message, deadline: float | None, waiter: Waiter | None, context: CallContext) -> None:
+        """Write a request."""
+
+        def write() -> None:
+            self._write_request(message, deadline, waiter, context)
+
         try:
-            return in_turn(
-                self._send_lock,
-                _remaining(deadline),
-                lambda: self._write_request(kind, header, buffers, deadline, waiter, context),
-            )
+            in_turn(self._send_lock, _remaining(deadline), write)
         except TooLate:
             raise Deadline("not-started") from None
         finally:
@@ -312,14 +286,8 @@ class Channel:
                 self.one_way.send()
 
     def _write_request(
-        self,
-        kind: Kind,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...],
-        deadline: float | None,
-        waiter: Waiter | None,
-        context: CallContext,
-    ) -> int:
+        self, message: Message, deadline: float | None, waiter: Waiter | None, context: CallContext
+    ) -> None:
         """Holds the send lock."""
         self._check_owner()
         # First: after a GOODBYE the end of the stream is no failure.
@@ -328,7 +296,7 @@ class Channel:
         if self.requests.failure is not None:
             raise self.requests.failure.again()
         try:
-            request_id, chunks = self._connection.ask(kind, header, buffers)
+            request_id, chunks = self._connection.ask(*message)
         except RuntimeError:
             if self.requests.failure is not None:  # the stream has ended this very moment
                 raise self.requests.failure.again() from None
@@ -361,12 +329,11 @@ class Channel:
                 self._leave(request_id)
             raise
         self.requests.sent(request_id)
-        return request_id
 
-    def _write_one_way(self, header: dict[str, Any]) -> bool:
+    def _write_one_way(self, header: Header) -> bool:
         """Write a one-way request under the send lock. False if the pipe is full and it was not sent."""
         try:
-            self._write_request(Kind.REQUEST, header, (), time.monotonic(), None, NO_CONTEXT)
+            self._write_request((Kind.REQUEST, header, ()), time.monotonic(), None, NO_CONTEXT)
         except Deadline:
             return False
         except (ChannelFailed, ChannelRetired, BridgeError):
@@ -390,8 +357,7 @@ class Channel:
                 raise self._after_last_words(deadline) from None
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        """Wait for room in the pipe. Waits of many callers add up: a host that reads nothing for long is
-        stopped."""
+        """Wait for room in the pipe. Waits of many callers add up: a host that reads nothing is stopped."""
         now = time.monotonic()
         if self._stuck_since is None:
             self._stuck_since = now
@@ -408,13 +374,7 @@ class Channel:
         until = time.monotonic() + LAST_WORDS_TIMEOUT_S
         if deadline is not None:
             until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
-
-        def read() -> None:
-            while not self.failed:
-                self._read(until)
-
-        with contextlib.suppress(TooLate, ChannelFailed, Deadline):
-            in_turn(self._lead, _remaining(until), read)
+        self._read_while(lambda: not self.failed, _remaining(until), until)
         return self.fail(None)
 
     def _withdraw(self, request_id: int) -> str:
@@ -425,15 +385,6 @@ class Channel:
             return "still-running"
 
     # --- waiting ---
-
-    def _wait_for_turn(self, waiter: Waiter, deadline: float | None) -> None:
-        """Calls beyond the host's limit wait here, in order."""
-
-        def first() -> bool:
-            return waiter in list(self._callers)[: self._room]
-
-        if not self._left.wait_for(first, None if deadline is None else _remaining(deadline)):
-            raise Deadline("not-started")
 
     def _await(self, waiter: Waiter, deadline: float | None) -> Frame | None:
         while waiter.answer is None and not waiter.news:
@@ -464,6 +415,19 @@ class Channel:
             else:
                 self.requests.wake_next()
 
+    def _read_while(self, wanted: Callable[[], bool], timeout_s: float, until: float) -> None:
+        """Read for others, if the lead is to be had in time."""
+
+        def read() -> None:
+            try:
+                while wanted():
+                    self._read(until)
+            finally:
+                self.requests.wake_next()
+
+        with contextlib.suppress(TooLate, ChannelFailed, Deadline):
+            in_turn(self._lead, timeout_s, read)
+
     def _read(self, deadline: float | None) -> None:
         """Read once and hand the frames out. Holds the lead."""
         self._check_owner()
@@ -483,8 +447,7 @@ class Channel:
             raise self.fail(None) from None
 
     def _wait_for_bytes(self, deadline: float | None) -> None:
-        """Wait for bytes. A host that is stopped, gone, or silent within a frame ends the wait before the
-        deadline."""
+        """Wait for bytes. A host that is stopped, gone or silent within a frame ends the wait early."""
         since = time.monotonic()
         in_frame = self._connection.mid_frame
         while True:
@@ -526,12 +489,7 @@ class Channel:
     def _check_owner(self) -> None:
         # In a fork the descriptor numbers may belong to other files.
         if self._owner != os.getpid():
-            raise ChannelFailed(
-                ForkedClient(
-                    f"This process is a fork of process {self._owner}, which owns the host.",
-                    fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
-                )
-            )
+            raise ChannelFailed(forked(self._owner))
 
 
 def _remaining(deadline: float | None) -> float:

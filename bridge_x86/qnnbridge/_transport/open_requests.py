@@ -33,7 +33,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from qnnbridge._platform._shield import Changes, TooLate, in_turn
-from qnnbridge_protocol.errors import BridgeError, CallBackFailed, Cancelled, HostHung, ProtocolDesync, from_wire
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    CallBackFailed,
+    Cancelled,
+    ForkedClient,
+    HostHung,
+    ProtocolDesync,
+    from_wire,
+)
 from qnnbridge_protocol.frames import Frame
 
 Header = dict[str, Any]
@@ -135,6 +143,13 @@ def reentered(op: object) -> CallBackFailed:
     )
 
 
+def forked(owner: int) -> ForkedClient:
+    return ForkedClient(
+        f"This process is a fork of process {owner}, which owns the host.",
+        fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
+    )
+
+
 def interrupted() -> ProtocolDesync:
     return ProtocolDesync(
         "The place in the stream was lost because Ctrl+C struck while a message was taken apart.",
@@ -223,6 +238,30 @@ class Waiter:
             self.wakeup.release()
         except RuntimeError:
             pass  # it is already awake and has not looked yet
+
+
+class Callers:
+    """The callers of one connection in the order of their arrival. Those beyond the first `room` wait. Any thread.
+
+    Nothing is counted: a caller that is interrupted could leave that out. Each takes itself out of `waiting`.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.waiting: dict[Waiter, None] = {}
+        self._left: Changes[bool] = Changes()
+
+    def enter(self, me: Waiter, timeout_s: float | None) -> bool:
+        """Wait for one's turn. False if it does not come in time."""
+        self.waiting[me] = None
+        if len(self.waiting) <= self.room:
+            return True
+        return self._left.wait_for(lambda: me in list(self.waiting)[: self.room], timeout_s)
+
+    def has_left(self) -> None:
+        """A caller has taken itself away."""
+        if len(self.waiting) >= self.room:
+            self._left.tell()
 
 
 class _Open:

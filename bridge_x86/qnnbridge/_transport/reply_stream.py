@@ -43,9 +43,9 @@ class ReplyStream:
         stream = cls(channel)
         try:
             channel.requests.streams[stream._waiter] = None
-            channel._send(Kind.REQUEST, header, buffers, deadline, stream._waiter, context)
+            channel._send((Kind.REQUEST, header, buffers), deadline, stream._waiter, context)
         except BaseException:
-            channel.requests.streams.pop(stream._waiter, None)
+            stream.abandon()
             raise
         return stream
 
