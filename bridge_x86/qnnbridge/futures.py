@@ -53,6 +53,9 @@ def _tell(future: Future[list[Any]]) -> None:
     future.changes.tell()
 
 
+_runs = Background("qnnbridge future", threads=THREADS)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartedRun:
     """A run that is under way. future: its outputs, or its error."""
