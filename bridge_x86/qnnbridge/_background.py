@@ -10,6 +10,7 @@ import collections
 import threading
 from collections.abc import Callable
 
+from qnnbridge._platform._shield import Changes, start_thread
 from qnnbridge_protocol.errors import Closed
 
 # The NPU works on one call at a time; more threads would only wait.
@@ -37,28 +38,34 @@ class Background:
         self._name = name
         self._most = threads
         self._jobs: collections.deque[Callable[[], None]] = collections.deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changes: Changes[bool] = Changes()
         self._threads = 0
 
     def submit(self, job: Callable[[], None]) -> None:
-        with self._changed:
-            self._jobs.append(job)
-            if self._threads == self._most:
-                return
-            self._threads += 1
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        self._jobs.append(job)
+        self._see_to_it()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until all jobs are done. False if one still is not."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._threads, timeout_s)
+        self._see_to_it()  # `submit` may have been interrupted before it did
+        return self._changes.wait_for(lambda: not (self._threads or self._jobs), timeout_s)
+
+    def _see_to_it(self) -> None:
+        if self._jobs and self._threads < self._most:
+            start_thread(self._name, self._work)
 
     def _work(self) -> None:
+        # The threads count themselves: what starts them may be interrupted.
+        with self._lock:
+            if self._threads == self._most:
+                return
+            self._threads += 1
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._jobs:
                     self._threads -= 1
-                    self._changed.notify_all()
-                    return
+                    break
                 job = self._jobs.popleft()
             job()
+        self._changes.tell()

@@ -11,11 +11,11 @@ import contextvars
 import os
 import queue
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from qnnbridge._platform._shield import start_thread
 from qnnbridge._transport.channel import ChannelFailed, inside
 from qnnbridge_protocol.errors import BridgeError, CallBackFailed, HostError, OptionError
 from qnnbridge_protocol.frames import Frame, Kind
@@ -89,7 +89,7 @@ class CalledFunctions:
         self._channel: Channel | None = None
         self._context = contextvars.copy_context()
         self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._serves = False
         self._raised: BaseException | None = None
 
     def header(self) -> dict[str, Any]:
@@ -128,11 +128,9 @@ class CalledFunctions:
                 self._on_news(frame)
             return
         self._frames.put(frame)
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._context.run, args=(self._serve,), name="qnnbridge function", daemon=True
-            )
-            self._thread.start()
+        if not self._serves:
+            self._serves = True
+            start_thread("qnnbridge function", self._context.run, self._serve)
 
     def _serve(self) -> None:
         inside.channel = channel = self._channel

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._terminate import Terminable, TerminateRelay
-from qnnbridge._transport.channel import CallContext, Deadline
+from qnnbridge._transport.channel import CallContext
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.model_records import (
@@ -230,17 +230,17 @@ def create(
     deadline: float | None,
     news: RequestNews,
     while_busy: Callable[[], None],
+    request_id: list[int],
 ) -> Created:
     """Make the session in `process`. Raises the host's error, with the cause from its log.
 
-    A session of which the answer is not waited for is released with a later call.
+    request_id: gets the number of the request, which is that of the session, before the answer comes.
     while_busy: called when the request has been sent.
     """
     cancellation = None if request.again else request.recipe.cancellation
     if cancellation is not None and cancellation.terminate:
         raise _load_canceled(request.recipe)
     header, buffers = request.message(deadline)
-    request_id: list[int] = []
 
     def on_sent(number: int) -> None:
         request_id.append(number)
@@ -259,11 +259,6 @@ def create(
             frame = host.call_with_functions(
                 process, (header, buffers), deadline, context, on_sent, news, request.recipe.functions
             )
-    except (Deadline, KeyboardInterrupt):
-        # It may be made all the same; its number is that of the request.
-        for number in request_id:
-            host.release_later(process.generation, number)
-        raise
     except BridgeError as error:
         if isinstance(error, Cancelled) and cancellation is not None and cancellation.terminate:
             raise _load_canceled(request.recipe) from None

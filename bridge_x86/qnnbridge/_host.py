@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import dataclasses
 import os
@@ -19,6 +18,8 @@ from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._fastpath.sharing import default_sharing
 from qnnbridge._launch.interpreter import HostInterpreter, find_host, host_command, host_environment
 from qnnbridge._platform import default_spawner
+from qnnbridge._platform._shield import when_gone
+from qnnbridge._releases import Releases, call_if_alive
 from qnnbridge._supervision.blame import Blame, IsolationLock
 from qnnbridge._supervision.deadlines import Patience, deadline_after
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
@@ -139,16 +140,25 @@ class Host:
         # The interpreter that was chosen; ``None`` before the first start.
         self.interpreter: HostInterpreter | None = None
         blame = Blame()
+        # The supervisor does not keep the host, which is ended when the application drops it.
+        myself = weakref.ref(self)
+
+        def launch() -> Launch:
+            host = myself()
+            if host is None:
+                raise Closed("The host was dropped.")
+            return host._launch()
+
         # ``None`` for the daemon, which keeps its own.
         self.quarantine: Quarantine | None = None
         if self._connector is None:
             self.quarantine = Quarantine()
             death_handler: DeathHandler = Investigator(blame, self.quarantine, CrashReports())
-            self.supervisor = Supervisor(self._launch, default_spawner(), restart or RestartPolicy(), death_handler)
+            self.supervisor = Supervisor(launch, default_spawner(), restart or RestartPolicy(), death_handler)
         else:
             connector = self._connector
             self.supervisor = Supervisor(
-                self._launch, connector, restart or connector.policy, connector.inquest, connector.reach
+                launch, connector, restart or connector.policy, connector.inquest, connector.reach
             )
         self.blame = blame
         self._isolation = IsolationLock(blame)
@@ -156,8 +166,8 @@ class Host:
         self._arrays: SharedArrays | None = None
         self._arrays_lock = threading.Lock()
         self.recycler = Recycler(recycle or RecycleAfter())
-        # What finalizers have left: operation that releases it, generation, number.
-        self._unreleased: collections.deque[tuple[str, int, int]] = collections.deque()
+        # Sessions and objects that the application has dropped.
+        self._releases = Releases()
         # ONNX Runtime's log lines of this process's calls go there.
         self.log_function: LogFunction | None = None
         # Objects without contents that each generation needs before its first session: kind, arguments, and the
@@ -168,12 +178,14 @@ class Host:
         self._objects: dict[int, set[int]] = {}
         # All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
         # models that are suspected.
-        self.slow_path_reasons: tuple[Sized, ...] = (self._unreleased, *blame.cases)
+        self.slow_path_reasons: tuple[Sized, ...] = (self._releases.waiting, *blame.cases)
         self._info: HostInfo | None = None
         self.cache_counters = CacheCounters()
         # Entries (folder of the cache, key, id) that killed a host, until the next one has been told.
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
         _open_hosts.add(self)
+        # One that is dropped, or whose `close` was interrupted before it began, leaves no process.
+        when_gone(self, self.supervisor.close)
 
     # --- life ---
 
@@ -309,7 +321,9 @@ class Host:
 
             with self._arrays_lock:
                 if self._arrays is None:
-                    self._arrays = SharedArrays(self.sharing, self.forget_slab)
+                    # What outlives the host must not keep it.
+                    forget = weakref.WeakMethod(self.forget_slab)
+                    self._arrays = SharedArrays(self.sharing, lambda number: call_if_alive(forget, number))
                     self.sharing.collect = self._arrays.collect
         return self._arrays
 
@@ -410,7 +424,7 @@ class Host:
         """From now on log lines go there; calls then take the slow path."""
         self.log_function = log
         if log is not None:
-            self._unreleased.append(_SLOW)
+            self._releases.keep_slow()
 
     def isolate(self, context: CallContext, deadline: float | None) -> contextlib.AbstractContextManager[None]:
         """Around a call that enters native code: suspects of a crash are run alone."""
@@ -424,34 +438,21 @@ class Host:
 
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release the queue of the finalizers, replace a host that has grown too large."""
-        numbers: list[int] = []
-        while self._unreleased:
-            try:
-                operation, generation, number = self._unreleased.popleft()
-            except IndexError:  # another thread has it in hand
-                break
-            if generation != process.generation:
-                continue  # also `_SLOW`
-            if operation == "object.release":
-                numbers.append(number)
-            else:
-                process.channel.one_way.add({"op": operation, "session": number})
+        self._releases.tell(process)
         if self.log_function is not None:
-            self._unreleased.append(_SLOW)
-        if numbers:
-            process.channel.one_way.add({"op": "object.release", "objects": numbers})
+            self._releases.keep_slow()
         # Objects would be lost with the host; it is replaced when the last one is released.
         if not self._objects.get(process.generation) and self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 
     def release_later(self, generation: int, session_id: int) -> None:
         """From a finalizer, which must neither lock nor block."""
-        self._unreleased.append(("session.close", generation, session_id))
+        self._releases.add("session.close", generation, session_id)
 
     def release_object_later(self, generation: int, number: int) -> None:
         """`release_later` of an object."""
         self.forget_object(generation, number)
-        self._unreleased.append(("object.release", generation, number))
+        self._releases.add("object.release", generation, number)
 
     def keep_object(self, generation: int, number: int) -> None:
         """An object was made in this generation. Those of older ones are lost."""
@@ -478,9 +479,6 @@ class Host:
         env = host_environment(self._env)
         return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
 
-
-# In the queue of the finalizers it keeps calls from the fast path.
-_SLOW = ("", -1, 0)
 
 _open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()
 

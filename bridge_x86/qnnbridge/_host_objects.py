@@ -7,11 +7,12 @@ cannot make its contents again. Any thread may call; the host serves calls of on
 
 from __future__ import annotations
 
-import weakref
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qnnbridge._host import NO_FUNCTIONS
+from qnnbridge._platform._shield import when_gone
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
@@ -39,7 +40,7 @@ class HostObject:
     kind: its name in messages. generation: of the host in which it lives.
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "_released", "generation", "host", "kind", "number")
+    __slots__ = ("__weakref__", "_call_off", "_released", "generation", "host", "kind", "number")
 
     def __init__(self, host: Host, generation: int, number: int, kind: str) -> None:
         self.host = host
@@ -48,8 +49,7 @@ class HostObject:
         self.kind = kind
         self._released = False
         host.keep_object(generation, number)
-        self._finalizer = weakref.finalize(self, host.release_object_later, generation, number)
-        self._finalizer.atexit = False
+        self._call_off = when_gone(self, functools.partial(host.release_object_later, generation, number))
 
     def call(
         self,
@@ -145,13 +145,14 @@ class HostObject:
 
     def release(self) -> None:
         """Free it in the host now. Idempotent; never blocks."""
-        if self._released or self._finalizer.detach() is None:
+        if self._released:
             return
         self._released = True
         self.host.forget_object(self.generation, self.number)
         process = self.host.supervisor.running
         if process is not None and process.generation == self.generation:
             process.channel.one_way.add({"op": "object.release", "objects": [self.number]})
+        self._call_off()  # last: what is interrupted before is done again, which does no harm
 
 
 def create_object(

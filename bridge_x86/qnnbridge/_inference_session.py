@@ -286,10 +286,6 @@ class InferenceSession(BaseSession):
             self._background.wait(CLOSE_TIMEOUT_S)
             self._bucketed.close()
 
-    def __del__(self) -> None:
-        if self._bucketed is None:  # else each variant is released by itself
-            super().__del__()
-
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the session's arguments; unpickling makes the session again in that process' own host."""
         host = DAEMON if self._remote.host.is_daemon else None

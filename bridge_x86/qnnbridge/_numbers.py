@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._create import encoded, warn_application
+from qnnbridge._platform._shield import start_thread
 from qnnbridge._recipe import Verify
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
@@ -119,7 +120,7 @@ class NumbersCheck:
             self.report = NumbersReport("unknown", reason=reason)
         elif background:
             self.report = NumbersReport("pending", reason="it is being compared with the CPU")
-            threading.Thread(target=self._look_behind, args=request, name="qnnbridge verify", daemon=True).start()
+            start_thread("qnnbridge verify", self._look_behind, *request)
         else:
             header, buffers = request
             if ahead:

@@ -7,6 +7,7 @@ session is made again there by the first call that needs it, after a look whethe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from qnnbridge._create import (
     show_notices,
     too_late,
 )
+from qnnbridge._platform._shield import TooLate, in_turn, when_gone
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._replay import Live, ReplayingSession
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
@@ -89,6 +91,10 @@ class RemoteSession(ReplayingSession):
         # Its number in the host of `generation`.
         self.session_id = 0
         self._profile = SessionProfile()
+        # Generation and number, while there is something to release. Known to what releases it in the place of a
+        # finalizer, which must not know the session.
+        self._place: list[tuple[int, int]] = []
+        when_gone(self, functools.partial(_release_later, host, self._place))
 
     def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
         """Whether a call may take the fast path, whose requests cannot carry these arguments to a daemon."""
@@ -184,6 +190,7 @@ class RemoteSession(ReplayingSession):
             if process is not None and process.generation == self._generation:
                 process.channel.one_way.add({"op": "session.close", "session": number})
             self._generation = UNLOADED
+            self._place.clear()
 
     def end_profiling(self) -> str:
         """The profile's file, empty if there is no profile. Raises `StateLost`, once, if a host took it along."""
@@ -218,11 +225,7 @@ class RemoteSession(ReplayingSession):
                 process.call({"op": "session.close", "session": self.session_id}, deadline=time.monotonic() + 2.0)
             except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
                 pass  # it is gone, or will be with the host
-
-    def forget(self) -> None:
-        """The application dropped the session: release it with the next call. Safe in a finalizer."""
-        if not self._closed and self.session_id:
-            self.host.release_later(self._generation, self.session_id)
+        self._place.clear()  # last: what is interrupted before is released when the session is dropped
 
     # --- calls ---
 
@@ -281,14 +284,16 @@ class RemoteSession(ReplayingSession):
         """The session's number in this generation; makes the session there if it is not yet."""
         if process.generation == self._generation:
             return self.session_id
-        if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-            raise Deadline("not-started")
-        try:
+
+        def make() -> None:
             if process.generation != self._generation:
                 self._create(process, deadline)
-            return self.session_id
-        finally:
-            self._lock.release()
+
+        try:
+            in_turn(self._lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), make)
+        except TooLate:
+            raise Deadline("not-started") from None
+        return self.session_id
 
     def _create(self, process: HostProcess, deadline: float | None) -> None:
         host, recipe, again = self.host, self.recipe, bool(self._generation)
@@ -320,22 +325,33 @@ class RemoteSession(ReplayingSession):
         news = RequestNews(recipe.label, self._on_progress or WaitLog(lambda: news.label))
         if recipe.fingerprint:
             self._book_on(recipe.fingerprint, recipe.label)
+        before, numbers = self._generation, list[int]()
         try:
-            created = create(host, process, request, self._create_context, deadline, news, self._while_busy)
-        except Deadline:
-            error = too_late(news, self.timeout_s)
-            if error is not None:
-                raise error from None
+            try:
+                created = create(
+                    host, process, request, self._create_context, deadline, news, self._while_busy, numbers
+                )
+            finally:
+                if news.fingerprint:
+                    self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
+                    self._entry = news.entry
+                    if news.entry is None:
+                        self._remember_source(news.fingerprint)
+            self._made(process, created, again=again)
+        except BridgeError:
             raise
-        finally:
-            if news.fingerprint:
-                self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
-                self._entry = news.entry
-                if news.entry is None:
-                    self._remember_source(news.fingerprint)
+        except BaseException as error:  # its time is up, or an interrupt
+            # Nobody waits for the answer any more, but the host may make it.
+            self._generation = before
+            self._place.clear()
+            for number in numbers:
+                host.release_later(process.generation, number)
+            late = too_late(news, self.timeout_s) if isinstance(error, Deadline) else None
+            if late is not None:
+                raise late from None
+            raise
         for where in invalid:
             host.invalid_entries.pop(where, None)
-        self._made(process, created, again=again)
         self._profile.made(spec, process.generation)
 
     def _made(self, process: HostProcess, created: Created, *, again: bool) -> None:
@@ -345,6 +361,7 @@ class RemoteSession(ReplayingSession):
         self._count(created.cache, again=again)
         show_notices(created.notices)
         self.info, self.session_id, self._generation = created.info, created.number, process.generation
+        self._place[:] = [(process.generation, created.number)]
         self.is_shared = created.shared
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)
@@ -377,6 +394,12 @@ class RemoteSession(ReplayingSession):
         if not again:
             counters.hits += cache.state == "hit"
             counters.misses += cache.state == "miss"
+
+
+def _release_later(host: Host, place: list[tuple[int, int]]) -> None:
+    """The session was dropped: it is released with the next call."""
+    for generation, number in place:
+        host.release_later(generation, number)
 
 
 def _seconds_until(moment: float) -> float:

@@ -77,7 +77,7 @@ class ReplayingSession:
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         self._create_context = dataclasses.replace(self.context, op="session.create")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # for `in_turn`
         # Key and id of the entry of the cache that native code works on, or was loaded last.
         self._entry: tuple[str, str] | None = None
         # The cache's result for this session.

@@ -385,11 +385,6 @@ class BaseSession(RunVariants):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        remote = getattr(self, "_remote", None)
-        if remote is not None:
-            remote.forget()
-
 
 def _load_modules_of_runs() -> None:
     """numpy, and what handles values: loaded while the host makes the session, so that no run waits for it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -84,7 +85,15 @@ class TerminateRelay:
     def __enter__(self) -> Callable[[int], None] | None:
         if self._options is None:
             return None
-        self._remove = self._options.add_terminate_listener(self._on_terminate)
+        # An exception of a signal handler may come before `__exit__`: a listener that is left behind does nothing.
+        me = weakref.ref(self)
+
+        def listener(terminate: bool) -> None:
+            relay = me()
+            if relay is not None:
+                relay._on_terminate(terminate)
+
+        self._remove = self._options.add_terminate_listener(listener)
         return self._on_sent
 
     def __exit__(self, *_: object) -> None:

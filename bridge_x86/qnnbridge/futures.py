@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import Background
+from qnnbridge._platform._shield import Changes
 from qnnbridge._run_options import RunOptions, coerce_run_options
 
 if TYPE_CHECKING:
@@ -24,6 +25,33 @@ if TYPE_CHECKING:
 THREADS = 32
 
 Future = concurrent.futures.Future
+
+
+class _FutureOfRun(Future[list[Any]]):
+    """Waits for its end without the lock of a `Future`, which is Python's: a signal handler that raises in the wait
+    could leave it taken, and the thread of the run could never set the result (see `_shield`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = False
+        self.changes: Changes[bool] = Changes()
+        self.add_done_callback(_tell)
+
+    def result(self, timeout: float | None = None) -> list[Any]:
+        self.changes.wait_for(lambda: self.over, timeout)
+        return super().result(timeout=0)  # or its TimeoutError
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self.changes.wait_for(lambda: self.over, timeout)
+        return super().exception(timeout=0)
+
+
+def _tell(future: Future[list[Any]]) -> None:
+    # Not a method: the future would keep itself.
+    assert isinstance(future, _FutureOfRun)
+    future.over = True
+    future.changes.tell()
+
 
 _runs = Background("qnnbridge future", threads=THREADS)
 
@@ -60,7 +88,7 @@ def start(
     **keywords: Any,
 ) -> StartedRun:
     """Like `submit`, with a handle that can stop the run."""
-    future: Future[list[Any]] = Future()
+    future = _FutureOfRun()
     options = _own_options(run_options, future)
 
     def work() -> None:

@@ -3,8 +3,9 @@
 Names: streams (damaged byte streams for live hosts), frames (the same in process), hosts (hostile hosts), http (a
 real `qnnbridge serve`), compiled (damaged compiled models), entries (damaged entries of the cache), swaps (models
 and entries that are exchanged while they are read), models (hostile models through the tools), storm (kills as soon
-as a call has recovered), daemon (half-open connections, scribbled memory, stopped processes), users (another
-user of the machine), surroundings (environment, limits). Default: all of them, each as long as ``--scale`` says: 1 is a short form of a
+as a call has recovered), interrupts (exceptions that a signal handler raises in calls, at random and at every
+place of a call), daemon (half-open connections, scribbled memory, stopped processes), users (another user of the
+machine), surroundings (environment, limits). Default: all of them, each as long as ``--scale`` says: 1 is a short form of a
 few minutes, 100 what docs/verification.md reports.
 """
 
@@ -93,6 +94,12 @@ def storm(scale: float, seed: int) -> Report:
     return report
 
 
+def interrupts(scale: float, seed: int) -> Report:
+    from tests.attack.interrupts import attack
+
+    return attack(max(20, int(40 * scale)), seed)
+
+
 def entries(scale: float, seed: int) -> Report:
     from tests.attack.entries import attack
 
@@ -135,6 +142,7 @@ ATTACKS: dict[str, Callable[[float, int], Report]] = {
         swaps,
         models,
         storm,
+        interrupts,
         daemon,
         users,
         surroundings,

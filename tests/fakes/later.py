@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,28 @@ def comes(condition: Callable[[], bool]) -> bool:
             return False
         threading.Event().wait(0.005)
     return True
+
+
+def is_taken(lock: threading.RLock) -> bool:
+    if not lock.acquire(blocking=False):
+        return True
+    lock.release()
+    return False
+
+
+@contextmanager
+def taken_by_another(lock: threading.RLock) -> Iterator[None]:
+    over = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            over.wait(GRACE_S)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        until(lambda: is_taken(lock))
+        yield
+    finally:
+        over.set()
+        thread.join()

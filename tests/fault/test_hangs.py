@@ -196,7 +196,7 @@ def test_more_calls_than_the_host_takes_wait_for_their_turn():
         calls = [pool.submit(session.run, None, {"x": X}) for _ in range(400)]
         assert all(np.array_equal(call.result(WAIT_S)[0], X * 3) for call in calls)
         assert host.stats.calls_in_flight == 0
-        assert host.supervisor.running.channel._room._value == 4
+        assert host.supervisor.running.channel._callers.room == 4
 
 
 def test_an_application_that_reads_late_makes_the_host_wait_and_nothing_else():

@@ -7,9 +7,12 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from tests.attack import interrupts
+from tests.attack.checkpoints import Walker
 
 from qnnbridge._platform import wait_readable
 
@@ -147,3 +150,45 @@ host.close()
     assert (interrupted, wrong) == (50, 0)
     # An interrupt within the microseconds in which a message is taken apart costs a host, never a result.
     assert generations <= 5
+
+
+# --- exceptions at every place ---
+
+
+@pytest.mark.parametrize(
+    ("program", "how", "seed", "count"),
+    [
+        # Every seventh place of a call at which a handler can run; `python -m tests.attack interrupts` has them all.
+        ("slow", "walk", 7, 1000),
+        ("hosts", "walk", 5, 1000),
+        ("sessions", "walk", 67, 40),
+        ("threads", "storm", 1, 100),
+    ],
+)
+def test_an_exception_of_a_signal_handler_at_any_place_costs_its_call_and_nothing_else(
+    program: str, how: str, seed: int, count: int
+) -> None:
+    """The next call is right and quick, and nothing is left: descriptors, threads, processes, memory, files."""
+    report = interrupts.one(program, how, seed, count)
+    assert report.good, str(report)
+    assert report.counts["interrupts"] + report.counts["checkpoints"] > 5
+
+
+def test_the_walk_finds_a_lock_that_an_exception_leaves_taken() -> None:
+    lock, walker, left_taken = threading.Lock(), Walker(), 0
+
+    def work() -> None:
+        lock.acquire()
+        try:
+            threading.current_thread()
+        finally:
+            lock.release()
+
+    checkpoint = 1
+    while walker.run(work, checkpoint, (__file__,)):
+        checkpoint += 1
+        if lock.locked():
+            left_taken += 1
+            lock.release()
+    assert left_taken == 1
+    assert checkpoint > 3

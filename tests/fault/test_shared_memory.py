@@ -9,8 +9,9 @@ import resource
 import signal
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ import pytest
 from tests.fakes.descriptors import no_more_than
 from tests.fakes.fair_clock import FairClock
 from tests.fakes.hosts import fake_host, script
-from tests.fakes.later import GRACE_S, Later, in_thread, until, warm
+from tests.fakes.later import GRACE_S, Later, in_thread, is_taken, taken_by_another, until, warm
 from tests.fakes.stopping import stop
 from tests.faultlab.mixed import HEAP_SETTING, Rest, mixed_soak
 from tests.faultlab.slots import kill_hosts
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._transport.channel import ChannelFailed, Deadline
+from qnnbridge._transport.channel import Channel, ChannelFailed, Deadline
 
 X = np.arange(4, dtype=np.float32)
 LARGE = np.ones(800_000, np.float32)
@@ -222,7 +223,7 @@ def test_what_is_given_back_while_another_is_sending_is_told_behind_him(no_leaks
         stop(host.info.pid)
         try:
             caller, out = in_thread(lambda: busy.run(None, {"x": LARGE}))
-            until(process.channel._send_lock.locked)  # and it stays so: the tensor is larger than the pipe
+            until(lambda: is_taken(process.channel._send_lock))  # for long: the tensor is larger than the pipe
             idle._remote.unload()
             assert len(process.channel.one_way) == 1
         finally:
@@ -363,17 +364,21 @@ def test_what_the_host_was_not_told_of_is_taken_back_and_nothing_else(
     share_handle = {"handle": 1}
     header = {"op": "slab.attach", "slab": 0, "size": 0, "host_writes": False}
     if way == "half sent":
-        monkeypatch.setattr(process.channel, "_write", half_written)
+        monkeypatch.setattr(process.channel, "_write", partial(half_written, process.channel))
     elif way == "host gone":
         os.kill(process.real_pid, signal.SIGKILL)
-    with process.channel._send_lock if way == "not sent" else nullcontext(), pytest.raises(raised):
+    with (
+        taken_by_another(process.channel._send_lock) if way == "not sent" else nullcontext(),
+        pytest.raises(raised),
+    ):
         process.pool._give(
             header, {"where": share_handle}, time.monotonic() + (0.2 if raised is Deadline else GRACE_S)
         )
     assert taken_back == ([share_handle] if way == "not sent" else [])
 
 
-def half_written(_chunks: list[memoryview], _deadline: float | None) -> None:
+def half_written(channel: Channel, _chunks: Sequence[memoryview], _deadline: float | None) -> None:
+    channel._writer.rest.pop()
     raise Deadline("not-started")
 
 

@@ -18,7 +18,7 @@ GRACE_S = 5.0
 
 OUR_FILES = "*qnnbridge*"
 # One thread that starts all hosts of the process and lives as long as it.
-ALWAYS_THERE = ("qnnbridge-spawner",)
+ALWAYS_THERE = ("qnnbridge-spawner", "qnnbridge cleaner")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -156,10 +156,9 @@ sys.addaudithook(listen)
 import qnnbridge
 from qnnbridge._transport.channel import Channel
 send = Channel._send
-def sent(self, kind, header, *rest):
-    number = send(self, kind, header, *rest)
-    told.append(header["op"])
-    return number
+def sent(self, message, *rest):
+    send(self, message, *rest)
+    told.append(message[1]["op"])
 Channel._send = sent
 with contextlib.suppress(qnnbridge.BridgeError):  # whether there is an ONNX Runtime does not matter
     qnnbridge.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"]).close()
@@ -223,7 +222,7 @@ def test_the_application_loads_no_model_library_and_no_terminal_library() -> Non
 @needs.linux
 def test_the_session_class_needs_few_of_our_modules() -> None:
     loaded = loaded_after("from qnnbridge import InferenceSession")
-    assert len([name for name in loaded if name.partition(".")[0] in SOURCES]) <= 60
+    assert len([name for name in loaded if name.partition(".")[0] in SOURCES]) <= 62
 
 
 # --- the wheel -------------------------------------------------------------------------------------------

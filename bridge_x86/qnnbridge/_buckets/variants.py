@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from qnnbridge._buckets.plan import BucketPlan, Sizes
+from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._providers import CPU
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.model_records import CacheStatus, NumbersReport
@@ -122,7 +123,7 @@ class Variant:
     """lock: around making it. made_by: what it was first needed for. runs: calls (and parts of calls) in it."""
 
     sizes: Sizes
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
     session: BaseSession | None = None
     made_by: MadeBy | None = None
     seconds: float = 0.0
@@ -149,21 +150,23 @@ class Variants:
         session = variant.session
         if session is not None and not self._closed:
             return session
-        if not variant.lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-            raise DeadlineExceeded(
-                f"The time was over while another thread was making the variant for {self.text(sizes)}.",
-                fix="Compile ahead with warm(), or give the call more time (timeout=).",
-                details={"state": "not-started"},
-            )
-        try:
+
+        def made() -> BaseSession:
             if self._closed:
                 raise Closed("The session is closed.", fix="Create a new one.")
             if variant.session is None:
                 self._make(variant, made_by, deadline, on_deadline)
             assert variant.session is not None
             return variant.session
-        finally:
-            variant.lock.release()
+
+        try:
+            return in_turn(variant.lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), made)
+        except TooLate:
+            raise DeadlineExceeded(
+                f"The time was over while another thread was making the variant for {self.text(sizes)}.",
+                fix="Compile ahead with warm(), or give the call more time (timeout=).",
+                details={"state": "not-started"},
+            ) from None
 
     def add(self, sizes: Sizes) -> None:
         """A variant of these sizes, too, if there is none yet."""

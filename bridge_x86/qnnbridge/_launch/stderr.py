@@ -22,11 +22,11 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator
 from typing import Final
 
 from qnnbridge._platform import OwnedFds
+from qnnbridge._platform._shield import Changes, start_thread
 
 # Evidence is for a person: longer lines are cut in the middle (characters).
 MAX_LINE: Final = 400
@@ -294,25 +294,25 @@ class StderrCollector:
         self._fd = self._fds.duplicate(fd)
         self._all = Bounded(HEAD_BYTES, TAIL_BYTES)
         self._sections: collections.OrderedDict[int, _Section] = collections.OrderedDict()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changes: Changes[bool] = Changes()
         self._at_end = False
         self._closed = False
         self._splitter = MarkerSplitter()
         self._forwarder = LogForwarder(logging.getLogger(logger_name))
-        self._thread = threading.Thread(target=self._read, name="qnnbridge-stderr", daemon=True)
         try:
-            self._thread.start()
+            start_thread("qnnbridge-stderr", self._read)
         except RuntimeError:  # the interpreter is shutting down
             self._end()
 
     def head(self) -> bytes:
         """The first 16 KiB."""
-        with self._changed:
+        with self._lock:
             return bytes(self._all.head)
 
     def tail(self) -> bytes:
         """The last 64 KiB of what came after the head."""
-        with self._changed:
+        with self._lock:
             return bytes(self._all.tail)
 
     def section(self, request_id: int, timeout_s: float) -> bytes:
@@ -320,38 +320,34 @@ class StderrCollector:
 
         Waits for the end marker, the end of the stream or the time; what has come by then is the answer.
         """
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while not self._closed and not self._at_end:
-                section = self._sections.get(request_id)
-                if section is not None and section.ended:
-                    break
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    break
-                self._changed.wait(left_s)
+
+        def complete() -> bool:
+            section = self._sections.get(request_id)
+            return self._closed or self._at_end or (section is not None and section.ended)
+
+        self._changes.wait_for(complete, timeout_s)
+        with self._lock:
             section = self._sections.pop(request_id, None)
             return b"" if section is None else section.text.join()
 
     def forget(self, request_id: int) -> None:
         """Drop the section of this request."""
-        with self._changed:
+        with self._lock:
             self._sections.pop(request_id, None)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that the dead host wrote is read. False if another process keeps the pipe open."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._at_end, timeout_s)
+        return self._changes.wait_for(lambda: self._at_end, timeout_s)
 
     def close(self) -> None:
         """Nothing is kept or forwarded from here on; head and tail stay. Never blocks.
 
         The reader goes on until the end of the stream, so that a host that is still alive is not stopped by it.
         """
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._sections.clear()
-            self._changed.notify_all()
+        self._changes.tell()
 
     # --- the reader thread ---
 
@@ -367,7 +363,7 @@ class StderrCollector:
             self._end()
 
     def _take(self, parts: list[bytes | Marker]) -> None:
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             for part in parts:
@@ -393,7 +389,7 @@ class StderrCollector:
             self._keep_within_bounds()
         elif (section := self._sections.get(marker.request_id)) is not None:
             section.ended = True
-            self._changed.notify_all()
+            self._changes.tell()
 
     def _keep_within_bounds(self) -> None:
         total = sum(len(section.text) for section in self._sections.values())
@@ -403,7 +399,6 @@ class StderrCollector:
 
     def _end(self) -> None:
         self._forwarder.end_line()
-        with self._changed:
-            self._at_end = True
-            self._changed.notify_all()
+        self._at_end = True
+        self._changes.tell()
         self._fds.close_all()

@@ -5,18 +5,24 @@ our end of the host's stdin keeps the host alive after the application was kille
 its stdout hides the host's death from the application. So every descriptor is closed in the child of a fork.
 
 Threads: any. One lock, held for a few system calls, keeps a fork in one thread from falling between the
-creation and the registration of a pipe in another. It is re-entrant because garbage collection may run
-`OwnedFds.__del__` in a thread that holds it. The other lock keeps forks away while a program is being started.
+creation and the registration of a pipe in another. It is re-entrant because a fork may come in a thread that
+holds it. The other lock keeps forks away while a program is being started.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
+import itertools
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from typing import Any
+
+from qnnbridge._platform._shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":
@@ -36,52 +42,63 @@ _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 
 
 class OwnedFds:
-    """A set of descriptors with one owner. Closed by its owner, by garbage collection, or in a forked child."""
+    """A set of descriptors with one owner. Closed by its owner, by garbage collection, or in a forked child.
+
+    What a system call gives is kept, and what is closed is forgotten, within one step of C: an exception of a
+    signal handler can neither lose a descriptor nor have it closed twice.
+    """
 
     def __init__(self) -> None:
-        self._fds: set[int] = set()
+        self._fds: list[int] = []
+        when_gone(self, functools.partial(_close_all, self._fds))
         with _lock:
             _all.add(self)
 
     def pipe(self) -> tuple[int, int]:
         """A new pipe: its read end and its write end, neither inherited by programs that are started."""
-        with _lock:
-            read_fd, write_fd = os.pipe()
-            self._fds |= {read_fd, write_fd}
+        read_fd, write_fd = self.take(os.pipe)
         return read_fd, write_fd
 
     def duplicate(self, fd: int) -> int:
         """A descriptor of our own for what `fd` refers to."""
+        return self.make(os.dup, fd)
+
+    def make(self, function: Callable[..., int], *arguments: Any) -> int:
+        """Own the descriptor that a C function makes."""
         with _lock:
-            copy = os.dup(fd)
-            self._fds.add(copy)
-        return copy
+            self._fds.extend(itertools.starmap(function, (arguments,)))
+            return self._fds[-1]
 
     def adopt(self, fd: int) -> int:
         with _lock:
-            self._fds.add(fd)
+            self._fds.append(fd)
         return fd
 
     def take(self, receive: Callable[[], Iterable[int]]) -> list[int]:
         """Adopt the descriptors that `receive` makes. It must not wait: no fork can happen meanwhile."""
         with _lock:
-            fds = list(receive())
-            self._fds.update(fds)
-        return fds
+            before = len(self._fds)
+            self._fds.extend(itertools.chain.from_iterable(itertools.starmap(receive, ((),))))
+            return self._fds[before:]
 
     def close(self, fd: int) -> None:
         """Close one of them; one that is closed already is left alone."""
         with _lock:
-            if fd in self._fds:
-                self._fds.discard(fd)
-                os.close(fd)
+            _close(self._fds, fd)
 
     def close_all(self) -> None:
-        for fd in tuple(self._fds):
-            self.close(fd)
+        _close_all(self._fds)
 
-    def __del__(self) -> None:
-        self.close_all()
+
+def _close(fds: list[int], fd: int) -> None:
+    with contextlib.suppress(ValueError):  # it is closed already
+        collections.deque(map(os.close, map(fds.pop, map(fds.index, (fd,)))), 0)
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in tuple(fds):
+        with _lock:
+            _close(fds, fd)
 
 
 if sys.platform != "win32":

@@ -10,6 +10,7 @@ Threads: callers hand their order to the spawner thread and wait. A `PosixChild`
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import queue
@@ -76,6 +77,8 @@ class PosixChild:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._exit_code: int | None = None
+        # The exit code as the system gives it, once.
+        self._collected: list[tuple[int, int]] = []
 
     def poll(self) -> int | None:
         self._refuse_fork()
@@ -115,19 +118,21 @@ class PosixChild:
             self._fds.close_all()
 
     def _collect(self) -> int | None:
-        try:
-            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            _log.warning("the exit code of process %d was collected by another part of this program", self.pid)
-            self._process.returncode = EXIT_UNKNOWN
-            return EXIT_UNKNOWN
-        if ended is None:
-            return None
-        # What the host left behind goes with it. Only now: as long as the exit code is not collected, no other
-        # process and no other group can have got this number.
-        _kill_group(self.pid)
-        _, status = os.waitpid(self.pid, 0)
-        code = os.waitstatus_to_exitcode(status)
+        if not self._collected:
+            try:
+                ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                _log.warning("the exit code of process %d was collected by another part of this program", self.pid)
+                self._process.returncode = EXIT_UNKNOWN
+                return EXIT_UNKNOWN
+            if ended is None:
+                return None
+            # What the host left behind goes with it. Only now: as long as the exit code is not collected, no other
+            # process and no other group can have got this number.
+            _kill_group(self.pid)
+            # Collected and kept in one step of C: it is given only once (see `_shield`).
+            self._collected.extend(itertools.starmap(os.waitpid, ((self.pid, 0),)))
+        code = os.waitstatus_to_exitcode(self._collected[0][1])
         self._process.returncode = code  # or Popen would call the process a forgotten one
         return code
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._shield import shielded, when_gone
 
 assert sys.platform != "win32"
 
@@ -128,20 +129,23 @@ class SharedMemory:
 
     def __init__(self, size: int, *, writable: bool) -> None:
         """Raises `OSError`."""
+        self.size = size
+        self._fds = OwnedFds()
+        shielded("qnnbridge memory", lambda: self._make(size, writable=writable))
+
+    def _make(self, size: int, *, writable: bool) -> None:
         from qnnbridge_protocol.drivers.posix_mapping import (
             map_shared,
         )  # ctypes, which a session's start does not need
 
-        self.size = size
-        self._fds = OwnedFds()
         if sys.platform != "linux":
             raise OSError("memory can be shared on Linux and Windows only")
-        self._fd = self._fds.adopt(os.memfd_create("qnnbridge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        self._fd = self._fds.make(os.memfd_create, "qnnbridge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             # Not just a size: where there is no memory this fails, and not the first access.
             os.posix_fallocate(self._fd, 0, size)
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            self._view: memoryview | None = map_shared(self._fd, size, writable=writable)
+            self._view: memoryview | None = map_shared(self._fd, size, writable=writable, when_gone=when_gone)
         except BaseException:
             self._fds.close_all()
             raise
@@ -207,12 +211,13 @@ class ChannelStreams:
         """Let a thread of ours that reads find this, in between of what the host writes. Raises `OSError`."""
         # Opened for both: the reader cannot be gone, and there is no signal. No descriptor is kept for it, or
         # the death of the host would not be the end of the stream.
-        fd = os.open(f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        fds = OwnedFds()
         try:
+            fd = fds.make(os.open, f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             if _identity(fd) == self._come_by:  # and not what was given the number of a line that is closed
                 os.write(fd, data)
         finally:
-            os.close(fd)
+            fds.close_all()
 
     def close(self) -> None:
         self.write_fd = self.read_fd = -1

@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Final, Literal
 
+from qnnbridge._platform._shield import Changes
 from qnnbridge._transport.channel import CallContext, Deadline
 
 if TYPE_CHECKING:
@@ -160,10 +161,12 @@ class IsolationLock:
 
     def __init__(self, blame: Blame) -> None:
         self._blame = blame
-        self._changed = threading.Condition()
-        self._together = 0
-        self._alone = False
-        self._waiting_alone = 0
+        self._lock = threading.Lock()
+        self._changes: Changes[bool] = Changes()
+        # Calls by a key of their own, with whether they exclude all others. Nothing is counted up and down: an
+        # interrupted caller might leave that out.
+        self._inside: dict[object, bool] = {}
+        self._waiting_alone: dict[object, None] = {}
 
     @contextlib.contextmanager
     def isolate(self, context: CallContext, deadline: float | None) -> Iterator[None]:
@@ -172,32 +175,25 @@ class IsolationLock:
             yield
             return
         alone = self._blame.must_run_alone(context.fingerprint)
-        with self._changed:
-            self._wait(alone, deadline)
-            self._alone = alone
-            self._together += not alone
+        me = object()
+
+        def enter() -> bool:
+            with self._lock:
+                if self._inside if alone else (True in self._inside.values() or self._waiting_alone):
+                    return False
+                self._inside[me] = alone
+                return True
+
         try:
+            if alone:
+                self._waiting_alone[me] = None
+            if not self._changes.wait_for(
+                enter, None if deadline is None else max(0.0, deadline - time.monotonic())
+            ):
+                raise Deadline("not-started")
+            self._waiting_alone.pop(me, None)
             yield
         finally:
-            with self._changed:
-                if alone:
-                    self._alone = False
-                else:
-                    self._together -= 1
-                self._changed.notify_all()
-
-    def _wait(self, alone: bool, deadline: float | None) -> None:
-        def free() -> bool:
-            if alone:
-                return not self._alone and not self._together
-            return not self._alone and not self._waiting_alone
-
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        self._waiting_alone += alone
-        try:
-            if not self._changed.wait_for(free, timeout):
-                raise Deadline("not-started")
-        finally:
-            self._waiting_alone -= alone
-            if alone:
-                self._changed.notify_all()  # it may have given up: the others need not wait for it any more
+            self._inside.pop(me, None)
+            self._waiting_alone.pop(me, None)
+            self._changes.tell()

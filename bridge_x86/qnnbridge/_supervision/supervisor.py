@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable
 
 from qnnbridge._platform import Spawner, _fds
+from qnnbridge._platform._shield import shielded, start_thread
 from qnnbridge._supervision.deaths import DeathHandler, DeathReport
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
@@ -121,6 +122,11 @@ class Supervisor:
         if process is not None and process.usable and self._owner_pid == os.getpid():
             return process
         self._check_owner()
+        # In another thread, as all that starts and ends hosts: if the caller is interrupted the start goes on, and
+        # the next caller has it.
+        return shielded("qnnbridge start", lambda: self._start(deadline))
+
+    def _start(self, deadline: float | None) -> HostProcess:
         if not self._start_lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise _too_late()
         try:
@@ -138,7 +144,11 @@ class Supervisor:
 
         Raises what `process` raises before that.
         """
-        if self.counters.generation or not self._start_lock.acquire(blocking=False):
+        if not self.counters.generation:
+            shielded("qnnbridge start", lambda: self._start_ahead(deadline))
+
+    def _start_ahead(self, deadline: float | None) -> None:
+        if not self._start_lock.acquire(blocking=False):
             return
         try:
             if self._starting is None and self._process is None and not (self.closed or self.foreign):
@@ -154,6 +164,9 @@ class Supervisor:
         if self.exiting:
             # Only daemon threads are left; an error in one would only be noise behind the application's last words.
             threading.Event().wait()
+        return shielded("qnnbridge inquest", lambda: self._lost(process, failure, deadline))
+
+    def _lost(self, process: HostProcess, failure: ChannelFailed, deadline: float | None) -> BridgeError:
         if not self._death_lock.acquire(timeout=_patience(deadline, -1)):
             raise _too_late()
         try:
@@ -179,14 +192,22 @@ class Supervisor:
     def npu_lost(self, process: HostProcess, error: BridgeError, context: CallContext) -> None:
         """The NPU cannot be used from `process` any more (QNN 1011, or resets again and again): end it."""
         failure = process.channel.fail(error)
-        with self._death_lock:
-            if process not in self._deaths:
-                self._deaths[process] = self._investigate(process, failure, context)
+
+        def investigate() -> None:
+            with self._death_lock:
+                if process not in self._deaths:
+                    self._deaths[process] = self._investigate(process, failure, context)
+
+        shielded("qnnbridge inquest", investigate)
 
     def worker_died(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
         """The process that compiles for `process` has died. Booked on its model; no death of the host."""
-        with self._death_lock:
-            return self._investigator.investigate_worker(process, error, context)
+
+        def investigate() -> HostCrashed:
+            with self._death_lock:
+                return self._investigator.investigate_worker(process, error, context)
+
+        return shielded("qnnbridge inquest", investigate)
 
     def good_reply(self, context: CallContext, phase: str) -> None:
         """A call was answered well: the host is worth its start, and the model is not to blame for that moment."""
@@ -202,6 +223,9 @@ class Supervisor:
 
         wait: return when the old one has ended; else that goes on behind the caller's back.
         """
+        shielded("qnnbridge retire", lambda: self._retire(process, wait=wait))
+
+    def _retire(self, process: HostProcess, *, wait: bool) -> None:
         with self._start_lock:
             if self._process is not process or not process.usable:
                 return
@@ -212,7 +236,7 @@ class Supervisor:
         if wait:
             self._let_go(process)
         else:
-            threading.Thread(target=self._let_go, args=(process,), name="qnnbridge retire", daemon=True).start()
+            start_thread("qnnbridge retire", self._let_go, process)
 
     def _let_go(self, process: HostProcess) -> None:
         process.channel.requests.wait_idle(RETIRE_TIMEOUT_S)
@@ -222,6 +246,9 @@ class Supervisor:
 
     def close(self) -> None:
         """End the host. Calls under way get `Closed`. Idempotent; bounded in time."""
+        shielded("qnnbridge close", self._close)
+
+    def _close(self) -> None:
         self._closed.set()
         if self.foreign:
             return

@@ -10,33 +10,41 @@ sender finishes it; if nothing of it was written, it is taken back.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
+from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._transport.open_requests import (
     NO_CONTEXT,
     CallContext,
+    Callers,
     ChannelFailed,
     ChannelRetired,
     Deadline,
+    Header,
     Lost,
     OneWayRequests,
     OpenRequests,
     Waiter,
     error_of,
+    forked,
     interrupted,
     reentered,
     stalled,
 )
 from qnnbridge_protocol.connection import Connection, Role, State
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
-from qnnbridge_protocol.errors import BridgeError, ForkedClient, ProtocolDesync
+from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, last_first
+from qnnbridge_protocol.errors import BridgeError, ProtocolDesync
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Agreement, Hello, refusal
+
+OnSilence = Callable[[], "ChannelFailed | None"]
+Message = tuple[Kind, Header, tuple[Any, ...]]
 
 # Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process.
 STALL_TIMEOUT_S = 60.0
@@ -59,13 +67,7 @@ inside = threading.local()
 class Channel:
     """See the module. All methods may be called from any thread."""
 
-    def __init__(
-        self,
-        write_fd: int,
-        read_fd: int,
-        hello: Hello,
-        on_silence: Callable[[], ChannelFailed | None] = lambda: None,
-    ) -> None:
+    def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
         """on_silence: asked now and then while nothing comes; a failure that it returns ends the connection."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
@@ -75,9 +77,10 @@ class Channel:
         self._read_fd = read_fd
         self._on_silence = on_silence
         self._owner = os.getpid()
-        self._send_lock = threading.Lock()
-        self._lead = threading.Lock()
-        self._room = threading.Semaphore(hello.limits.max_in_flight)
+        # Re-entrant for `in_turn`.
+        self._send_lock = threading.RLock()
+        self._lead = threading.RLock()
+        self._callers = Callers(hello.limits.max_in_flight)
         self._greeting: Frame | None = None
         self._retired = False
         self._said_goodbye = False
@@ -116,12 +119,11 @@ class Channel:
         if self._greeting.kind is Kind.HELLO_ERR:
             raise refusal(self._greeting.header)
         assert self._connection.agreement is not None
-        # Calls beyond the host's limit wait here, in order.
-        self._room = threading.Semaphore(self._connection.agreement.limits.max_in_flight)
+        self._callers.room = self._connection.agreement.limits.max_in_flight
 
     def call(
         self,
-        header: dict[str, Any],
+        header: Header,
         buffers: tuple[Any, ...] = (),
         deadline: float | None = None,
         context: CallContext | None = None,
@@ -131,43 +133,43 @@ class Channel:
         """Send a request and wait for its REPLY.
 
         Args:
-            header, buffers: the request.
             deadline: when the caller's time is up; ``None`` waits for ever.
             context: the call's description, for blame; ``None`` for internal requests.
             on_sent: called with the request's id once it is written.
             on_news: see `Waiter`.
 
-        Raises:
-            BridgeError: the error that the host answered with.
-            Deadline: the time is up; the work is cancelled if possible.
-            ChannelFailed: the host is lost.
-            ChannelRetired, TooLarge: the host does not work on it.
-            CallBackFailed: the host waits for this very thread.
+        Raises `BridgeError`, which the host answered; `Deadline`, and the work is cancelled if possible;
+        `ChannelFailed`; `ChannelRetired` and `TooLarge`, and the host does not work on it; `CallBackFailed`, if the
+        host waits for this very thread.
         """
         if getattr(inside, "channel", None) is self and header.get("op") != "session.close":
             raise reentered(header.get("op"))
-        if not self._room.acquire(timeout=None if deadline is None else _remaining(deadline)):
-            raise Deadline("not-started")
+        waiter = Waiter(on_news)
         try:
+            if not self._callers.enter(waiter, None if deadline is None else _remaining(deadline)):
+                raise Deadline("not-started")
             answer = self._exchange(
-                Kind.REQUEST, header, buffers, deadline, context or NO_CONTEXT, on_sent, on_news
+                (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
         finally:
-            self._room.release()
+            self._callers.waiting.pop(
+                waiter, None
+            )  # one step of C, as all that must not be left out (see `_shield`)
+            self._callers.has_left()
         if answer.kind is Kind.ERROR:
             raise error_of(answer, retired=self._retired)
         return answer
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life. A missing one proves nothing: native code may hold the host's GIL."""
-        self._exchange(Kind.PING, {}, (), deadline, NO_CONTEXT, None)
+        self._exchange((Kind.PING, {}, ()), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
         """Withdraw a request. Returns not-started, stopped, finished or still-running."""
-        answer = self._exchange(Kind.CANCEL, {"target": request_id}, (), deadline, NO_CONTEXT, None)
+        answer = self._exchange((Kind.CANCEL, {"target": request_id}, ()), deadline, NO_CONTEXT, None)
         return str(answer.header.get("state"))
 
-    def give_back(self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...]) -> None:
+    def give_back(self, request_id: int, header: Header, buffers: tuple[Any, ...]) -> None:
         """Answer the CALL_BACK of a request; dropped if the host does not wait any more. Raises `ChannelFailed`."""
         with self._send_lock:
             self._check_owner()
@@ -182,40 +184,30 @@ class Channel:
 
         For callers that wait elsewhere, or not at all. The next caller finds a failure.
         """
-        if not self.requests.abandoned or not self._lead.acquire(blocking=False):
+        if not self.requests.abandoned:
             return
         until = time.monotonic() + TAKE_IN_TIMEOUT_S
-        try:
-            while self._connection.mid_frame or wait_readable(self._read_fd, 0):
-                self._read(until)
-        except (ChannelFailed, Deadline):
-            pass
-        finally:
-            self._lead.release()
-            self.requests.wake_next()
+        self._read_while(lambda: self._connection.mid_frame or wait_readable(self._read_fd, 0), 0, until)
 
     def goodbye(self, deadline: float) -> bool:
         """Tell the host to finish its work and leave. True if it said goodbye in time."""
+
+        def say() -> None:
+            self._check_owner()
+            self._retired = True
+            self._write(self._connection.send(Frame(Kind.GOODBYE, 0, {})), deadline)
+
+        def listen() -> None:
+            while not self._said_goodbye:
+                self._read(deadline)
+
         try:
-            if not self._send_lock.acquire(timeout=_remaining(deadline)):
-                return False
-            try:
-                self._check_owner()
-                self._retired = True
-                self._write(self._connection.send(Frame(Kind.GOODBYE, 0, {})), deadline)
-            finally:
-                self._send_lock.release()
+            in_turn(self._send_lock, _remaining(deadline), say)
             # A caller without a deadline may have the lead as long as its call lasts.
-            if not self._lead.acquire(timeout=_remaining(deadline)):
-                return self._said_goodbye
-            try:
-                while not self._said_goodbye:
-                    self._read(deadline)
-            finally:
-                self._lead.release()
-        except (ChannelFailed, Deadline, RuntimeError):
-            return self._said_goodbye
-        return True
+            in_turn(self._lead, _remaining(deadline), listen)
+        except (TooLate, ChannelFailed, Deadline, RuntimeError):
+            pass
+        return self._said_goodbye
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
         """End the connection: every caller gets the failure. The first reason stays."""
@@ -227,42 +219,42 @@ class Channel:
         They may be closed only then: the next host's pipes get their numbers, and a late reader would take bytes
         out of those. False if a caller still waits (another process keeps the pipe open).
         """
-        if not self._send_lock.acquire(timeout=timeout_s):
+        try:
+            in_turn(self._send_lock, timeout_s, self._writer.discard)
+            in_turn(self._lead, timeout_s, lambda: None)
+        except TooLate:
             return False
-        self._writer.discard()
-        self._send_lock.release()
-        if not self._lead.acquire(timeout=timeout_s):
-            return False
-        self._lead.release()
         return True
 
     # --- asking ---
 
     def _exchange(
         self,
-        kind: Kind,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...],
+        message: Message,
         deadline: float | None,
         context: CallContext,
         on_sent: Callable[[int], None] | None,
-        on_news: Callable[[Frame], None] | None = None,
+        waiter: Waiter | None = None,
     ) -> Frame:
-        waiter = Waiter(on_news)
-        request_id = self._send(kind, header, buffers, deadline, waiter, context)
+        waiter, settled = waiter or Waiter(), True
         try:
+            self._send(message, deadline, waiter, context)
+            settled = False
             if on_sent is not None:
-                on_sent(request_id)
+                on_sent(waiter.request_id or 0)
             answer = self._await(waiter, deadline)
             assert answer is not None
             return answer
         except ChannelFailed as failure:
-            failure.request_id = request_id
+            failure.request_id = waiter.request_id
             raise
         except BaseException as error:
             # Its time is up, or the caller was interrupted. If it had the lead, another caller reads on.
-            self._leave(request_id)
-            if kind is not Kind.REQUEST:
+            request_id = waiter.request_id
+            if request_id is None or (settled and isinstance(error, Deadline)):
+                raise
+            still_open = self._leave(request_id)
+            if message[0] is not Kind.REQUEST or not (still_open or isinstance(error, Deadline)):
                 raise
             state = self._withdraw(request_id)
             if state == "not-started":
@@ -273,39 +265,29 @@ class Channel:
                 raise Deadline(state) from None
             raise
 
-    def _leave(self, request_id: int) -> None:
-        """Abandon the request. Another caller reads and drops its answer."""
-        self.requests.leave(request_id)
+    def _leave(self, request_id: int) -> bool:
+        """Abandon the request. Another caller reads and drops its answer. False if it is answered or withdrawn."""
+        left = self.requests.leave(request_id)
         self.requests.wake_next()
+        return left
 
-    def _send(
-        self,
-        kind: Kind,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...],
-        deadline: float | None,
-        waiter: Waiter | None,
-        context: CallContext,
-    ) -> int:
-        """Write a request. Returns its id."""
-        if not self._send_lock.acquire(timeout=_remaining(deadline)):
-            raise Deadline("not-started")
+    def _send(self, message: Message, deadline: float | None, waiter: Waiter | None, context: CallContext) -> None:
+        """Write a request."""
+
+        def write() -> None:
+            self._write_request(message, deadline, waiter, context)
+
         try:
-            return self._write_request(kind, header, buffers, deadline, waiter, context)
+            in_turn(self._send_lock, _remaining(deadline), write)
+        except TooLate:
+            raise Deadline("not-started") from None
         finally:
-            self._send_lock.release()
             if self.one_way:
                 self.one_way.send()
 
     def _write_request(
-        self,
-        kind: Kind,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...],
-        deadline: float | None,
-        waiter: Waiter | None,
-        context: CallContext,
-    ) -> int:
+        self, message: Message, deadline: float | None, waiter: Waiter | None, context: CallContext
+    ) -> None:
         """Holds the send lock."""
         self._check_owner()
         # First: after a GOODBYE the end of the stream is no failure.
@@ -314,14 +296,18 @@ class Channel:
         if self.requests.failure is not None:
             raise self.requests.failure.again()
         try:
-            request_id, chunks = self._connection.ask(kind, header, buffers)
+            request_id, chunks = self._connection.ask(*message)
         except RuntimeError:
             if self.requests.failure is not None:  # the stream has ended this very moment
                 raise self.requests.failure.again() from None
             raise
-        self.requests.add(request_id, waiter, context)
+        added = False
         try:
-            self._write(chunks, deadline)
+            self.requests.add(request_id, waiter, context)
+            pieces = last_first(chunks)
+            self._writer.rest[:0] = pieces
+            added = True  # no interrupt comes between: these two lines call nothing
+            self._write((), deadline)
         except Deadline:
             if self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
@@ -336,22 +322,25 @@ class Channel:
             failure.request_id = request_id
             raise
         except BaseException:
-            self._leave(request_id)
+            # An interrupt. What is begun has to be written to its end, by the next sender.
+            if not added or self._writer.take_back(chunks):
+                self.requests.withdraw(request_id)
+            else:
+                self._leave(request_id)
             raise
         self.requests.sent(request_id)
-        return request_id
 
-    def _write_one_way(self, header: dict[str, Any]) -> bool:
+    def _write_one_way(self, header: Header) -> bool:
         """Write a one-way request under the send lock. False if the pipe is full and it was not sent."""
         try:
-            self._write_request(Kind.REQUEST, header, (), time.monotonic(), None, NO_CONTEXT)
+            self._write_request((Kind.REQUEST, header, ()), time.monotonic(), None, NO_CONTEXT)
         except Deadline:
             return False
         except (ChannelFailed, ChannelRetired, BridgeError):
             pass  # no caller needs to know
         return True
 
-    def _write(self, chunks: list[memoryview], deadline: float | None) -> None:
+    def _write(self, chunks: Sequence[memoryview], deadline: float | None) -> None:
         """Write the chunks. Holds the send lock."""
         pipe = self._writer
         if pipe.torn:
@@ -368,8 +357,7 @@ class Channel:
                 raise self._after_last_words(deadline) from None
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        """Wait for room in the pipe. Waits of many callers add up: a host that reads nothing for long is
-        stopped."""
+        """Wait for room in the pipe. Waits of many callers add up: a host that reads nothing is stopped."""
         now = time.monotonic()
         if self._stuck_since is None:
             self._stuck_since = now
@@ -386,14 +374,7 @@ class Channel:
         until = time.monotonic() + LAST_WORDS_TIMEOUT_S
         if deadline is not None:
             until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
-        if self._lead.acquire(timeout=_remaining(until)):
-            try:
-                while not self.failed:
-                    self._read(until)
-            except (ChannelFailed, Deadline):
-                pass
-            finally:
-                self._lead.release()
+        self._read_while(lambda: not self.failed, _remaining(until), until)
         return self.fail(None)
 
     def _withdraw(self, request_id: int) -> str:
@@ -409,18 +390,43 @@ class Channel:
         while waiter.answer is None and not waiter.news:
             if self.requests.failure is not None:
                 raise self.requests.failure.again()
-            if self._lead.acquire(blocking=False):
-                try:
-                    while waiter.answer is None and not waiter.news and not self.failed:
-                        self._read(deadline)
-                finally:
-                    self._lead.release()
-                    self.requests.wake_next()
+            if self._read_for(waiter, deadline):
                 continue
             left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, _remaining(deadline))
             if not waiter.wakeup.acquire(timeout=left) and deadline is not None and time.monotonic() >= deadline:
                 raise Deadline("still-running")
         return waiter.answer
+
+    def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
+        """Take the lead until the waiter has its answer, and wake the next. False if another caller reads."""
+        # `in_turn`, without a closure for each look.
+        lead = self._lead
+        try:
+            if not lead.acquire(blocking=False):
+                return False
+            while waiter.answer is None and not waiter.news and not self.failed:
+                self._read(deadline)
+            return True
+        finally:
+            try:
+                lead.release()
+            except RuntimeError:
+                pass
+            else:
+                self.requests.wake_next()
+
+    def _read_while(self, wanted: Callable[[], bool], timeout_s: float, until: float) -> None:
+        """Read for others, if the lead is to be had in time."""
+
+        def read() -> None:
+            try:
+                while wanted():
+                    self._read(until)
+            finally:
+                self.requests.wake_next()
+
+        with contextlib.suppress(TooLate, ChannelFailed, Deadline):
+            in_turn(self._lead, timeout_s, read)
 
     def _read(self, deadline: float | None) -> None:
         """Read once and hand the frames out. Holds the lead."""
@@ -441,8 +447,7 @@ class Channel:
             raise self.fail(None) from None
 
     def _wait_for_bytes(self, deadline: float | None) -> None:
-        """Wait for bytes. A host that is stopped, gone, or silent within a frame ends the wait before the
-        deadline."""
+        """Wait for bytes. A host that is stopped, gone or silent within a frame ends the wait early."""
         since = time.monotonic()
         in_frame = self._connection.mid_frame
         while True:
@@ -484,12 +489,7 @@ class Channel:
     def _check_owner(self) -> None:
         # In a fork the descriptor numbers may belong to other files.
         if self._owner != os.getpid():
-            raise ChannelFailed(
-                ForkedClient(
-                    f"This process is a fork of process {self._owner}, which owns the host.",
-                    fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
-                )
-            )
+            raise ChannelFailed(forked(self._owner))
 
 
 def _remaining(deadline: float | None) -> float:

@@ -26,12 +26,22 @@ guards it all, and only lookups happen under it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from qnnbridge_protocol.errors import BridgeError, CallBackFailed, Cancelled, HostHung, ProtocolDesync, from_wire
+from qnnbridge._platform._shield import Changes, TooLate, in_turn
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    CallBackFailed,
+    Cancelled,
+    ForkedClient,
+    HostHung,
+    ProtocolDesync,
+    from_wire,
+)
 from qnnbridge_protocol.frames import Frame
 
 Header = dict[str, Any]
@@ -48,7 +58,7 @@ class OneWayRequests:
     keeps a request until the next frame, or until `send` is called. The lock is never waited for. Any thread.
     """
 
-    def __init__(self, lock: threading.Lock, write: Callable[[Header], bool]) -> None:
+    def __init__(self, lock: threading.RLock, write: Callable[[Header], bool]) -> None:
         """write: called under the lock; writes a request, or returns False to have it written later."""
         self._lock = lock
         self._write = write
@@ -64,22 +74,21 @@ class OneWayRequests:
 
     def send(self) -> None:
         """Send the waiting requests as far as that needs no waiting."""
-        while self._waiting and self._lock.acquire(blocking=False):
-            try:
-                if not self._send_next():
+        with contextlib.suppress(TooLate):
+            while self._waiting:
+                if not in_turn(self._lock, 0, self._send_next):
                     return
-            finally:
-                self._lock.release()
 
     def _send_next(self) -> bool:
+        # Taken out when it is written: an exception in between has it written twice, which does no harm.
         try:
-            header = self._waiting.popleft()
+            header = self._waiting[0]
         except IndexError:  # the last holder of the lock has sent it
             return True
-        if self._write(header):
-            return True
-        self._waiting.appendleft(header)
-        return False
+        written = self._write(header)
+        if written:
+            self._waiting.popleft()
+        return written
 
 
 class Deadline(Exception):
@@ -131,6 +140,13 @@ def reentered(op: object) -> CallBackFailed:
         cause="The host waits for the function, so it could not answer.",
         fix="Make the call before or after it, or use a host of its own: host=qnnbridge.Host().",
         details={"reason": "reentered"},
+    )
+
+
+def forked(owner: int) -> ForkedClient:
+    return ForkedClient(
+        f"This process is a fork of process {owner}, which owns the host.",
+        fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
     )
 
 
@@ -202,12 +218,14 @@ class ChannelInUse(Protocol):
 class Waiter:
     """One caller that waits for one answer."""
 
-    __slots__ = ("answer", "news", "on_news", "wakeup")
+    __slots__ = ("answer", "news", "on_news", "request_id", "wakeup")
 
     def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
         """on_news: given each PHASE, EVENT and CALL_BACK frame of the request by the thread that reads it; must not
         wait."""
         self.answer: Frame | None = None
+        # From before its first byte is written.
+        self.request_id: int | None = None
         # EVENT frames that the caller has to take before it waits on. Empty for callers that only want the answer.
         self.news: collections.deque[Frame] | tuple[()] = ()
         self.on_news = on_news
@@ -220,6 +238,30 @@ class Waiter:
             self.wakeup.release()
         except RuntimeError:
             pass  # it is already awake and has not looked yet
+
+
+class Callers:
+    """The callers of one connection in the order of their arrival. Those beyond the first `room` wait. Any thread.
+
+    Nothing is counted: a caller that is interrupted could leave that out. Each takes itself out of `waiting`.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.waiting: dict[Waiter, None] = {}
+        self._left: Changes[bool] = Changes()
+
+    def enter(self, me: Waiter, timeout_s: float | None) -> bool:
+        """Wait for one's turn. False if it does not come in time."""
+        self.waiting[me] = None
+        if len(self.waiting) <= self.room:
+            return True
+        return self._left.wait_for(lambda: me in list(self.waiting)[: self.room], timeout_s)
+
+    def has_left(self) -> None:
+        """A caller has taken itself away."""
+        if len(self.waiting) >= self.room:
+            self._left.tell()
 
 
 class _Open:
@@ -239,15 +281,15 @@ class OpenRequests:
         # Re-entrant: a signal handler may make a call while its thread is in here.
         self._lock = threading.RLock()
         self._open: dict[int, _Open] = {}
-        self._idle: threading.Event | None = None
+        self._changes: Changes[bool] = Changes()
         # Whether a thread waits in `wait_idle`.
         self.idle_wanted = False
         # All fast channels by number. A busy channel is an open request.
         self.channels: dict[int, ChannelInUse] = {}
         # Called by any thread when a caller abandons a request whose answer may still come.
         self.on_left: Callable[[], None] | None = None
-        # For calls whose answers come in parts (`ReplyStream`).
-        self.stream_room = threading.Semaphore(MAX_STREAMS)
+        # Calls whose answers come in parts (`ReplyStream`); at most `MAX_STREAMS`.
+        self.streams: dict[object, None] = {}
         # The native step that the host as a whole declared.
         self.host_phase: str | None = None
         self.failure: ChannelFailed | None = None
@@ -279,6 +321,8 @@ class OpenRequests:
         with self._lock:
             if self.failure is not None:
                 raise self.failure.again()
+            if waiter is not None:
+                waiter.request_id = request_id
             self._open[request_id] = _Open(waiter, context)
 
     def sent(self, request_id: int) -> None:
@@ -293,8 +337,8 @@ class OpenRequests:
             self._open.pop(request_id, None)
             self._look_whether_idle()
 
-    def leave(self, request_id: int) -> None:
-        """The caller has given the request up; the host may still work on it."""
+    def leave(self, request_id: int) -> bool:
+        """The caller has given the request up; the host may still work on it. False if it was withdrawn before."""
         with self._lock:
             entry = self._open.get(request_id)
             if entry is not None:
@@ -302,6 +346,7 @@ class OpenRequests:
                 self._look_whether_idle()
         if entry is not None and entry.context.op and self.on_left is not None:
             self.on_left()
+        return entry is not None
 
     def declare(self, frame: Frame) -> None:
         """The host is about to enter this native step, with this model if that was not known."""
@@ -357,25 +402,19 @@ class OpenRequests:
                 self.failure = ChannelFailed(reason)
             failure = self.failure.again()
             waiters = [entry.waiter for entry in self._open.values() if entry.waiter is not None]
-            if self._idle is not None:
-                self._idle.set()
+            self._changes.tell()
         for waiter in waiters:
             waiter.wake()
         return failure
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no caller waits for an answer. False if one still does."""
-        with self._lock:
-            self._idle = idle = threading.Event()
-            self.idle_wanted = True
-            self._look_whether_idle()
-        return idle.wait(timeout_s)
+        self.idle_wanted = True
+        return self._changes.wait_for(lambda: self.failure is not None or not self.waiting, timeout_s)
 
     def _look_whether_idle(self) -> None:
-        if self._idle is None or any(entry.waiter is not None for entry in self._open.values()):
-            return
-        if not any(channel.busy and not channel.abandoned for channel in list(self.channels.values())):
-            self._idle.set()
+        if self.idle_wanted:
+            self._changes.tell()
 
 
 # For requests that no application made: pings, cancels.

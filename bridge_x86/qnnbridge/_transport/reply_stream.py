@@ -10,7 +10,7 @@ import collections
 from typing import Any
 
 from qnnbridge._transport.channel import Channel, ChannelFailed
-from qnnbridge._transport.open_requests import CallContext, Waiter
+from qnnbridge._transport.open_requests import MAX_STREAMS, CallContext, Waiter
 from qnnbridge_protocol.errors import from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 
@@ -23,7 +23,6 @@ class ReplyStream:
         self._news: collections.deque[Frame] = collections.deque()
         self._waiter = Waiter(self._take_news)
         self._waiter.news = self._news
-        self._request_id = 0
         self._open = True
 
     @classmethod
@@ -39,19 +38,20 @@ class ReplyStream:
 
         Raises `ChannelFailed`, `ChannelRetired`, `Deadline`, `TooLarge`.
         """
-        if not channel.requests.stream_room.acquire(blocking=False):
+        if len(channel.requests.streams) >= MAX_STREAMS:
             return None
         stream = cls(channel)
         try:
-            stream._request_id = channel._send(Kind.REQUEST, header, buffers, deadline, stream._waiter, context)
+            channel.requests.streams[stream._waiter] = None
+            channel._send((Kind.REQUEST, header, buffers), deadline, stream._waiter, context)
         except BaseException:
-            channel.requests.stream_room.release()
+            stream.abandon()
             raise
         return stream
 
     @property
     def request_id(self) -> int:
-        return self._request_id
+        return self._waiter.request_id or 0
 
     def next(self, deadline: float | None) -> Frame:
         """The next EVENT, or the REPLY, which is the last. Past the deadline the stream stays open.
@@ -66,7 +66,7 @@ class ReplyStream:
             try:
                 answer = self._channel._await(self._waiter, deadline)
             except ChannelFailed as failure:
-                failure.request_id = self._request_id
+                failure.request_id = self._waiter.request_id
                 self._release()
                 raise
             if answer is None or self._news:
@@ -82,14 +82,14 @@ class ReplyStream:
             return
         self._release()
         if self._waiter.answer is None and not self._channel.failed:
-            self._channel._leave(self._request_id)
-            self._channel._withdraw(self._request_id)
+            self._channel._leave(self.request_id)
+            self._channel._withdraw(self.request_id)
 
     def abandon(self) -> None:
         """`close` for a finalizer: the host is not told, and sends what it was asked for."""
         if self._open:
             self._release()
-            self._channel.requests.leave(self._request_id)
+            self._channel.requests.leave(self.request_id)
 
     def _take_news(self, frame: Frame) -> None:
         if frame.kind is Kind.EVENT:
@@ -97,9 +97,8 @@ class ReplyStream:
             self._waiter.wake()
 
     def _release(self) -> None:
-        if self._open:
-            self._open = False
-            self._channel.requests.stream_room.release()
+        self._open = False
+        self._channel.requests.streams.pop(self._waiter, None)
 
 
 __all__ = ["ReplyStream"]

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qnnbridge._host_objects import HostObject, object_message
+from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._supervision.deadlines import Patience, overdue
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
@@ -147,7 +148,7 @@ class Remade:
         self.host = host
         self._kind = kind
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # for `in_turn`
         self._object: HostObject | None = None
         self._made_after = 0
         self.times_made = 0
@@ -157,15 +158,17 @@ class Remade:
         found = self._object
         if found is not None and self._is_in(found, process):
             return found.number
-        if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-            raise Deadline("not-started")
-        try:
+
+        def make() -> int:
             if self._object is None or not self._is_in(self._object, process):
                 self._object = None
                 self._object = self._create(process, deadline)
             return self._object.number
-        finally:
-            self._lock.release()
+
+        try:
+            return in_turn(self._lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), make)
+        except TooLate:
+            raise Deadline("not-started") from None
 
     def is_in(self, process: HostProcess) -> bool:
         """Whether it lives there already."""

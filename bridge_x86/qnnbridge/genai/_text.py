@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from qnnbridge._platform._shield import start_thread
 from qnnbridge.genai._generation import GenerationStats
 from qnnbridge.genai._generator import Generator, GeneratorParams
 from qnnbridge.genai._model import Model
@@ -80,7 +80,7 @@ class TextStream(Iterator[str]):
         self._cancelled = True
         flag = self._generator._remote.stopping
         # A listener waits for the host's answer, which the caller need not.
-        threading.Thread(target=flag.assign, args=(True,), name="qnnbridge cancel", daemon=True).start()
+        start_thread("qnnbridge cancel", flag.assign, True)
 
     def begin(self, tokens: Sequence[int]) -> None:
         """Process the prompt. Once, by `generate`."""

@@ -67,24 +67,25 @@ class ByteWriter:
     def __init__(self, write: Callable[[list[memoryview]], int]) -> None:
         """`write` puts some bytes of the chunks on their way and returns how many; see `blocking_write`."""
         self.write = write
-        self._rest: list[memoryview] = []  # last first
+        # Last first. A caller that must know whether an interrupt came before or behind it adds to this itself.
+        self.rest: list[memoryview] = []
         self._counts: collections.deque[int] = collections.deque()
         self.torn = False
 
     @property
     def pending(self) -> bool:
         """Whether something is still to be written."""
-        return bool(self._rest)
+        return bool(self.rest)
 
     def add(self, chunks: Iterable[memoryview]) -> None:
         """Append chunks to the pending ones. Their memory is read when it is written, not now."""
-        self._rest[:0] = [chunk for chunk in chunks if chunk.nbytes][::-1]
+        self.rest[:0] = last_first(chunks)
 
     def write_some(self) -> None:
         """Call `write` once. Its errors pass through; an `OSError` means that nothing was written."""
         if not self._counts:
             # See `ByteReader.read_into`: no count is lost if `write` is a C function, as `blocking_write` gives.
-            self._counts.extend(map(self.write, (self._rest[: -_MAX_CHUNKS - 1 : -1],)))
+            self._counts.extend(map(self.write, (self.rest[: -_MAX_CHUNKS - 1 : -1],)))
         self.torn = True
         self._drop(self._counts[0])
         self._counts.popleft()
@@ -93,33 +94,43 @@ class ByteWriter:
     def write_all(self, chunks: Iterable[memoryview]) -> None:
         """Write everything."""
         self.add(chunks)
-        while self._rest:
+        while self.rest:
             self.write_some()
 
     def take_back(self, chunks: Iterable[memoryview]) -> bool:
         """Forget the chunks that were added last, if nothing of them has been written. True if so."""
-        added = [chunk for chunk in chunks if chunk.nbytes][::-1]
-        untouched = len(added) <= len(self._rest) and all(
-            kept is chunk
-            for kept, chunk in zip(self._rest, added)  # noqa: B905 - the shorter one is meant
+        added = last_first(chunks)
+        # A count that is not worked in yet: an interrupt came behind the write.
+        untouched = (
+            not (self._counts or self.torn)
+            and len(added) <= len(self.rest)
+            and all(
+                kept is chunk
+                for kept, chunk in zip(self.rest, added)  # noqa: B905 - the shorter one is meant
+            )
         )
         if untouched:
-            del self._rest[: len(added)]
+            del self.rest[: len(added)]
         return untouched
 
     def discard(self) -> None:
         """Free pending chunks: the stream is lost."""
-        self._rest.clear()
+        self.rest.clear()
         self._counts.clear()
 
     def _drop(self, count: int) -> None:
         while count:
-            chunk = self._rest[-1]
+            chunk = self.rest[-1]
             if count < chunk.nbytes:
-                self._rest[-1] = chunk[count:]
+                self.rest[-1] = chunk[count:]
                 return
             count -= chunk.nbytes
-            self._rest.pop()
+            self.rest.pop()
+
+
+def last_first(chunks: Iterable[memoryview]) -> list[memoryview]:
+    """As `ByteWriter.rest` has them."""
+    return [chunk for chunk in chunks if chunk.nbytes][::-1]
 
 
 def blocking_write(fd: int) -> Callable[[list[memoryview]], int]:

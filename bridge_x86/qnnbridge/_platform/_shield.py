@@ -1,0 +1,198 @@
+"""What no exception of a signal handler can leave half done.
+
+A signal handler of the application may raise: `KeyboardInterrupt`, the limit of `signal.alarm`, pytest-timeout.
+CPython runs handlers in the main thread only: at the entry of a function of Python, behind a call, at a jump
+backwards, and in a C function that waits. So in the main thread
+
+- ``x = f()`` may lose what a C function `f` has made or taken: the handler runs before the assignment;
+- ``lock.acquire()`` before a ``try`` may leave the lock taken for ever;
+- an ``__enter__`` or ``__exit__`` in Python may be skipped: `threading.Condition`, `Event`, `Semaphore`,
+  `concurrent.futures.Future`, and with an `Event` also `threading.Thread.start`.
+
+What the bridge uses instead:
+
+- ``with lock:`` for a lock of C: nothing comes between taking it and the block; `in_turn` where there is a timeout;
+- single steps of C: `SimpleQueue`, `deque.append`, ``dict[key] = value``, ``dict.pop(key, None)``;
+  ``list.extend(map(f, ...))`` keeps what `f` made within the same step;
+- counts that are computed: the length of a dict from which each user takes itself away;
+- a callback of a weak reference that is a C function, in place of ``__del__``;
+- for what is rare and long (starting, explaining and ending a host) another thread: `shielded`. The main thread
+  only waits there. Interrupted, it leaves, and the work goes on to its end.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import functools
+import os
+import queue
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+# On Windows a signal does not end a wait for a lock.
+_SLICE_S = 0.1 if sys.platform == "win32" else 1.0
+
+
+class TooLate(Exception):
+    """The turn did not come in time."""
+
+
+def in_turn(lock: threading.RLock, timeout_s: float, work: Callable[[], T]) -> T:
+    """`work`, while this thread has the lock. timeout_s: -1 waits for ever. Raises `TooLate`.
+
+    The lock is taken inside of the ``try``, and a re-entrant one knows whether this thread has it.
+    """
+    try:
+        if not lock.acquire(timeout=timeout_s):
+            raise TooLate
+        return work()
+    finally:
+        try:
+            lock.release()
+        except RuntimeError:
+            pass
+
+
+def is_interruptible() -> bool:
+    """Whether signal handlers run in this thread."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def start_thread(name: str, work: Callable[..., object], *arguments: Any) -> None:
+    """Start a daemon thread, in one step of C. Raises `RuntimeError` if there can be no more threads."""
+    _thread.start_new_thread(_start, (name, work, arguments))
+
+
+def _start(name: str, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    # Here nothing interrupts `Thread.start`.
+    try:
+        threading.Thread(target=work, args=arguments, name=name, daemon=True).start()
+    except RuntimeError:
+        work(*arguments)  # this thread is the last one
+
+
+def shielded(name: str, work: Callable[[], T]) -> T:
+    """The result of `work`, which is done in another thread if a signal handler could raise in the midst of it.
+
+    It must end by itself if the caller is interrupted, and keep what it makes where the next caller finds it.
+    """
+    if not is_interruptible():
+        return work()
+    outcome: queue.SimpleQueue[tuple[list[T], BaseException | None]] = queue.SimpleQueue()
+
+    def do() -> None:
+        try:
+            outcome.put(([work()], None))
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
+            outcome.put(([], error))
+
+    try:
+        start_thread(name, do)
+    except RuntimeError:  # the interpreter is ending, or there can be no more threads
+        return work()
+    result, error = wait_for(outcome)
+    if error is None:
+        return result[0]
+    try:
+        raise error
+    finally:
+        error = None  # else it and this frame would keep each other
+
+
+def wait_for(outcome: queue.SimpleQueue[T]) -> T:
+    """What comes in the queue; signal handlers run meanwhile."""
+    while True:
+        try:
+            return outcome.get(timeout=_SLICE_S)
+        except queue.Empty:
+            pass
+
+
+class Changes(Generic[T]):
+    """Wakes the threads that wait for a change of something; in place of a `Condition`. Any thread."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[queue.SimpleQueue[None], None] = {}
+
+    def tell(self) -> None:
+        """Something has changed."""
+        for one in list(self._waiting):
+            one.put(None)
+
+    def wait_for(self, held: Callable[[], T], timeout_s: float | None) -> T:
+        """What `held` says last: something true, or when the time is over."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._waiting[woken] = None
+        try:
+            while not (value := held()):
+                # In slices: who changed it may have been interrupted before it could tell.
+                left_s = _SLICE_S if until is None else min(_SLICE_S, until - time.monotonic())
+                if left_s <= 0:
+                    break
+                with contextlib.suppress(queue.Empty):
+                    woken.get(timeout=left_s)
+            return value
+        finally:
+            self._waiting.pop(woken, None)
+
+
+class _Watch(weakref.ref[Any]):
+    """clean: what is to be done when the object is gone."""
+
+    __slots__ = ("clean",)
+    clean: Callable[[], object]
+
+
+class _Watched:
+    """Of this process: a fork has none of its threads."""
+
+    def __init__(self) -> None:
+        self.gone: queue.SimpleQueue[_Watch] = queue.SimpleQueue()
+        # By their `id`: a weak reference is as little to be hashed as its object.
+        self.watches: dict[int, _Watch] = {}
+        self.cleaner = False
+
+
+_watched = _Watched()
+
+
+def when_gone(thing: object, clean: Callable[[], object]) -> Callable[[], object]:
+    """`clean` in a thread of ours when nothing refers to the thing any more; in place of ``__del__``, which an
+    exception could cut in two. What it refers to must not keep the thing. Not at the end of the program.
+
+    Returns what calls it off.
+    """
+    watched = _watched
+    if not watched.cleaner:
+        start_thread("qnnbridge cleaner", _clean_for_ever, watched)
+        watched.cleaner = True
+    watch = _Watch(thing, watched.gone.put)
+    watch.clean = clean
+    watched.watches[id(watch)] = watch
+    return functools.partial(watched.watches.pop, id(watch), None)
+
+
+def _clean_for_ever(watched: _Watched) -> None:
+    while True:
+        watch = watched.gone.get()
+        watched.watches.pop(id(watch), None)
+        with contextlib.suppress(Exception):
+            watch.clean()
+        del watch
+
+
+def _forget_watches() -> None:
+    global _watched
+    _watched = _Watched()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget_watches)
