@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=6)
     parser.add_argument("--only", action="append", metavar="KIND")
     given = parser.parse_args()
+    logging.disable()  # each death has a line
 
     def shrink(hosts: list[qnnbridge.Host]) -> int:
         from tests.walk.machine import shrinking_walk

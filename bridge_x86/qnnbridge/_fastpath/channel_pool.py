@@ -29,6 +29,7 @@ from qnnbridge._fastpath.memory import Slab, SlabOfArrays, slab_size
 from qnnbridge._fastpath.plans import ChannelPlans, NoSharedMemory
 from qnnbridge._fastpath.sharing import Sharing
 from qnnbridge._platform import ChannelStreams, ShareHandle, _fds, reclaim
+from qnnbridge._platform._shield import start_thread
 from qnnbridge._transport.channel import ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import NO_CONTEXT, ChannelFailed
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync
@@ -124,7 +125,8 @@ class ChannelPool:
         self._unsure: set[int] = set()
         self._next_try = 0.0
         self._phases: Slab | None = None
-        self._trimmer: threading.Thread | None = None
+        # Whether the maintenance thread runs.
+        self._maintained = False
         self._wake = WakeEvent()
         self.closed = False
         connection.requests.on_left = self._wake
@@ -266,16 +268,12 @@ class ChannelPool:
             self._retire(channel)
             raise
         self._requests.channels[number] = channel
-        self._keep_a_trimmer()
-        return plans
-
-    def _keep_a_trimmer(self) -> None:
         with self._lock:
-            if self._trimmer is None:
-                self._trimmer = threading.Thread(
-                    target=maintain, args=(weakref.ref(self), self._wake), name="qnnbridge channels", daemon=True
-                )
-                self._trimmer.start()
+            if not self._maintained:
+                # In this order: two such threads do no harm, none would.
+                start_thread("qnnbridge channels", maintain, weakref.ref(self), self._wake)
+                self._maintained = True
+        return plans
 
     def _retire(self, channel: FastChannel, *, answered: bool = False) -> None:
         """Close a channel that nobody uses any more. answered: the answer of its call is there, or never comes."""
@@ -339,7 +337,7 @@ class ChannelPool:
         seen.update((number, open_.channel.calls) for number, open_ in list(self._all.items()))
         with self._lock:
             if not self._all and not self._attached and not self._connection.one_way:
-                self._trimmer = None
+                self._maintained = False
                 return False
         return True
 
