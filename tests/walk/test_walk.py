@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge._fastpath.call import key_of
-from tests.walk import crowd
+from tests.walk import crowd, more
 from tests.walk.machine import shrinking_walk
 from tests.walk.steps import Wrong
 
@@ -79,3 +80,27 @@ def test_a_key_that_leaves_something_out_is_found(
     monkeypatch.setattr("qnnbridge._fastpath.runner.key_of", incomplete)
     with pytest.raises(Wrong):
         crowd.alone(hosts, 20_000, seed=1)
+
+
+# --- what else remembers ---
+
+
+def test_buckets() -> None:
+    more.buckets(240, seed=6)
+
+
+@pytest.mark.simulator
+def test_the_cache_of_compiled_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+    more.cache(20, seed=7, folder=tmp_path)
+
+
+def test_the_server(tmp_path: Path) -> None:
+    more.serving(400, seed=8, folder=tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["dynamic", "window"])
+def test_generation(layout: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    more.generation(150, seed=9, folder=tmp_path, layout=layout)
