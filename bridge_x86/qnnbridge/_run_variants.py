@@ -282,7 +282,7 @@ class RunVariants:
 
 # What ONNX Runtime's Python takes for a list of names although it is no sequence.
 _ITERATED = (types.GeneratorType, frozenset, set)
-_ITERATED_EXACTLY = (type({}.keys()), type({}.values()), type({}.items()), map, zip)
+_ITERATED_EXACTLY: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()), map, zip)
 _NO_SEQUENCES = (str, bytes, bytearray, dict, types.MappingProxyType)
 
 
