@@ -120,14 +120,14 @@ def check_shape(rule: FeedRule, shape: Sequence[int]) -> None:
 
 
 def check_tensor(rule: FeedRule, value: Array | Typed) -> None:
-    """Element type, then shape: ONNX Runtime's order."""
-    if rule.inner.kind != "tensor":
-        raise wrong_kind(rule, "a tensor")
+    """Whether numpy's type is one, then kind, element type and shape: ONNX Runtime's order."""
     element = element_of(value.dtype) if isinstance(value, np.ndarray) else value.element_type
     if element is None and isinstance(value, np.ndarray) and value.dtype.kind == "V":
         element = ElementType.STRING  # as which ONNX Runtime takes structured arrays
     if element is None or (element in _COMPLEX and element is not rule.inner.element):
         raise unsupported(rule, value)
+    if rule.inner.kind != "tensor":
+        raise wrong_kind(rule, "a tensor")
     if element is not rule.inner.element:
         raise wrong_element(rule, f"tensor({element.text})", f"tensor({_element_text(rule)})")
     check_shape(rule, value.shape)

@@ -10,6 +10,7 @@ that either.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from qnnbridge._feed_rules import (
     wrong_element,
     wrong_kind,
 )
+from qnnbridge._node import checked_name
 from qnnbridge._option_fields import suggest
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._sparse_tensor import SparseTensor
@@ -302,7 +304,9 @@ class FeedChecker:
         It first converts all values, in the order of their names, and then compares them with the model, from the
         last name to the first.
         """
-        named = {_name_of(name): value for name, value in feeds.items()}
+        named: dict[str, Any] = {}
+        for given, value in feeds.items():
+            named.setdefault(checked_name(given, "Input names"), value)  # "x" and b"x" are one: the first counts
         out: dict[str, Feed] = {}
         refusal = None
         for name in sorted(named):
@@ -341,21 +345,18 @@ class FeedChecker:
         )
 
     def _unknown(self, name: str, value: Any) -> errors.BridgeError:
-        if isinstance(value, np.ndarray) and element_of(value.dtype) is None and value.dtype.kind != "V":
-            return errors.RemoteRuntimeError(f"Numpy_type {value.dtype.num} can't be converted to MLDataType.")
+        if isinstance(value, list):
+            return errors.RemoteRuntimeError(
+                f"Failed to find input with name: {name} in the model input def list",
+                fix=f"The model's inputs are {', '.join(map(repr, self._rules)) or 'none'}.",
+            )
+        with contextlib.suppress(errors.InvalidArgument):
+            fit(make_rule(name, "tensor(float)", ()), value)  # what cannot be converted is refused for that
         known = ", ".join(map(repr, self._rules))
         return errors.InvalidArgument(
             f"{INVALID_ARGUMENT}Invalid input name: {name}",
             fix=f"The model's inputs are {known or 'none'}.{suggest(name, self._rules)}",
         )
-
-
-def _name_of(name: object) -> str:
-    if isinstance(name, (bytes, bytearray)):  # as ONNX Runtime's Python takes names
-        name = name.decode()
-    if not isinstance(name, str):
-        raise errors.RemoteTypeError(f"Input names must be str, not {name!r:.100} ({type(name).__name__}).")
-    return name
 
 
 def check_feeds(

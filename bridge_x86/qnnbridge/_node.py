@@ -8,7 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from qnnbridge_protocol.errors import RemoteTypeError
 from qnnbridge_protocol.specs import NodeInfo
+
+
+def checked_name(name: object, what: str) -> str:
+    """The name of an input or output as text; bytes are UTF-8, as for ONNX Runtime. Raises `RemoteTypeError`."""
+    if isinstance(name, (bytes, bytearray)):
+        name = name.decode()
+    if not isinstance(name, str):
+        raise RemoteTypeError(f"{what} must be str, not {name!r:.100} ({type(name).__name__}).")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise RemoteTypeError(f"{what} must be text, which {name!r:.100} is not: it has half a pair.") from None
+    return name
 
 
 class NodeArg:

@@ -10,11 +10,11 @@ import dataclasses
 import logging
 import time
 import types
-from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import Background
-from qnnbridge._node import ModelMetadata, NodeArg
+from qnnbridge._node import ModelMetadata, NodeArg, checked_name
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import (
@@ -162,10 +162,9 @@ class RunVariants:
         """
         check_call(timeout, retry, on_deadline)
         deadline = deadline_after(self._timeout if timeout is None else timeout)
-        names = self._names(output_names, input_feed)
+        output_names, input_feed = self.arguments_now(output_names, input_feed)
         try:
             self._checker.check(input_feed)
-            input_feed = dict(input_feed)  # as it is now
         except RemoteError:
             raise
         except BridgeError:
@@ -175,7 +174,7 @@ class RunVariants:
             try:
                 left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
                 results = self.run(
-                    names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
+                    output_names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
                 )
                 error = ""
             except Exception as failure:  # noqa: BLE001 - passed to the callback
@@ -254,6 +253,11 @@ class RunVariants:
             self._checker.require_all(feed)  # what ONNX Runtime looks at first
             raise
 
+    def arguments_now(self, output_names: Any, input_feed: Any) -> tuple[Names, Any]:
+        """Names and feed for a later `run`: what becomes of the application's list and map does not change them."""
+        names = self._names(output_names, input_feed)
+        return names, dict(input_feed) if isinstance(input_feed, Mapping) else input_feed
+
     def io_binding(self) -> IOBinding:
         """An empty binding for `run_with_iobinding`."""
         from qnnbridge._io_binding import IOBinding
@@ -277,7 +281,21 @@ class RunVariants:
 
 
 # What ONNX Runtime's Python takes for a list of names although it is no sequence.
-_ITERATED = (types.GeneratorType, frozenset, set, KeysView, ValuesView, ItemsView, map, zip)
+_ITERATED = (types.GeneratorType, frozenset, set)
+_ITERATED_EXACTLY: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()), map, zip)
+_NO_SEQUENCES = (str, bytes, bytearray, dict, types.MappingProxyType)
+
+
+class _NoOutputs(tuple[str, ...]):
+    """What a generator of nothing asks for. A plain ``()`` that is read again would ask for all outputs."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return True
+
+
+_NO_OUTPUTS = _NoOutputs()
 
 
 def requested_names(output_names: Any) -> Names:
@@ -289,17 +307,14 @@ def requested_names(output_names: Any) -> Names:
         return None
     given = type(output_names)
     if not issubclass(given, (list, tuple)):
-        sequence = hasattr(given, "__getitem__") and not issubclass(given, (str, bytes, bytearray, dict))
-        if not (sequence or issubclass(given, _ITERATED)):
+        sequence = hasattr(given, "__getitem__") and hasattr(given, "__len__")
+        sequence = sequence and not issubclass(given, _NO_SEQUENCES)
+        if not (sequence or issubclass(given, _ITERATED) or given in _ITERATED_EXACTLY):
             raise RemoteTypeError(
                 f"output_names is {output_names!r:.100} ({given.__name__}), and no list of names.",
                 fix='Give a list: ["name"], or None for all outputs.',
             )
-    names = tuple([name.decode() if isinstance(name, bytes) else name for name in output_names])
-    for name in names:
-        if not isinstance(name, str):
-            raise RemoteTypeError(f"Names of outputs must be str, not {name!r:.100} ({type(name).__name__}).")
-    return names
+    return tuple([checked_name(name, "Names of outputs") for name in tuple(output_names)]) or _NO_OUTPUTS
 
 
 def check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:

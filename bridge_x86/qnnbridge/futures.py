@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from qnnbridge._background import Background
 from qnnbridge._platform._shield import Changes
 from qnnbridge._run_options import RunOptions, coerce_run_options
+from qnnbridge.errors import as_onnxruntime
+from qnnbridge_protocol.errors import BridgeError
 
 if TYPE_CHECKING:
     from qnnbridge._inference_session import InferenceSession
@@ -90,12 +92,17 @@ def start(
     """Like `submit`, with a handle that can stop the run."""
     future = _FutureOfRun()
     options = _own_options(run_options, future)
+    try:
+        names, feed = session.arguments_now(output_names, input_feed)
+    except Exception as error:  # noqa: BLE001 - raised in the waiting thread
+        future.set_exception(as_onnxruntime(error) if isinstance(error, BridgeError) else error)
+        return StartedRun(future, options)
 
     def work() -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            result = session.run(output_names, input_feed, options, **keywords)
+            result = session.run(names, feed, options, **keywords)
         except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             future.set_exception(error)
         else:

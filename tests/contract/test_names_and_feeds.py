@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import random
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,6 +46,16 @@ class Name(str):
     __slots__ = ()
 
 
+class WithoutLength:
+    def __getitem__(self, index: int) -> str:
+        return ["y"][index]
+
+
+def raising(name: Any) -> Iterator[Any]:
+    yield name
+    raise LookupError("read to the end first")
+
+
 NAMES: dict[str, Callable[[], Any]] = {
     "None": lambda: None,
     "list": lambda: ["z", "y"],
@@ -81,6 +92,12 @@ NAMES: dict[str, Callable[[], Any]] = {
     "int": lambda: 5,
     "False": lambda: False,
     "range": lambda: range(1),
+    "keys of an OrderedDict": lambda: collections.OrderedDict(y=1).keys(),
+    "mapping": lambda: types.MappingProxyType({"y": 1}),
+    "sequence without length": WithoutLength,
+    "half a pair": lambda: ["\udc80"],
+    "generator that raises": lambda: raising("y"),
+    "generator of int that raises": lambda: raising(1),
 }
 
 FEEDS: dict[str, Callable[[], Any]] = {
@@ -115,6 +132,16 @@ FEEDS: dict[str, Callable[[], Any]] = {
     "objects": lambda: {**FEED, "x": np.array([1, None], object)},
     "a str": lambda: {**FEED, "x": "a"},
     "a set": lambda: {**FEED, "x": {1}},
+    "unknown str": lambda: {**FEED, "q": "a"},
+    "unknown list": lambda: {**FEED, "q": [1]},
+    "unknown dict": lambda: {**FEED, "q": {"a": 1.0}},
+    "unknown empty dict": lambda: {**FEED, "q": {}},
+    "unknown object": lambda: {"q": object(), **FEED},
+    "unknown object, and wrong": lambda: {**FEED, "q": object(), "x": DOUBLE},
+    "half a pair as name": lambda: {**FEED, "\udc80": None},
+    "half a pair, and cannot be converted": lambda: {**FEED, "\udc80": X, "x": np.zeros(3, "M8[s]")},
+    "once as str, once as bytes": lambda: {**FEED, b"x": -X},
+    "once as bytes, once as str": lambda: {b"x": -X, **FEED},
     "no map: list": lambda: [("x", X)],
     "no map: None": lambda: None,
     "no map: str": lambda: "xw",
@@ -164,7 +191,9 @@ def test_in_any_order(sessions: Any) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("way", ["run_async", "run_with_ort_values", "asyncio", "binding"])
-@pytest.mark.parametrize("names", ["generator", "map", "keys", "array of one", "str", "list of int", "iterator"])
+@pytest.mark.parametrize(
+    "names", ["generator", "generator of none", "map", "keys", "array of one", "str", "list of int", "iterator"]
+)
 def test_other_ways_to_run_read_the_names_once_as_well(sessions: Any, way: str, names: str) -> None:
     direct, bridged = sessions
     if way == "binding":  # names its outputs one by one
@@ -208,15 +237,55 @@ def in_asyncio(bridged: qnnbridge.InferenceSession, names: Any) -> list[Any]:
 
 
 def in_background(bridged: qnnbridge.InferenceSession, names: Any) -> list[Any]:
-    import threading
-
     done, got = threading.Event(), []
 
     def callback(results: list[Any], _data: Any, error: str) -> None:
-        got.append(results)
-        assert not error
+        got.append((results, error))
         done.set()
 
     bridged.run_async(names, FEED, callback, None)
     assert done.wait(30)
-    return list(got[0])
+    results, error = got[0]
+    if error:  # a text is all that a callback gets
+        raise qnnbridge.errors.InvalidArgument(error)
+    return list(results)
+
+
+@pytest.mark.process
+def test_a_future_has_names_and_feed_of_its_call(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the application does to its list and map before the run's turn comes changes nothing."""
+    bridged, changed = sessions[1], threading.Event()
+    run = bridged.run
+
+    def late(*arguments: Any, **keywords: Any) -> list[Any]:
+        assert changed.wait(30)
+        return list(run(*arguments, **keywords))
+
+    monkeypatch.setattr(bridged, "run", late)
+    names, feed = ["y"], dict(FEED)
+    future = qnnbridge.futures.submit(bridged, names, feed)
+    names[:] = []
+    feed["x"] = np.zeros(1, np.float32)
+    changed.set()
+    assert equal_bits(future.result(30), [-X])
+
+
+SEQUENCE = helper.make_model(
+    helper.make_graph(
+        [helper.make_node("SequenceLength", ["q"], ["n"])],
+        "g",
+        [helper.make_tensor_sequence_value_info("q", FLOAT, None)],
+        [helper.make_tensor_value_info("n", TensorProto.INT64, [])],
+    ),
+    opset_imports=[helper.make_opsetid("", 17)],
+    ir_version=8,
+).SerializeToString()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("dtype", ["c8", "M8[s]", "g", "f4", "V4"])
+def test_an_array_for_a_sequence(host: qnnbridge.Host, dtype: str) -> None:
+    """Whether numpy's type is one comes before what the input takes."""
+    with two_sessions(host, SEQUENCE) as both:
+        theirs, ours = (outcome(session, None, {"q": np.zeros(2, dtype)})[0] for session in both)
+    assert ours == theirs

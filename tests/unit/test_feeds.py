@@ -310,8 +310,9 @@ def test_none_is_left_out_where_the_input_may_be_absent_and_refused_where_it_is_
     optional = NodeInfo("o", "optional(tensor(float))", (2,))
     assert check_feeds([optional], {"o": None}) == []
     assert check_feeds([], {"w": None}, [NodeInfo("w", "tensor(float)", (2,))]) == []
+    checker = FeedChecker([X])
     with pytest.raises(errors.Fail, match="Missing Input: x"):
-        check_feeds([X], {"x": None})
+        checker.refuse_missing(checker.check({"x": None}))
 
 
 def test_types_without_a_numpy_name_are_checked_by_their_onnx_type() -> None:
