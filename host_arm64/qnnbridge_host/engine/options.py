@@ -8,13 +8,13 @@ one run. `LoadedAdapters` belongs to one session and may be used by any thread.
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from qnnbridge_host.engine import config_keys, qnn_checks
 from qnnbridge_host.engine.qnn_options import RUN_OPTIONS
+from qnnbridge_host.model.source import FileStamp, take_stamp
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import RunSpec, SessionSpec, in_memory
@@ -135,20 +135,21 @@ class LoadedAdapters:
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._lock = threading.Lock()
-        self._loaded: dict[str, tuple[tuple[int, int], Any]] = {}
+        # By path: the file as it was when it was loaded, and the adapter.
+        self._loaded: dict[str, tuple[FileStamp, Any]] = {}
 
     def get(self, path: str) -> Any:
         """The adapter in a file."""
         try:
-            stat = os.stat(path)
+            stamp = take_stamp(path)
         except OSError:
-            raise errors.OptionError(
-                f"There is no LoRA adapter file {path}.", details={"option": ADAPTERS}
-            ) from None
-        stamp = (stat.st_mtime_ns, stat.st_size)
+            stamp = None
+        if stamp is None:
+            raise errors.OptionError(f"There is no LoRA adapter file {path}.", details={"option": ADAPTERS})
         with self._lock:
             known = self._loaded.get(path)
-            if known is not None and known[0] == stamp:
+            # Not size and date alone: a program may set a date.
+            if known is not None and known[0].proves(stamp):
                 return known[1]
             adapter = self._ort.LoraAdapter()
             adapter.Load(path)
