@@ -207,7 +207,6 @@ class NumbersCheck:
             "outputs": list(names),
             "results": outputs,
             "leading": counted is not None,
-            "fingerprint": recipe.fingerprint or None,
         }
         buffers += tuple(encoder.buffers)
         if recipe.spec.model_path is None:

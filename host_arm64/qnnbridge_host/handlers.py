@@ -149,7 +149,6 @@ class HostHandlers:
                 bool(header.get("patient")),
                 bool(header.get("leading")),
                 None if budget_s is None else float(budget_s),
-                header.get("fingerprint"),
             )
         except (LookupError, TypeError, ValueError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None

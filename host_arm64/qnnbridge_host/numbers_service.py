@@ -25,7 +25,7 @@ from qnnbridge_host.model_requests import (
     open_model,
     stop_signal,
 )
-from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelChanged, WorkerDied
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, WorkerDied
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 from qnnbridge_protocol.specs import SessionSpec
@@ -51,8 +51,7 @@ TURN_POLL_S: Final = 0.05
 @dataclasses.dataclass(frozen=True)
 class Question:
     """The fields of a `model.verify`. again: a kept verdict does not count. of: the inputs, in words. leading: the
-    results are the first part of each dimension; the rest follows from padding. fingerprint: of the model that the
-    session has; the file may be another one by now."""
+    results are the first part of each dimension; the rest follows from padding."""
 
     spec: Mapping[str, Any]
     folder: str
@@ -66,7 +65,6 @@ class Question:
     patient: bool
     leading: bool
     budget_s: float | None
-    fingerprint: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +97,8 @@ class NumbersService:
     def verify(self, request: Request, question: Question) -> NumbersReport:
         """Compare the outputs of a run with the CPU's; the kept verdict, if there is one."""
         stop = stop_signal(request)
-        try:
-            wanted, order = self._comparison(request, question, stop)
-            return self._verdict(wanted, order, again=question.again)
-        except ModelChanged:
-            reason = "the model was replaced since the session was made"
-            return NumbersReport("unknown", reason=reason, when=time.time())
+        wanted, order = self._comparison(request, question, stop)
+        return self._verdict(wanted, order, again=question.again)
 
     def samples(self, inputs: Sequence[Any], seed: int) -> dict[str, Any]:
         """Values for inputs of fixed sizes. Raises `NotMade`."""
@@ -140,8 +134,6 @@ class NumbersService:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None
         source = open_model(spec.model_path, data, folder, settings, stop)
-        if question.fingerprint not in (None, source.fingerprint):
-            raise ModelChanged(f"{source.label} is not the model of the session any more.")
         store = Store(Path(settings.folder)) if settings is not None and settings.enabled else None
 
         def hash_library(path: str) -> str | None:
@@ -186,12 +178,6 @@ class NumbersService:
                     when=time.time(),
                 )
             report = _compare(wanted, order)
-            try:
-                wanted.source.check_unchanged()  # the CPU has read the files again
-            except ModelChanged:
-                if wanted.verdicts is not None:
-                    wanted.verdicts.remove(wanted.key)  # what `begin` has counted
-                raise
             if report.state == "differs":
                 # Of the copy, if one runs: a fault that was cured is no cause.
                 report = dataclasses.replace(report, cause=self._models.known_faults(*wanted.made_from))

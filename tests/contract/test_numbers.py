@@ -6,7 +6,6 @@ comparison costs the start of one process.
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from pathlib import Path
@@ -304,51 +303,3 @@ def test_what_follows_from_padding_and_is_cut_away_is_not_compared(host: qnnbrid
             whole = np.zeros((1, 8, 32), np.float32)
             whole[..., :20] = loud
             assert session.verify({"x": whole}).state == "differs"
-
-
-def scaling(factor: float) -> bytes:
-    made = model(
-        [node("Mul", ["x", "k"], ["y"])],
-        [tensor("x", [1, 8, 20])],
-        [tensor("y", [1, 8, 20])],
-        {"k": np.float32([factor])},
-    )
-    return bytes(made.SerializeToString())
-
-
-@pytest.mark.parametrize("moment", ["before", "meanwhile", "and back"])
-def test_a_model_that_is_replaced_is_no_wrong_number(
-    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """The session has the old one; the comparison reads the path again."""
-    path, other = tmp_path / "m.onnx", tmp_path / "other.onnx"
-    path.write_bytes(scaling(2.5))
-    other.write_bytes(scaling(4.0))
-    dates = path.stat()
-
-    def swap() -> None:
-        old = path.read_bytes()
-        path.write_bytes(other.read_bytes())
-        other.write_bytes(old)
-        os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
-
-    session = open_session(host, path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        if moment == "before":
-            swap()
-        session.run(None, {"x": X})
-        if moment != "before":
-            swap()
-        if moment == "and back":
-            time.sleep(0.05)
-            swap()
-        report = settled(session)
-    assert report.state in ("unknown", "agrees") if moment == "and back" else ("unknown",), report
-    if report.state == "unknown":
-        assert "replaced" in report.reason
-    # No verdict on one model is left for the other.
-    fresh = open_session(host, path)
-    fresh.run(None, {"x": X})
-    assert settled(fresh).state == "agrees"
-    assert fresh.verify({"x": X}).state == "agrees"
