@@ -15,11 +15,10 @@ from typing import BinaryIO, Final
 
 from qnnbridge_host.model.collector import ModelScan, collect
 from qnnbridge_host.model.paths import open_regular
-from qnnbridge_host.model.protobuf import MAX_FIELDS, Garbage
+from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_protocol.errors import InvalidProtobuf, NoSuchFile
 
 _HEAD_BYTES: Final = 512
-_FEW_ZEROS: Final = 16
 _LFS_MARK: Final = b"version https://git-lfs"
 # At offset 4 of the flatbuffer that ONNX Runtime's own format is.
 _ORT_MARK: Final = b"ORTM"
@@ -51,16 +50,9 @@ def scan_model(
         ) from None
 
 
-def scan_open(file: BinaryIO, path: str | None = None, *, count_nodes: bool = False) -> ModelScan:
+def scan_open(file: BinaryIO, *, count_nodes: bool = False) -> ModelScan:
     """`scan_model` of a seekable file that is open for reading bytes. Raises `InvalidProtobuf` and `OSError`."""
-    return _scan(file, file.seek(0, io.SEEK_END), path, count_nodes)
-
-
-def refuse_zeros(file: BinaryIO, path: str | None) -> None:
-    """Raises `InvalidProtobuf` for a file that begins with zeros, by its first bytes."""
-    error = _certainly_none(file, file.seek(0, io.SEEK_END), path, Garbage(0))
-    if error is not None:
-        raise error
+    return _scan(file, file.seek(0, io.SEEK_END), None, count_nodes)
 
 
 def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> ModelScan:
@@ -70,36 +62,8 @@ def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> Mod
         return ModelScan(size, "ort", path)
     try:
         return collect(file, size, count_nodes)._replace(path=path)
-    except Garbage as garbage:
-        raise _certainly_none(file, size, path, garbage) or no_model(head, size, path) from None
-
-
-def _certainly_none(file: BinaryIO, size: int, path: str | None, garbage: Garbage) -> InvalidProtobuf | None:
-    """The error for a file that is not even worth hashing; ``None`` if the walk does not tell."""
-    name = f"The file {path}" if path else "What was given as a model"
-    details = {"path": path, "size": size, "certain": True}
-    if garbage.too_many:
-        return InvalidProtobuf(
-            f"{name} is not an ONNX model: it has more than {MAX_FIELDS} fields.",
-            cause="These bytes can be read as a protobuf by chance only: a model of a million nodes has fewer.",
-            fix="Compare its size with the original, and copy, download or make it again.",
-            details=details,
-        )
-    at = garbage.no_field_at
-    if at is None:
-        return None
-    file.seek(at)
-    found = file.read(_HEAD_BYTES)
-    if any(found) or len(found) < min(_FEW_ZEROS, size):
-        return None  # a few zeros may stand there by chance
-    return InvalidProtobuf(
-        f"{name} is not an ONNX model: it {'ends in' if at else 'consists of'} zeros.",
-        cause="A download or a copy was interrupted, or the machine lost power while it was written: the file has "
-        "its size, and not its contents.",
-        evidence=[f"zeros from byte {at} of {size} on"],
-        fix="Download or copy the model again.",
-        details=details,
-    )
+    except Garbage:
+        raise no_model(head, size, path) from None
 
 
 def no_model(head: bytes, size: int, path: str | None) -> InvalidProtobuf:

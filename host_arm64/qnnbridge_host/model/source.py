@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.paths import open_regular, path_problem
-from qnnbridge_host.model.scan import refuse_zeros, scan_open
+from qnnbridge_host.model.scan import scan_open
 from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged, NoSuchFile
 from qnnbridge_protocol.model_records import ModelIdentity, absolute_model_path, check_travels, unreadable
 from qnnbridge_protocol.records import NamedTuple
@@ -260,8 +260,6 @@ class ModelSource(NamedTuple):
         given = os.fsdecode(path_or_bytes)
         path = absolute_model_path(path_or_bytes)
         try:
-            with open_regular(path) as file:
-                refuse_zeros(file, path)  # before gigabytes of them are hashed
             model = KnownFile.look(path, memo)
             if model.stamp is None:
                 raise OSError(errno.EINVAL, "It is no regular file")
@@ -328,15 +326,10 @@ def _changed(path: str, what: str, label: str, model: object) -> ModelChanged:
 
 
 def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
-    """``None`` for a file that is no model: ONNX Runtime or the checks before a session refuse it.
-
-    Raises `InvalidProtobuf` for one that is not worth reading any further: it may have gigabytes of zeros.
-    """
+    """``None`` for a file that is no model: ONNX Runtime or the checks before a session refuse it."""
     try:
-        return scan_open(file, path)
-    except InvalidProtobuf as error:
-        if error.details.get("certain"):
-            raise
+        return scan_open(file)._replace(path=path)
+    except InvalidProtobuf:
         return None
 
 
