@@ -27,8 +27,8 @@ MAX_KEPT_BYTES: Final = 4096
 MAX_KEPT_VALUES: Final = 4096
 # The default of protobuf itself.
 _MAX_DEPTH: Final = 100
-# Of a walk: with 0.2 to 0.4 us a field and 1 to 3 us a message at most half a minute, whatever is in the file. Half a
-# million nodes with three attributes each and the types of their results, all of them read, are 60 million.
+# Of a walk: with 0.2 to 0.4 us a field and 1 to 3 us a message at most half a minute, whatever is in the file. To
+# read half a million nodes with three attributes each and the types of their results takes 60 million.
 MOST_FIELDS: Final = 2**26
 _MESSAGE_COST: Final = 8
 # A list of numbers that nobody wants (a forest of trees has 100 million) is skipped by a regular expression, 100 MB
