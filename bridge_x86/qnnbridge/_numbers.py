@@ -208,6 +208,8 @@ class NumbersCheck:
             "results": outputs,
             "leading": counted is not None,
         }
+        if recipe.identity is not None:  # what the file holds now need not be what the session computes
+            header |= {"fingerprint": recipe.fingerprint, "files": [list(file) for file in recipe.identity.files]}
         buffers += tuple(encoder.buffers)
         if recipe.spec.model_path is None:
             buffers += (recipe.data or b"",)

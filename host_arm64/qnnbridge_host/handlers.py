@@ -135,7 +135,7 @@ class HostHandlers:
 
         header = request.header
         try:
-            budget_s = header.get("budget_s")
+            budget_s, fingerprint = header.get("budget_s"), header.get("fingerprint")
             question = Question(
                 header["spec"],
                 str(header.get("folder") or os.getcwd()),
@@ -149,6 +149,8 @@ class HostHandlers:
                 bool(header.get("patient")),
                 bool(header.get("leading")),
                 None if budget_s is None else float(budget_s),
+                None if fingerprint is None else str(fingerprint),
+                [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()],
             )
         except (LookupError, TypeError, ValueError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None

@@ -3,7 +3,8 @@
 The session itself is not touched: the application sends the inputs and the outputs of a run. The original runs on
 the CPU in a worker, whose death, memory and time are its own, and what came of it is kept with the key of the
 compiled model. Whatever keeps the comparison from its end is a reason in the report, never an error of the
-application's run. One comparison at a time in a host. Any thread.
+application's run; so is a file of the model that is another one now: its numbers say nothing of the session's, and
+no such report is kept. One comparison at a time in a host. Any thread.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from qnnbridge_host.model_requests import (
     open_model,
     stop_signal,
 )
-from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, WorkerDied
+from qnnbridge_host.session_creation import ATTEMPTS
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelChanged, WorkerDied
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 from qnnbridge_protocol.specs import SessionSpec
@@ -51,7 +53,8 @@ TURN_POLL_S: Final = 0.05
 @dataclasses.dataclass(frozen=True)
 class Question:
     """The fields of a `model.verify`. again: a kept verdict does not count. of: the inputs, in words. leading: the
-    results are the first part of each dimension; the rest follows from padding."""
+    results are the first part of each dimension; the rest follows from padding. fingerprint, files: of the model as
+    the session was made from it."""
 
     spec: Mapping[str, Any]
     folder: str
@@ -65,6 +68,8 @@ class Question:
     patient: bool
     leading: bool
     budget_s: float | None
+    fingerprint: str | None
+    files: Sequence[Sequence[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +102,12 @@ class NumbersService:
     def verify(self, request: Request, question: Question) -> NumbersReport:
         """Compare the outputs of a run with the CPU's; the kept verdict, if there is one."""
         stop = stop_signal(request)
-        wanted, order = self._comparison(request, question, stop)
-        return self._verdict(wanted, order, again=question.again)
+        try:
+            wanted, order = self._comparison(request, question, stop)
+            return self._verdict(wanted, order, again=question.again)
+        except ModelChanged:
+            reason = "the model or a file beside it changed since the session was made"
+            return NumbersReport("unknown", reason=reason, when=time.time())
 
     def samples(self, inputs: Sequence[Any], seed: int) -> dict[str, Any]:
         """Values for inputs of fixed sizes. Raises `NotMade`."""
@@ -133,7 +142,7 @@ class NumbersService:
             raise  # some are also a `ValueError`
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None
-        source = open_model(spec.model_path, data, folder, settings, stop)
+        source = open_model(spec.model_path, data, folder, settings, stop, question.fingerprint, question.files)
         store = Store(Path(settings.folder)) if settings is not None and settings.enabled else None
 
         def hash_library(path: str) -> str | None:
@@ -177,16 +186,32 @@ class NumbersService:
                     reason="several comparisons came to no end; session.verify(feeds) waits for one",
                     when=time.time(),
                 )
-            report = _compare(wanted, order)
-            if report.state == "differs":
-                # Of the copy, if one runs: a fault that was cured is no cause.
-                report = dataclasses.replace(report, cause=self._models.known_faults(*wanted.made_from))
+            report = self._undisturbed(wanted, order)
         finally:
             self._turn.release()
         # Inputs that show nothing are no reason not to look at the next.
         if wanted.verdicts is not None and (report.state != "unknown" or not report.outputs):
             wanted.verdicts.write(wanted.key, report)
         return report
+
+    def _undisturbed(self, wanted: _Comparison, order: WorkOrder) -> NumbersReport:
+        """The report of a comparison during which nobody wrote to the model's files. Raises `ModelChanged`.
+
+        Not even something that was put back: the worker may have read it, and external data is read while it runs.
+        """
+        from qnnbridge_host.model.source import are_same
+
+        for _ in range(ATTEMPTS):
+            before = wanted.source.stamps()
+            report = _compare(wanted, order)
+            if report.state == "differs":
+                # Of the copy, if one runs: a fault that was cured is no cause.
+                report = dataclasses.replace(report, cause=self._models.known_faults(*wanted.made_from))
+            wanted.source.check_unchanged()
+            if are_same(before, wanted.source.stamps()):
+                return report
+            order.stop.check()
+        raise wanted.source.never_rests()
 
 
 def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:

@@ -72,6 +72,8 @@ NO_MODELS: dict[str, tuple[bytes, str]] = {
     ),
     "half a model": (MODEL_BYTES[: len(MODEL_BYTES) // 2], "cut off"),
     "all but the last byte": (MODEL_BYTES[:-1], "cut off"),
+    "zeros": (bytes(10**6), "it consists of zeros"),
+    "a model and then zeros": (MODEL_BYTES + bytes(10**6), f"zeros from byte {len(MODEL_BYTES)} on"),
 }
 
 

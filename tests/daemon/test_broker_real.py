@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import qnnbridge
-from qnnbridge.errors import NumbersDiffer
+from qnnbridge.errors import InvalidProtobuf, NumbersDiffer
 from qnnbridge_daemon.options import BrokerSettings
 from tests.contract import tts_models
 from tests.daemon.brokers import Lab, in_threads
@@ -114,5 +114,27 @@ def test_numbers_and_rewrites_are_those_of_a_host_of_its_own(
         again = qnnbridge.InferenceSession(path, options, soc, host=made.client(), verify="raise")
         again.run(None, {"mel": mel})
         assert (again.verified.kept, again.fixed) == (True, right.fixed)
+    finally:
+        made.close()
+
+
+@pytest.mark.simulator
+def test_a_file_that_became_zeros_is_refused_and_no_other_number_of_a_session_made_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.delenv("QNNBRIDGE_VERIFY", raising=False)
+    x = np.linspace(-3, 3, 60, dtype=np.float32).reshape(3, 4, 5)
+    path = tmp_path / "m.onnx"
+    path.write_bytes((MODELS / "sigmoid.onnx").read_bytes())
+    made = Lab(qnnbridge.Host(sys.executable), BrokerSettings(keep_unused_s=0.0))
+    try:
+        session = qnnbridge.InferenceSession(path, host=made.client(), cache=False, verify="raise")
+        path.write_bytes(bytes(path.stat().st_size))
+        session.run(None, {"x": x})
+        assert session.verified.state == "unknown"
+        assert "changed since the session was made" in session.verified.reason
+        with pytest.raises(InvalidProtobuf, match="it consists of zeros"):
+            qnnbridge.InferenceSession(path, host=made.client())
     finally:
         made.close()

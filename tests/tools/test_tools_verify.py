@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from typer.testing import CliRunner
 
 pytest.importorskip("onnxruntime")
@@ -18,6 +20,7 @@ pytest.importorskip("onnxruntime_qnn")
 import model_work_models as models
 import verify_models
 
+from qnnbridge_protocol.errors import ModelChanged
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.models.verify import Verification, verify_model
 from qnnbridge_tools.models.verify.verifier import VerifyOptions
@@ -296,3 +299,20 @@ def test_an_interrupted_verification_goes_on_and_leaves_nothing(
     assert [row.kept for row in resumed.rows[:3]] == [True, True, False]
     assert resumed.outputs == again.outputs
     assert list((tmp_path / "state" / "verify").iterdir()) == []
+
+
+def test_a_model_that_is_replaced_between_the_two_sides_is_not_said_to_differ(tmp_path: Path) -> None:
+    path = Path(models.saved(models.conv_net(), tmp_path / "m.onnx"))
+    weights = onnx.load(path)
+    weights.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(
+            -numpy_helper.to_array(weights.graph.initializer[0]), weights.graph.initializer[0].name
+        )
+    )
+
+    def replace(stage: str, _done: int, _of: int) -> None:
+        if stage == "compiling for QNN":
+            onnx.save(weights, path)
+
+    with pytest.raises(ModelChanged, match=r"m\.onnx or a file beside it changed"):
+        verify_model(path, soc_model="60", how=VerifyOptions(bisect=False, extreme=False), on_progress=replace)

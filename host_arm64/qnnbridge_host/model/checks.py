@@ -14,7 +14,7 @@ from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.paths import BY_CODE_PAGE, native_path
 from qnnbridge_host.model.refusals import RECOMPILE, RUN_ON_THE_ORIGINAL, Verdict, compiled_refused
 from qnnbridge_host.model.scan import no_model
-from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.model.source import MANIFEST_SUFFIX, ModelSource
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, OptionError
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
@@ -26,9 +26,6 @@ CONTEXT_ENABLE: Final = "ep.context_enable"
 CONTEXT_PATH: Final = "ep.context_file_path"
 
 _HEAD_BYTES: Final = 512
-
-# As `manifest.SUFFIX`, which is not imported for models that are not compiled.
-MANIFEST_SUFFIX: Final = ".qnnbridge.json"
 
 # Environment variable: ``warn`` lets a compiled model through that cannot run by all that is known of it.
 CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"

@@ -143,6 +143,7 @@ class _Collector:
     """The visitor; used for one walk."""
 
     def __init__(self, count_nodes: bool) -> None:
+        self.looked = 0
         self._count_nodes = count_nodes
         self._contexts: list[EpContextNode] = []
         self._lookalikes: list[EpContextNode] = []
@@ -170,7 +171,7 @@ class _Collector:
                 return True
             if not self._count_nodes:
                 return False
-            op_type, domain, has_graph = _glance(window, at, end)
+            op_type, domain, has_graph = self._glance(window, at, end)
             if not has_graph:
                 self._count(op_type, domain, _in_function(parent))
             return has_graph
@@ -188,6 +189,29 @@ class _Collector:
             close_type(message)
         else:
             closing(self, message)
+
+    def _glance(self, window: bytes, at: int, end: int) -> tuple[str, str, bool]:
+        """Operator and domain of a node that is whole in `window`, and whether it may hold a graph."""
+        op_type = domain = b""
+        while at < end:
+            self.looked += 1
+            tag = window[at]
+            number, wire = tag >> 3, tag & 7
+            if tag & 0x80 or wire != 2 or not number:
+                return "", "", True  # unusual: to be read with all care
+            length, at = varint(window, at + 1)
+            stop = at + length
+            if stop > end:
+                raise Garbage("a field is longer than the node that it is part of")
+            if number == schema.NODE_ATTRIBUTE:
+                if window.find(b"\x32", at, stop) >= 0 or window.find(b"\x5a", at, stop) >= 0:
+                    return "", "", True  # the headers of the fields that hold graphs, or only such a character
+            elif number == schema.NODE_TYPE:
+                op_type = window[at:stop]
+            elif number == schema.NODE_DOMAIN:
+                domain = window[at:stop]
+            at = stop
+        return op_type.decode("utf-8", "replace"), domain.decode("utf-8", "replace"), False
 
     def _count(self, op_type: str, domain: str, in_function: bool) -> None:
         if in_function:
@@ -296,7 +320,7 @@ class _Collector:
         model = self._model
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
         if model is None or ir_version is None or self._graph_name is None:
-            raise Garbage  # other bytes may by chance be a protobuf
+            raise Garbage("it has no version or no graph")  # other bytes may by chance be a protobuf
         weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
         return ModelScan(
             size_bytes=size,
@@ -401,31 +425,3 @@ def _where(node: Message) -> str:
                 )
         message = message.parent
     return " in ".join(words)
-
-
-def _glance(window: bytes, at: int, end: int) -> tuple[str, str, bool]:
-    """Operator and domain of a node that is whole in `window`, and whether it may hold a graph."""
-    op_type = domain = b""
-    while at < end:
-        tag = window[at]
-        number, wire = tag >> 3, tag & 7
-        if tag & 0x80 or wire != 2:
-            tag, at = varint(window, at)
-            if tag & 7 != 2:
-                return "", "", True  # unusual: to be read with all care
-            number = tag >> 3
-        else:
-            at += 1
-        length, at = varint(window, at)
-        stop = at + length
-        if stop > end:
-            raise Garbage
-        if number == schema.NODE_ATTRIBUTE:
-            if window.find(b"\x32", at, stop) >= 0 or window.find(b"\x5a", at, stop) >= 0:
-                return "", "", True  # the headers of the fields that hold graphs, or only such a character
-        elif number == schema.NODE_TYPE:
-            op_type = window[at:stop]
-        elif number == schema.NODE_DOMAIN:
-            domain = window[at:stop]
-        at = stop
-    return op_type.decode("utf-8", "replace"), domain.decode("utf-8", "replace"), False

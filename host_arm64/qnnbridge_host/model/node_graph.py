@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO, Final
 
 from qnnbridge_host.model import onnx_schema as schema
 from qnnbridge_host.model.onnx_schema import close_type, type_of_value
-from qnnbridge_host.model.protobuf import Message, MessageKind, signed, varint, walk
+from qnnbridge_host.model.protobuf import MAX_KEPT_VALUES, Message, MessageKind, signed, varint, walk
 from qnnbridge_protocol.element_types import ElementType
 
 _INITIALIZER = MessageKind("initializer", frozenset((1, 2, 4, 5, 7, 8, 9, 14)), frozenset((1, 4, 5, 7)))
@@ -111,6 +112,7 @@ class _Reader:
     """The visitor; used for one walk."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.looked = 0
         self._sizes = sizes
         self._nodes: list[tuple[str, str, tuple[str, ...], tuple[str, ...], Mapping[str, Any]]] = []
         self._types: dict[str, tuple[str, StaticShape | None]] = {}
@@ -179,14 +181,15 @@ def nodes_of(graph: StaticGraph) -> list[StaticNode]:
     """The nodes with all that is known of their inputs."""
     tensors = graph.tensors
     users: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    columns = functools.cache(lambda name: user_columns(users.get(name, ())))  # a damaged model repeats names
     for op, _, inputs, _, _ in graph.nodes:
         for one in inputs:
             users.setdefault(one, []).append((op, inputs))
     nodes: list[StaticNode] = []
     for index, (op, name, inputs, outputs, attributes) in enumerate(graph.nodes):
         given = tuple(tensors.get(one, StaticTensor(one)) if one else None for one in inputs)
-        columns = user_columns(users.get(outputs[0], ()) if outputs else ())
-        nodes.append(StaticNode(index, name, op, given, outputs, attributes, *columns))
+        used = columns(outputs[0]) if outputs else ((), ())
+        nodes.append(StaticNode(index, name, op, given, outputs, attributes, *used))
         for one in outputs:
             if one in tensors:
                 tensors[one] = dataclasses.replace(tensors[one], origin=functools.partial(nodes.__getitem__, index))
@@ -202,10 +205,12 @@ def user_columns(
 
 
 def _value_of(attribute: Message) -> Any:
-    """int, float, text, tensor, or a list of them; None for what is not read (graphs)."""
+    """int, float, text, tensor, or a list of them; None for what is not read (graphs, lists that are too long)."""
     if "tensor" in attribute.notes:
         return attribute.notes["tensor"]
     values, lists = attribute.values, attribute.lists
+    if any(len(one) > MAX_KEPT_VALUES for one in lists.values()):
+        return None
     if 8 in lists:
         return _whole_numbers(lists[8])
     if 7 in lists:
@@ -249,9 +254,7 @@ def _constant_of(tensor: Message) -> StaticTensor:
 
 
 def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
-    count = 1
-    for size in dims:
-        count *= size
+    count = math.prod(dims) if len(dims) <= _MOST_VALUES else -1
     if not 0 <= count <= _MOST_VALUES or tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
         return None
     raw = tensor.values.get(9)

@@ -102,7 +102,9 @@ def close_type(message: Message) -> None:
         dimension: int | str | None = message.text(schema.DIMENSION_NAME) or None
         if size is not None:
             dimension = size if size >= 0 else None  # -1 is how some exporters say free
-        parent.notes[_DIMENSIONS] = (*_dimensions(parent), dimension)
+        found = parent.notes.setdefault(_DIMENSIONS, [])
+        if isinstance(found, list):
+            found.append(dimension)
     elif kind is schema.SHAPE:
         parent.notes[_SHAPE] = _dimensions(message)
     elif kind is schema.TYPE:
@@ -120,8 +122,8 @@ def type_of_value(value: Message) -> tuple[str, Shape | None]:
 
 
 def _dimensions(message: Message) -> Shape:
-    found = message.notes.get(_DIMENSIONS, ())
-    return found if isinstance(found, tuple) else ()
+    found = message.notes.get(_DIMENSIONS)
+    return tuple(found) if isinstance(found, list) else ()
 
 
 def _text(message: Message) -> str:

@@ -15,13 +15,15 @@ from typing import BinaryIO, Final
 
 from qnnbridge_host.model.collector import ModelScan, collect
 from qnnbridge_host.model.paths import open_regular
-from qnnbridge_host.model.protobuf import Garbage
+from qnnbridge_host.model.protobuf import Garbage, TooMuch
 from qnnbridge_protocol.errors import InvalidProtobuf, NoSuchFile
 
 _HEAD_BYTES: Final = 512
 _LFS_MARK: Final = b"version https://git-lfs"
 # At offset 4 of the flatbuffer that ONNX Runtime's own format is.
 _ORT_MARK: Final = b"ORTM"
+# One zero is a damaged byte; so many are a place that was never written.
+_MANY_ZEROS: Final = 16
 
 
 def scan_model(
@@ -50,9 +52,9 @@ def scan_model(
         ) from None
 
 
-def scan_open(file: BinaryIO, *, count_nodes: bool = False) -> ModelScan:
+def scan_open(file: BinaryIO, *, path: str | None = None, count_nodes: bool = False) -> ModelScan:
     """`scan_model` of a seekable file that is open for reading bytes. Raises `InvalidProtobuf` and `OSError`."""
-    return _scan(file, file.seek(0, io.SEEK_END), None, count_nodes)
+    return _scan(file, file.seek(0, io.SEEK_END), path, count_nodes)
 
 
 def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> ModelScan:
@@ -62,12 +64,15 @@ def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> Mod
         return ModelScan(size, "ort", path)
     try:
         return collect(file, size, count_nodes)._replace(path=path)
-    except Garbage:
-        raise no_model(head, size, path) from None
+    except Garbage as found:
+        raise no_model(head, size, path, found) from None
 
 
-def no_model(head: bytes, size: int, path: str | None) -> InvalidProtobuf:
-    """The error for a file that is no ONNX model, with the likely format. head: its first bytes."""
+def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = None) -> InvalidProtobuf:
+    """The error for a file that is no ONNX model, with the likely format.
+
+    head: its first bytes. found: why and where it cannot be read on.
+    """
     from qnnbridge_host.model.context_binary import is_text, looks_like_blob
 
     name = f"The file {path}" if path else "What was given as a model"
@@ -99,16 +104,37 @@ def no_model(head: bytes, size: int, path: str | None) -> InvalidProtobuf:
             "Give the .onnx file that names it, mostly the same name without _qnn.bin.",
         )
     else:
-        return InvalidProtobuf(
-            f"{name} is not an ONNX model, or it is cut off.",
-            cause="It cannot be read to its end as the protobuf that an ONNX model is.",
-            fix="Compare its size with the original, and copy, download or make it again.",
-            details={"path": path, "size": size},
-        )
+        return _unreadable(name, size, path, found)
     return InvalidProtobuf(
         f"{name} {words[0]}.",
         cause=words[1],
         fix=words[2],
         evidence=evidence,
         details={"path": path, "size": size},
+    )
+
+
+def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -> InvalidProtobuf:
+    """The error for a file that may have been a model once."""
+    what = "is not an ONNX model, or it is cut off"
+    cause = "It cannot be read to its end as the protobuf that an ONNX model is."
+    evidence = [f"At byte {found.at} of {size}: {found.why}."] if found is not None and found.at is not None else []
+    if found is not None and found.zeros >= _MANY_ZEROS:
+        what = "is not an ONNX model: it " + (
+            f"is zeros from byte {found.at} on" if found.at else "consists of zeros"
+        )
+        cause = "A power cut or the end of a download left only the place for its contents, not the contents."
+        evidence = [f"From byte {found.at} of {size} on, at least {found.zeros} bytes are zero."]
+    elif isinstance(found, TooMuch):
+        what = "has too many fields for a model"
+        cause = "It is damaged, or it was made to keep its readers busy."
+    details: dict[str, object] = {"path": path, "size": size}
+    if found is not None and found.at is not None:
+        details |= {"at": found.at, "limit": isinstance(found, TooMuch)}
+    return InvalidProtobuf(
+        f"{name} {what}.",
+        cause=cause,
+        fix="Compare its size with the original, and copy, download or make it again.",
+        evidence=evidence,
+        details=details,
     )

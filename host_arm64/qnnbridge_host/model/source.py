@@ -104,6 +104,8 @@ _CHUNK_BYTES = 1024 * 1024
 # `hashlib` loads OpenSSL, 3 ms of the start of a first session. Python has a SHA-256 that takes less for so few.
 _FEW_BYTES: Final = 256 * 1024
 
+# As `manifest.SUFFIX`, which is not imported for models that are not compiled.
+MANIFEST_SUFFIX: Final = ".qnnbridge.json"
 # In the place of a hash. Not our error: initializers given as values may stand in for the file.
 MISSING = "missing"
 
@@ -246,12 +248,12 @@ class ModelSource(NamedTuple):
 
         folder: the base of relative paths inside of a model given as bytes; default the current folder, as for
         ONNX Runtime itself. memo: spares hashing files that have not changed. Raises `NoSuchFile`,
-        `InvalidProtobuf` for a folder, `InvalidArgument` for a path that cannot travel, `TypeError` for another
-        type.
+        `InvalidProtobuf` for a folder and for what is broken, `InvalidArgument` for a path that cannot travel,
+        `TypeError` for another type.
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
-            scan = _scan(io.BytesIO(data), None)
+            scan = _scan(io.BytesIO(data), None)  # before it is hashed, as of a file
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
@@ -260,11 +262,13 @@ class ModelSource(NamedTuple):
         given = os.fsdecode(path_or_bytes)
         path = absolute_model_path(path_or_bytes)
         try:
+            before = take_stamp(path)
+            scan = _scan_file(path)  # what is broken is not hashed, which takes seconds for gigabytes
             model = KnownFile.look(path, memo)
             if model.stamp is None:
                 raise OSError(errno.EINVAL, "It is no regular file")
-            with open_regular(path) as file:
-                scan = _scan(file, path)
+            if before is None or not before.same(model.stamp):
+                scan = _scan_file(path)
         except (OSError, ValueError) as error:
             raise unreadable(given, path, error) from None
         beside = _look_beside(scan, os.path.dirname(path), memo)
@@ -292,6 +296,9 @@ def open_again(
         there = os.path.exists(gone)
         what = f"cannot be read any more ({'it is not there' if not there else (error.cause or '').rstrip('.')})"
         raise _changed(gone, what, os.fsdecode(gone), path_or_bytes) from None
+    except InvalidProtobuf as error:
+        path = str(error.details.get("path"))
+        raise _changed(path, "has other contents now", path, path_or_bytes) from None
     if source.fingerprint == fingerprint:
         return source
     then = {str(path): (size, date) for path, size, date in files}
@@ -325,12 +332,34 @@ def _changed(path: str, what: str, label: str, model: object) -> ModelChanged:
     )
 
 
+def _scan_file(path: str) -> ModelScan | None:
+    with open_regular(path) as file:
+        return _scan(file, path)
+
+
 def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
-    """``None`` for a file that is no model: ONNX Runtime or the checks before a session refuse it."""
+    """``None`` for a file that is no model: ONNX Runtime or the checks before a session refuse it.
+
+    Raises `InvalidProtobuf` in ONNX Runtime's words for what it would refuse after reading all of it.
+    """
     try:
-        return scan_open(file)._replace(path=path)
-    except InvalidProtobuf:
-        return None
+        return scan_open(file, path=path)
+    except InvalidProtobuf as error:
+        limited = error.details.get("limit")  # None: another kind of file
+        if limited:
+            raise
+        if limited is None or (path is not None and os.path.exists(os.path.splitext(path)[0] + MANIFEST_SUFFIX)):
+            return None
+        failed = "Failed to load model because protobuf parsing failed."
+        if path is not None:
+            failed = f"Load model from {path} failed:Protobuf parsing failed."
+        raise InvalidProtobuf(
+            f"[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : {failed}",
+            cause=f"{error.message} {error.cause}",
+            fix=error.fix,
+            evidence=error.evidence,
+            details=error.details,
+        ) from None
 
 
 def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tuple[KnownFile, ...]:

@@ -76,6 +76,11 @@ class ProviderSession:
         self.outputs: list[str] = [node.name for node in session.get_outputs()]
 
     @property
+    def fingerprint(self) -> str:
+        """Of the model that it computes; the file may hold another one by now."""
+        return self._session._remote.recipe.fingerprint
+
+    @property
     def placement(self) -> Placement:
         return self._session.placement
 

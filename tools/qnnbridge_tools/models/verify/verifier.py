@@ -22,7 +22,7 @@ from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.content import NOTHING_KNOWN, InputKnowledge, knowledge_of
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat
-from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.errors import BridgeError, ModelChanged
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools.models.shared import progress
 from qnnbridge_tools.models.shared.progress import OnProgress
@@ -266,6 +266,7 @@ class _Work:
             self.on_progress("running on the CPU", 0, 0)
             versions = dict(host.info.versions)
             with opened(host, self.model, CPU, self.settings) as side:
+                original = side.fingerprint
                 prepared = trying.prepare_trials(
                     side,
                     self.given,
@@ -281,12 +282,19 @@ class _Work:
             self.on_progress("compiling for QNN", 0, 0)
             try:
                 with opened(host, self.model, QNN, self.settings) as side:
+                    if side.fingerprint != original:
+                        raise ModelChanged(
+                            f"{self.model.name} or a file beside it changed while it was verified.",
+                            cause="The CPU computed another model than QNN would.",
+                            fix="Verify it again, when nothing writes to its files any more.",
+                            details={"path": str(self.model)},
+                        )
                     placement = side.placement
                     if placement.known and not placement.qnn_nodes:
                         return _Tried(prepared, (), {}, placement, versions)
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
                     rows, found = self._rows(side, prepared, journal)
-            except NO_FINDING:
+            except (*NO_FINDING, ModelChanged):
                 raise
             except BridgeError as error:
                 return _Tried(prepared, (), {}, None, versions, error)
