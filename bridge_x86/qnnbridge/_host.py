@@ -62,8 +62,8 @@ class HostStats:
 
     generation: how often the host was started. crashes: unplanned deaths. retried_calls: calls that
     were repeated in the next generation. cpu_fallbacks: sessions that requested QNN and run on the CPU, as their
-    ``fallback`` allows. last_crash: text of the last crash. shared_calls, inline_calls: repeated calls that went
-    the fast path, with their tensors in shared memory or in the pipes (all others go by the connection). channels:
+    ``fallback`` allows. last_crash: text of the last crash. shared_calls: repeated calls that went
+    the fast path (all others go by the connection). inline_calls: 0, for programs that read it. channels:
     open fast channels. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
     results_copied: results of ``borrow=True`` that were copied, because the application holds too many already.
     arrays_copied: arrays of ``empty_input`` and ``empty_output`` that are ordinary ones, for want of memory.

@@ -1,11 +1,12 @@
 """`IOBinding`: inputs and outputs tied to memory of the application, with the methods of ``onnxruntime.IOBinding``.
 
 Owns the bound values, in the order of binding. Inputs are read when the session runs, not when they are bound.
-Large tensors move into memory that the host has mapped, too, and results are written there: a value that is bound
-again in the next run crosses no pipe and is not copied. A value that is bound as input and output of one run is
-changed in place; if the host dies in that run, the value is lost (`StateLost`). Otherwise either all outputs hold
-the results of a run or none was touched, except for shared memory after a run that failed. Knows the session only
-as `BindableSession`. Not locked: one binding belongs to one thread at a time, as in ONNX Runtime.
+Large tensors in memory that the bridge allocated move into memory that the host has mapped, too, and results are
+written there: a value that is bound again in the next run crosses no pipe and is not copied. A value that is bound
+as input and output of one run is changed in place; if the host dies in that run, the value is lost (`StateLost`).
+Otherwise either all outputs hold the results of a run or none was touched, except for shared memory after a run
+that failed. Knows the session only as `BindableSession`. Not locked: one binding belongs to one thread at a time,
+as in ONNX Runtime.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import qnnbridge
 from qnnbridge._remote_session import RemoteSession
 from qnnbridge.errors import Closed, DeadlineExceeded, InvalidArgument, NoSuchFile, OptionError
 from tests.contract.small_models import CPU, QNN, counting_loop, model, node, tensor
+from tests.fakes.later import taken_by_another, until
 
 pytestmark = pytest.mark.filterwarnings("error::qnnbridge.CpuFallbackWarning")
 
@@ -286,14 +287,11 @@ def test_many_threads_make_each_variant_once(host: qnnbridge.Host, monkeypatch: 
 def test_a_deadline_holds_for_the_whole_call(host: qnnbridge.Host) -> None:
     with open_session(host) as session:
         variant = list(session._bucketed._variants)[1]
-        assert variant.lock.acquire()  # another thread makes it
-        try:
+        with taken_by_another(variant.lock):
             with pytest.raises(DeadlineExceeded, match="another thread was making the variant for seq=8") as caught:
                 session.run(None, feeds_of(5), timeout=0.05)
             assert caught.value.state == "not-started"
             check(session.run(None, feeds_of(3), timeout=60), feeds_of(3))
-        finally:
-            variant.lock.release()
         for bad in (-1, "soon"):
             with pytest.raises(OptionError):
                 session.run(None, feeds_of(3), timeout=bad)  # type: ignore[arg-type]
@@ -364,6 +362,7 @@ def test_dropped_it_is_released_with_all_its_variants(host: qnnbridge.Host) -> N
     host.release_later = lambda *which: (released.append(which), real(*which))[1]  # type: ignore[method-assign]
     try:
         del session
+        until(lambda: len(released) >= 3)
         assert len(set(released)) == len(released) == 3
     finally:
         host.release_later = real  # type: ignore[method-assign]
