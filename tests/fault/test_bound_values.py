@@ -34,6 +34,13 @@ def dies_behind_the_result(host: qnnbridge.Host, folder: Path, *actions: str) ->
     )
 
 
+def ones() -> OrtValue:
+    """In memory of the bridge's."""
+    value = OrtValue.ortvalue_from_shape_and_type([SIZE], np.float32)
+    value.update_inplace(X)
+    return value
+
+
 def step(session: qnnbridge.InferenceSession, value: OrtValue, result: OrtValue, **limits: Any) -> None:
     io = session.io_binding()
     io.bind_ortvalue_input("x", value)
@@ -43,7 +50,7 @@ def step(session: qnnbridge.InferenceSession, value: OrtValue, result: OrtValue,
 
 def test_a_value_that_is_changed_in_place_is_lost_with_the_host(host: qnnbridge.Host, tmp_path: Path) -> None:
     session = dies_behind_the_result(host, tmp_path, "signal:9")
-    value = OrtValue.ortvalue_from_numpy(X.copy())
+    value = ones()
     step(session, value, value)
     assert np.array_equal(value.numpy(), X * 2)
     with pytest.raises(errors.StateLost, match="in place") as caught:
@@ -65,7 +72,7 @@ def test_a_value_that_is_changed_in_place_is_lost_with_the_host(host: qnnbridge.
 
 def test_values_with_memory_of_their_own_outlive_the_host(host: qnnbridge.Host, tmp_path: Path) -> None:
     session = dies_behind_the_result(host, tmp_path, "signal:9")
-    one = OrtValue.ortvalue_from_numpy(X.copy())
+    one = ones()
     other = OrtValue.ortvalue_from_shape_and_type([SIZE], np.float32)
     for _ in range(5):
         step(session, one, other)
@@ -93,31 +100,41 @@ def test_a_view_of_the_output_as_input_is_never_read_after_the_host_wrote_it(
     session = dies_behind_the_result(host, tmp_path, "signal:9")
     array = session.empty_output("y", (SIZE,))
     array[:] = 1
-    session.run(None, {"x": array[:]}, out=[array])
+    session.run(None, {"x": array[::-1]}, out=[array])
     with pytest.raises(errors.StateLost):
-        session.run(None, {"x": array[:]}, out=[array])
+        session.run(None, {"x": array[::-1]}, out=[array])
     array[:] = 1
-    session.run(None, {"x": array[:]}, out=[array])
+    session.run(None, {"x": array[::-1]}, out=[array])
     assert np.array_equal(array, X * 2)
+
+
+def test_memory_of_the_application_is_written_when_the_run_is_over(host: qnnbridge.Host, tmp_path: Path) -> None:
+    """So a run is repeated with the inputs that it had."""
+    session = dies_behind_the_result(host, tmp_path, "signal:9")
+    value = OrtValue.ortvalue_from_numpy(X.copy())
+    for _ in range(4):
+        step(session, value, value)
+    assert np.array_equal(value.numpy(), X * 16)
+    assert session.generation == 2
 
 
 @pytest.mark.parametrize("on_deadline", ["raise", "kill"])
 def test_a_value_is_lost_when_its_run_is_overdue(host: qnnbridge.Host, tmp_path: Path, on_deadline: str) -> None:
     session = dies_behind_the_result(host, tmp_path, "sleep:2")
-    value = OrtValue.ortvalue_from_numpy(X.copy())
+    value = ones()
     step(session, value, value)
     with pytest.raises(errors.DeadlineExceeded):
         step(session, value, value, timeout=0.3, on_deadline=on_deadline)
     with pytest.raises(errors.StateLost, match="time"):
         value.numpy()
-    fresh = OrtValue.ortvalue_from_numpy(X.copy())
+    fresh = ones()
     step(session, fresh, fresh)
     assert np.array_equal(fresh.numpy(), X * 2)
 
 
 def test_a_run_that_was_not_sent_loses_nothing(host: qnnbridge.Host, tmp_path: Path) -> None:
     session = dies_behind_the_result(host, tmp_path)
-    value = OrtValue.ortvalue_from_numpy(X.copy())
+    value = ones()
     step(session, value, value)
     step(session, value, value)
     warm(session)

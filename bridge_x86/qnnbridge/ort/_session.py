@@ -139,6 +139,11 @@ class Session(bridge.InferenceSession):
             return super().run(output_names, input_feed, run_options, **kwargs)
 
     @as_ort_raises
+    def run_bound(self, *args: Any, **kwargs: Any) -> list[Any]:
+        with journal().running(self):
+            return super().run_bound(*args, **kwargs)
+
+    @as_ort_raises
     def run_async(
         self,
         output_names: Sequence[str] | None,
