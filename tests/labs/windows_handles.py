@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.daemon.brokers import lab, until
 from tests.fakes.hosts import fake_host, script
+from tests.fakes.later import taken_by_another
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
 from qnnbridge._fastpath.channel_pool import ChannelPool
@@ -195,7 +196,7 @@ def what_was_not_sent_is_taken_back() -> Any:
         pool = channels_of(host)
         given = Given(pool._connection.peer.pid)
         header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": phases_of(pool)}
-        with pool._connection._send_lock:
+        with taken_by_another(pool._connection._send_lock):
             said = refusal(
                 lambda: pool._give(header, {"read": given.read, "write": given.write}, time.monotonic() + 0.05)
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from tests.fakes.later import is_taken, taken_by_another
+
 from qnnbridge._transport.open_requests import OneWayRequests
 
 
@@ -12,13 +14,13 @@ class Pipe:
     """Takes as many as there is room for."""
 
     def __init__(self, room: int = 10) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.room = room
         self.written: list[int] = []
         self.posts = OneWayRequests(self.lock, self.write)
 
     def write(self, header: dict[str, Any]) -> bool:
-        assert self.lock.locked()
+        assert self.lock._is_owned()  # type: ignore[attr-defined]
         if len(self.written) >= self.room:
             return False
         self.written.append(header["slab"])
@@ -33,12 +35,12 @@ def test_what_finds_nobody_in_the_way_is_written_at_once() -> None:
     pipe = Pipe()
     pipe.add(1, 2)
     assert pipe.written == [1, 2]
-    assert not pipe.lock.locked()
+    assert not is_taken(pipe.lock)
 
 
 def test_what_finds_somebody_in_the_way_is_left_to_him() -> None:
     pipe = Pipe()
-    with pipe.lock:
+    with taken_by_another(pipe.lock):
         pipe.add(1, 2)
         assert pipe.written == []
     pipe.posts.send()
@@ -52,7 +54,9 @@ def test_what_comes_while_another_is_written_is_written_behind_it() -> None:
 
     def write_slowly(header: dict[str, Any]) -> bool:
         if header["slab"] < 3:
-            pipe.add(header["slab"] + 1)
+            other = threading.Thread(target=pipe.add, args=(header["slab"] + 1,))
+            other.start()
+            other.join()
         return write(header)
 
     pipe.posts = OneWayRequests(pipe.lock, write_slowly)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.fakes.later import until
 
 from qnnbridge._launch.stderr import (
     HEAD_BYTES,
@@ -269,5 +270,4 @@ def test_a_host_that_is_still_alive_can_go_on_writing_after_close(writer: Writer
 def test_the_end_of_the_stream_closes_the_descriptor_and_ends_the_thread() -> None:
     writer = Writer()
     writer.end()
-    writer.collector._thread.join(TIMEOUT_S)
-    assert not writer.collector._thread.is_alive()
+    until(lambda: not any(thread.name == "qnnbridge-stderr" for thread in threading.enumerate()))

@@ -30,7 +30,7 @@ from qnnbridge_protocol.errors import (
     VersionMismatch,
     WorkerDied,
 )
-from qnnbridge_protocol.hello import LEAVING, MAKE_WAY_FEATURE
+from qnnbridge_protocol.hello import DAEMON_FEATURE, LEAVING, MAKE_WAY_FEATURE
 
 _log = logging.getLogger("qnnbridge.supervisor")
 
@@ -271,12 +271,19 @@ class Supervisor:
     # --- starting ---
 
     def _fitting_generation(self, deadline: float | None) -> HostProcess:
-        """The next generation. A daemon of an older version that makes way is followed by the one that we start."""
+        """The next generation.
+
+        A daemon of an older version that makes way, for us or for another application whose HELLO came first, is
+        followed by the one that we start.
+        """
         for tries_left in reversed(range(MAKE_WAY_TRIES)):
             try:
                 return self._next_generation(deadline)
             except VersionMismatch as error:
                 if not tries_left or error.details.get(LEAVING) != MAKE_WAY_FEATURE:
+                    raise
+            except HostCrashed as error:  # it closed the connection before it answered our HELLO
+                if not tries_left or error.details.get("daemon") != DAEMON_FEATURE:
                     raise
         raise AssertionError("unreachable")
 

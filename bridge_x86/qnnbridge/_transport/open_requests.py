@@ -86,7 +86,9 @@ class OneWayRequests:
         except IndexError:  # the last holder of the lock has sent it
             return True
         written = self._write(header)
-        if written:
+        if (
+            written and self._waiting and self._waiting[0] is header
+        ):  # or a signal handler's call has written it, too
             self._waiting.popleft()
         return written
 
