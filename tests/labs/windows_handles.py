@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.daemon.brokers import lab, until
 from tests.fakes.hosts import fake_host, script
-from tests.fakes.later import taken_by_another
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
 from qnnbridge._fastpath.channel_pool import ChannelPool
@@ -196,10 +196,21 @@ def what_was_not_sent_is_taken_back() -> Any:
         pool = channels_of(host)
         given = Given(pool._connection.peer.pid)
         header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": phases_of(pool)}
-        with taken_by_another(pool._connection._send_lock):
-            said = refusal(
-                lambda: pool._give(header, {"read": given.read, "write": given.write}, time.monotonic() + 0.05)
-            )
+        taken, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with pool._connection._send_lock:
+                taken.set()
+                done.wait(TIMEOUT_S)
+
+        other = threading.Thread(target=hold)
+        other.start()
+        taken.wait(TIMEOUT_S)
+        said = refusal(
+            lambda: pool._give(header, {"read": given.read, "write": given.write}, time.monotonic() + 0.05)
+        )
+        done.set()
+        other.join()
         return [given.were_open, said, given.nobody_has_them()]
 
 
