@@ -22,7 +22,7 @@ from qnnbridge_daemon.client_slabs import GoneSlabs
 from qnnbridge_daemon.clients import Client, ClientEnds
 from qnnbridge_daemon.fair_share import FairShare
 from qnnbridge_daemon.options import BrokerSettings
-from qnnbridge_daemon.shared_sessions import KnownModels, SharedSessions
+from qnnbridge_daemon.shared_sessions import SharedSessions
 from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.drivers.processes import this_system
@@ -73,7 +73,6 @@ class Broker:
         self.settings = settings = settings or BrokerSettings()
         self.fair_share = FairShare(settings.slots, settings.limits.queued)
         self.sessions = SharedSessions(settings.keep_unused_s, settings.keep_unused)
-        self.known_models = KnownModels(host)
         self.gone_slabs = GoneSlabs(host)
         self.meter = Meter()
         self.started = time.monotonic()

@@ -20,7 +20,7 @@ from qnnbridge_daemon.accounts import Account, Meter
 from qnnbridge_daemon.client_objects import ClientObjects
 from qnnbridge_daemon.client_sessions import BoundSession, ClientSession
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
-from qnnbridge_daemon.shared_sessions import KnownModels, SharedSessions, key_of, may_be_shared
+from qnnbridge_daemon.shared_sessions import SharedSessions, identified, key_of, may_be_shared
 from qnnbridge_host.fastpath.plans import BoundRuns
 from qnnbridge_host.in_flight import Request
 from qnnbridge_host.server import Answer
@@ -38,7 +38,6 @@ class DaemonServices(Protocol):
     host: Host
     fair_share: FairShare
     sessions: SharedSessions
-    known_models: KnownModels
     meter: Meter
 
     def status(self) -> dict[str, Any]: ...
@@ -210,8 +209,7 @@ class BrokerHandlers:
             recipe, tensors = _recipe(spec, described, request)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
-        known_models = self._broker.known_models
-        recipe = known_models.identify(recipe, fingerprint, deadline_after(timeout_s), cancellation)
+        recipe = identified(self._broker.host, recipe, fingerprint, deadline_after(timeout_s), cancellation)
 
         def make(stop: Cancellation) -> RemoteSession:
             remote = RemoteSession(self._broker.host, recipe, retry=retry, timeout_s=None)

@@ -13,12 +13,10 @@ its own, on which other requests for the same session wait.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +29,7 @@ from qnnbridge._remote_session import RemoteSession
 from qnnbridge_daemon.accounts import Meter
 from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_protocol.errors import BridgeError, CallError, Closed, ModelChanged
-from qnnbridge_protocol.model_records import CacheSettings, ModelIdentity
+from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 _OWN_STATE = ("enable_profiling", "optimized_model_filepath")
@@ -302,55 +300,25 @@ class SharedSessions:
             model.retire()
 
 
-MAX_KNOWN = 256
+def identified(
+    host: Host, recipe: SessionRecipe, fingerprint: str | None, deadline: float | None, stop: Cancellation
+) -> SessionRecipe:
+    """The recipe, with the identity of its model.
 
+    The host is asked each time: only it can tell a file with the size and date of another (`FileStamp`), and a
+    session of the wrong model would compute wrong numbers without a word.
 
-class KnownModels:
-    """Remembers models by their path, for as long as nothing of them has changed."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._lock = threading.Lock()
-        self._known: collections.OrderedDict[str, ModelIdentity] = collections.OrderedDict()
-
-    def identify(
-        self, recipe: SessionRecipe, fingerprint: str | None, deadline: float | None, stop: Cancellation
-    ) -> SessionRecipe:
-        """The recipe, with the identity of its model.
-
-        fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if
-        it is another one than the client knows.
-        """
-        path = recipe.spec.model_path
-        with self._lock:
-            known = self._known.get(path) if path is not None else None
-        if known is None or not _unchanged(known):
-            known = identify(self._host, recipe, deadline, stop).model
-            if path is not None:
-                with self._lock:
-                    self._known[path] = known
-                    self._known.move_to_end(path)
-                    while len(self._known) > MAX_KNOWN:
-                        self._known.popitem(last=False)
-        if fingerprint is not None and fingerprint != known.fingerprint:
-            raise ModelChanged(
-                f"The model {known.label} has other contents now than when its session was created.",
-                fix="Put the original file back, or create a new session.",
-                details={"path": path},
-            )
-        return dataclasses.replace(recipe, identity=known)
-
-
-def _unchanged(model: ModelIdentity) -> bool:
-    """Whether size and date of all files are unchanged."""
-    try:
-        for path, size, modified_ns in model.files:
-            now = os.stat(path)
-            if (now.st_size, now.st_mtime_ns) != (size, modified_ns):
-                return False
-    except OSError:
-        return False
-    return True
+    fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if it is another
+    one than the client knows.
+    """
+    found = identify(host, recipe, deadline, stop).model
+    if fingerprint is not None and fingerprint != found.fingerprint:
+        raise ModelChanged(
+            f"The model {found.label} has other contents now than when its session was created.",
+            fix="Put the original file back, or create a new session.",
+            details={"path": recipe.spec.model_path},
+        )
+    return dataclasses.replace(recipe, identity=found)
 
 
 def key_of(recipe: SessionRecipe, described: Any, buffers: tuple[Any, ...]) -> str:

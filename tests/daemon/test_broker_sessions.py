@@ -4,6 +4,7 @@ unloaded.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -13,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import load_model, save_model
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
+from tests.contract.small_models import model, node, tensor
 from tests.daemon.brokers import Lab, in_threads, until
 from tests.fakes.hosts import script
 
@@ -50,6 +53,21 @@ def host_sessions(lab: Lab) -> int:
 def mul(host: qnnbridge.Host, path: Path = MODELS / "mul_1.onnx", **options: Any) -> qnnbridge.InferenceSession:
     options.setdefault("providers", CPU)
     return qnnbridge.InferenceSession(path, host=host, **options)
+
+
+def scaled_model(folder: Path, factor: float) -> Path:
+    """y = x * factor."""
+    weights = {"w": np.full(2, factor, np.float32)}
+    made = model([node("Mul", ["x", "w"], ["y"])], [tensor("x", [2])], [tensor("y", [2])], weights)
+    folder.mkdir()
+    path = folder / "m.onnx"
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+def externalize(path: Path) -> Path:
+    save_model(load_model(path), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    return path
 
 
 def test_two_applications_with_the_same_model_have_one_session(real: Lab, client: qnnbridge.Host) -> None:
@@ -111,14 +129,44 @@ def test_a_model_that_was_changed_is_another_model(lab: Lab, tmp_path: Path) -> 
         assert new.run(None, {"x": x})[0].tolist() == [3, 3]
 
 
-def test_opening_what_another_has_open_asks_the_host_for_nothing(real: Lab, client: qnnbridge.Host) -> None:
+@pytest.mark.parametrize("what", ["model", "weights"])
+@pytest.mark.parametrize("in_place", [True, False], ids=["written to", "replaced"])
+def test_another_model_of_the_same_size_and_date_is_another_model(
+    what: str, in_place: bool, real: Lab, client: qnnbridge.Host, tmp_path: Path
+) -> None:
+    """As `rsync -t`, installers and `git` with restored dates leave it. Right away, and when the file has rested."""
+    path, other = (scaled_model(tmp_path / name, factor) for name, factor in (("one", 2.0), ("two", 3.0)))
+    if what == "weights":
+        path, other = (externalize(one) for one in (path, other))
+    file, new = (one if what == "model" else one.with_name("w.bin") for one in (path, other))
+    rested = time.time_ns() - 10**10
+    os.utime(file, ns=(rested, rested))
+    x = np.ones(2, np.float32)
+    with mul(client, path) as old:
+        assert old.run(None, {"x": x})[0].tolist() == [2, 2]
+        assert new.stat().st_size == file.stat().st_size
+        if in_place:
+            file.write_bytes(new.read_bytes())
+        else:
+            os.replace(new, file)
+        os.utime(file, ns=(rested, rested))
+        with mul(client, path) as session:
+            assert session.run(None, {"x": x})[0].tolist() == [3, 3]
+            if what == "model" or not in_place:  # ONNX Runtime maps the file of weights
+                assert old.run(None, {"x": x})[0].tolist() == [2, 2]
+            assert host_sessions(real) == 2
+
+
+def test_opening_what_another_has_open_makes_nothing_in_the_host(real: Lab, client: qnnbridge.Host) -> None:
+    """The host is asked once: which model is it."""
     with mul(client), real.client() as other:
         other.start()
         before = real.npu_host.supervisor.running
         assert before is not None
         number = before.channel._connection._last_id
         with mul(other) as session:
-            assert before.channel._connection._last_id == number
+            assert before.channel._connection._last_id == number + 1
+            assert host_sessions(real) == 1
             assert session.get_inputs()[0].name == "X"
         assert real.broker.status()["totals"]["sessions_shared"] >= 1
 
