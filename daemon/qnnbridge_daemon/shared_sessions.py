@@ -308,8 +308,8 @@ def identified(
     The host is asked each time: only it can tell a file with the size and date of another (`FileStamp`), and a
     session of the wrong model would compute wrong numbers without a word.
 
-    fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if it is another
-    one than the client knows.
+    fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if it is
+    another one than the client knows.
     """
     found = identify(host, recipe, deadline, stop).model
     if fingerprint is not None and fingerprint != found.fingerprint:
