@@ -22,13 +22,8 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize("when", ["on_create", "on_run"])
-@pytest.mark.parametrize("action", DEATHS)
-def test_a_death_is_seen_and_explained_and_the_next_model_works(
-    arm64_python: str, action: str, when: str, tmp_path: Path
-) -> None:
-    number = DEATHS[action]
-    model = tmp_path / "deadly.onnx"
+def death(arm64_python: str, action: str, when: str, folder: Path) -> pytest.ExceptionInfo[errors.HostCrashed]:
+    model = folder / "deadly.onnx"
     model.write_bytes(script(**{when: [action]}))
     with fake_host(python=arm64_python) as host:
         other = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -36,6 +31,19 @@ def test_a_death_is_seen_and_explained_and_the_next_model_works(
         with pytest.raises(errors.HostCrashed) as caught:
             qnnbridge.InferenceSession(model, host=host, retry=0).run(None, {"x": X}, retry=0)
         assert np.array_equal(other.run(None, {"x": X})[0], X * 3)
+    return caught
+
+
+@pytest.mark.parametrize("when", ["on_create", "on_run"])
+@pytest.mark.parametrize("action", DEATHS)
+def test_a_death_is_seen_and_explained_and_the_next_model_works(
+    arm64_python: str, action: str, when: str, tmp_path: Path
+) -> None:
+    number = DEATHS[action]
+    caught = death(arm64_python, action, when, tmp_path)
+    if caught.value.details["exit"]["number"] == -signal.SIGSEGV != -number:
+        # The emulator itself died once in hundreds of times, while it ended the threads of the emulated process.
+        caught = death(arm64_python, action, when, tmp_path)
     text = str(caught.value)
     assert ("creating a session of deadly.onnx" if when == "on_create" else "running deadly.onnx") in text
     assert number.name in text
