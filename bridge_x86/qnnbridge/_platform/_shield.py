@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 # On Windows a signal does not end a wait for a lock.
 _SLICE_S = 0.1 if sys.platform == "win32" else 1.0
+# A thread that has not begun by then never will.
+_BEGIN_S = 5.0
 
 
 class TooLate(Exception):
@@ -65,17 +67,37 @@ def is_interruptible() -> bool:
     return threading.get_ident() == threading.main_thread().ident
 
 
+class _Once:
+    """The work of a thread: done by the first thread that comes to it."""
+
+    def __init__(self, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._work = work
+        self._arguments = arguments
+        self._begun = threading.Lock()
+
+    def __call__(self) -> None:
+        if self._begun.acquire(blocking=False):
+            self._work(*self._arguments)
+
+
 def start_thread(name: str, work: Callable[..., object], *arguments: Any) -> None:
     """Start a daemon thread, in one step of C. Raises `RuntimeError` if there can be no more threads."""
-    _thread.start_new_thread(_start, (name, work, arguments))
+    _start_thread(name, _Once(work, arguments))
 
 
-def _start(name: str, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+def _start_thread(name: str, once: _Once) -> None:
+    try:
+        _thread.start_new_thread(_start, (name, once))
+    except MemoryError:
+        raise RuntimeError("no memory for another thread") from None
+
+
+def _start(name: str, once: _Once) -> None:
     # Here nothing interrupts `Thread.start`.
     try:
-        threading.Thread(target=work, args=arguments, name=name, daemon=True).start()
-    except RuntimeError:
-        work(*arguments)  # this thread is the last one
+        threading.Thread(target=once, name=name, daemon=True).start()
+    except (RuntimeError, MemoryError):
+        once()  # this thread is the last one
 
 
 def shielded(name: str, work: Callable[[], T]) -> T:
@@ -85,34 +107,37 @@ def shielded(name: str, work: Callable[[], T]) -> T:
     """
     if not is_interruptible():
         return work()
-    outcome: queue.SimpleQueue[tuple[list[T], BaseException | None]] = queue.SimpleQueue()
+    # Nothing from here to the end of the wait may need memory: a thread that cannot tell its end is waited for.
+    results: list[T | None] = [None]
+    errors: list[BaseException | None] = [None]
+    ended = threading.Lock()
+    ended.acquire()
 
     def do() -> None:
         try:
-            outcome.put(([work()], None))
+            results[0] = work()
         except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
-            outcome.put(([], error))
+            errors[0] = error
+        finally:
+            ended.release()
 
+    once = _Once(do, ())
     try:
-        start_thread(name, do)
+        _start_thread(name, once)
     except RuntimeError:  # the interpreter is ending, or there can be no more threads
-        return work()
-    result, error = wait_for(outcome)
+        once()
+    patience_s = _BEGIN_S
+    while not ended.acquire(timeout=_SLICE_S):
+        patience_s -= _SLICE_S
+        if patience_s <= 0:
+            once()  # nothing, unless the thread has had no memory to begin
+    error = errors[0]
     if error is None:
-        return result[0]
+        return results[0]  # type: ignore[return-value]
     try:
         raise error
     finally:
-        error = None  # else it and this frame would keep each other
-
-
-def wait_for(outcome: queue.SimpleQueue[T]) -> T:
-    """What comes in the queue; signal handlers run meanwhile."""
-    while True:
-        try:
-            return outcome.get(timeout=_SLICE_S)
-        except queue.Empty:
-            pass
+        error = errors[0] = None  # else it and this frame would keep each other
 
 
 class Changes(Generic[T]):
