@@ -318,20 +318,28 @@ def test_the_blob_of_another_model_is_never_replaced(target: Path) -> None:
     assert compiled_at(Path(result.path))
 
 
-def test_of_two_at_once_to_one_output_the_last_one_stays_whole(target: Path) -> None:
+def test_of_two_at_once_to_one_output_the_last_one_stays_whole(target: Path, tmp_path: Path) -> None:
     theirs = target / "mul_1_ctx_qnn.bin"
+    another_one_is_quicker = f"""
+        from pathlib import Path
+        from qnnbridge_host.compile import publish
 
-    def another_one_is_quicker(_stage: str, seconds: float) -> None:
-        if seconds:  # when the host has begun, and has chosen its names
-            theirs.write_bytes(b"theirs")
+        describe = publish.describe
 
+        def describe_late(*arguments, **options):  # the names are chosen
+            Path({str(theirs)!r}).write_bytes(b"theirs")
+            return describe(*arguments, **options)
+
+        publish.describe = describe_late
+        """
+    host = patched_host(tmp_path, another_one_is_quicker)
     with pytest.raises(CompileFailed, match=r"Another compilation has put mul_1_ctx_qnn\.bin into") as caught:
-        qnnbridge.compile(MUL, target, validate=False, on_progress=another_one_is_quicker)
+        qnnbridge.compile(MUL, target, host=host, validate=False)
     assert "Compile again" in str(caught.value.fix)
     assert names_in(target) == ["mul_1_ctx_qnn.bin"]
 
     theirs.unlink()
-    result = qnnbridge.compile(MUL, target, validate=False, overwrite=True, on_progress=another_one_is_quicker)
+    result = qnnbridge.compile(MUL, target, host=host, validate=False, overwrite=True)
     assert theirs.read_bytes() == b"theirs"
     assert compiled_at(Path(result.path))
 
