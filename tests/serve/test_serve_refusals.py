@@ -8,6 +8,7 @@ import struct
 import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 from serving import Answer, Server
 
@@ -50,7 +51,7 @@ def binary(server: Server, head: Any, data: bytes = b"", model: str = "same-INT3
         (x(data=[1, 2, 3, 2**31]), "not between -2147483648 and 2147483647"),
         (x(data=[1, 2, 3, [4]]), "data is nested, and not as its shape [2, 2] says"),
         (x(data=[[1, 2, 3], [4]]), "data is nested, and not as its shape [2, 2] says"),
-        (x(data=[[1, 2], [3, [4]]]), "data is nested deeper than its shape [2, 2] says"),
+        (x(data=[[1, 2], [3, [4]]]), "data is nested, and not as its shape [2, 2] says"),
         (x(parameters={"binary_data_size": 16}), "data and binary_data_size"),
         (x(data=None, parameters={"binary_data_size": 16}), "only 0 bytes are left"),
         (x(data=None, parameters={"binary_data_size": "16"}), "no number of bytes"),
@@ -73,11 +74,13 @@ def test_a_bad_input_is_refused_in_words(server: Server, given: Any, words: str)
         ("UINT64", [2**64], "not between 0 and 18446744073709551615"),
         ("INT64", [-(2**63) - 1], "not between -9223372036854775808"),
         ("FP32", [1e39], "too large for FP32"),
+        ("FP32", [float("nan"), 1e39], "shape [1, 1] has 1 elements, and data has 2"),
+        ("FP32", [True], "data must be numbers; it has true or false, too"),
         ("FP64", [10**400], "too large for a floating point number"),
         ("FP32", ["1"], "data must be numbers; it has texts, too"),
         ("FP32", [None], "data must be numbers; it has null, too"),
         ("BOOL", [2], "true or false, or 0 or 1"),
-        ("BYTES", [1], "data must be texts; it has integers, too"),
+        ("BYTES", [1], "data must be texts; it has numbers, too"),
         ("BYTES", ["\ud800"], "half a surrogate pair"),
     ],
 )
@@ -85,6 +88,40 @@ def test_a_number_that_the_type_has_not_is_refused(server: Server, datatype: str
     answer = server.infer(f"same-{datatype}", x(datatype=datatype, shape=[1, 1], data=data))
     assert words in answer.error
     assert answer.status == 400
+
+
+@pytest.mark.parametrize(
+    ("datatype", "number", "words"),
+    [
+        ("FP32", b"1e400", "too large for a floating point number"),
+        ("FP64", b"1e400", "too large for a floating point number"),
+        ("FP64", b"-1e400", "too large for a floating point number"),
+        ("FP64", b"9" * 5000, "too large for a floating point number"),
+        ("INT64", b"9" * 5000, "too large for an integer"),
+        ("INT64", b"1e3", "data must be integers; it has fractions, too"),
+        ("INT64", b"1.0", "data must be integers; it has fractions, too"),
+        ("INT64", b"NaN", "data must be integers; it has NaN or Infinity, too"),
+        ("BOOL", b"true1", "cannot be read"),
+        ("INT64", b"1 2", "cannot be read"),
+        ("INT64", b"", "data has"),
+    ],
+)
+def test_a_number_is_refused_as_it_is_written(server: Server, datatype: str, number: bytes, words: str) -> None:
+    head = f'{{"inputs": [{{"name": "x", "datatype": "{datatype}", "shape": [1, 1], "data": ['.encode()
+    answer = server.ask("POST", f"/v2/models/same-{datatype}/infer", head + number + b"]}]}")
+    assert words in answer.error
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64"])
+def test_numbers_that_json_does_not_have_are_understood(server: Server, datatype: str) -> None:
+    data = [[float("nan"), 1.5], [float("inf"), -float("inf")], [1e-400, -0.0]]
+    given = x(datatype=datatype, shape=[3, 2], data=data, parameters={"note": 'NaN, "Infinity"'})
+    (output,) = server.infer(f"same-{datatype}", given).document["outputs"]
+    assert np.array_equal(np.array(output["data"]), np.array(data).reshape(-1), equal_nan=True)
+    beyond = json.dumps({"inputs": [given]}).replace("-0.0", "1e400").encode()
+    answer = server.ask("POST", f"/v2/models/same-{datatype}/infer", beyond)
+    assert (answer.status, "too large" in answer.error) == (400, True)
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
@@ -157,7 +194,15 @@ def test_a_bool_is_0_or_1(server: Server) -> None:
         (b'{"inputs": []}', "Required inputs (['x']) are missing"),
         (b'{"inputs": [], "id": 7}', 'has no text "id"'),
         (b'{"inputs": [], "outputs": [1]}', "An output is no JSON object"),
-        (b"[" * 100000, "nested too deep"),
+        (b"[" * 100000, "The request is no JSON object"),
+        (b'{"inputs": ' + b"[" * 100000, "nested too deep"),
+        (b'{"inputs": [], "inputs": []}', "The request has a name twice"),
+        (b'{"inputs": [], "in\\u0070uts": []}', "The request has a name twice"),
+        (b'{"inputs": [{"name": "x", "name": "y"}]}', "An input has a name twice"),
+        (b'{"inputs": [], "parameters": {"timeout": 1, "timeout": 2}}', "a name twice"),
+        (b'{"inputs": [], "parameters": {"timeout": ' + b"9" * 5000 + b"}}", "a number has too many digits"),
+        (b'{"inputs": [' + b"{}," * 300_000 + b"{}]}", "too many entries"),
+        (b"{" + b'"a":1,' * 300_000 + b'"b":1}', "too many fields"),
         (json.dumps({"inputs": [X, X]}).encode(), "An input is given twice: x, x"),
         (json.dumps({"inputs": [X], "outputs": [{"name": "z"}]}).encode(), "no output 'z'. Its outputs: y."),
         (json.dumps({"inputs": [X], "outputs": [{"name": "y"}] * 2}).encode(), "asked for twice"),
@@ -270,6 +315,9 @@ def test_a_bad_size_that_only_the_model_notices_names_the_dimension(server: Serv
     "headers",
     [
         {"Origin": "https://somewhere.example"},
+        {"Origin": "http://localhost:3000"},  # of any other server of this machine
+        {"Origin": "http://127.0.0.1"},
+        {"Origin": ""},
         {"Origin": "null"},
         {"Host": "rebound.example:8000"},
         {"Host": "[nonsense"},
@@ -279,7 +327,11 @@ def test_a_bad_size_that_only_the_model_notices_names_the_dimension(server: Serv
 def test_a_page_in_a_browser_cannot_use_a_server_without_a_token(server: Server, headers: dict[str, str]) -> None:
     answer = server.ask("POST", "/v2/repository/models/pnet/unload", b"", headers)
     assert answer.status == 403
-    assert "--token-file" in answer.error
+    assert ("--allow-origin" if "Origin" in headers else "--token-file") in answer.error
+    preflight = {"Access-Control-Request-Method": "POST", **headers}
+    refused = server.ask("OPTIONS", "/v2/repository/models/pnet/unload", None, preflight)
+    assert refused.status == 403
+    assert "access-control-allow-origin" not in refused.headers
     assert server.ask("GET", "/v2/models/pnet/ready").status == 200
 
 
@@ -288,8 +340,6 @@ def test_a_page_in_a_browser_cannot_use_a_server_without_a_token(server: Server,
     [
         {"Host": "localhost:8000"},
         {"Host": "[::1]"},
-        {"Origin": "http://localhost:3000"},
-        {"Origin": "http://127.0.0.1"},
     ],
 )
 def test_programs_of_this_machine_can(server: Server, headers: dict[str, str]) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,7 +22,15 @@ from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
 from qnnbridge_tools.host.metrics import CONTENT_TYPE, metrics_text, text_of
 from qnnbridge_tools.serve import transport
 from qnnbridge_tools.serve.errors import Refused, bad_request, in_words, load_refused
-from qnnbridge_tools.serve.infer import InferReply, InferRequest, header_length, infer, read_json, read_request
+from qnnbridge_tools.serve.infer import (
+    InferReply,
+    InferRequest,
+    header_length,
+    infer,
+    read_request,
+    time_left_s,
+)
+from qnnbridge_tools.serve.json_reading import Take, read_document
 from qnnbridge_tools.serve.openai_endpoints import LanguageService
 from qnnbridge_tools.serve.repository import Repository
 from qnnbridge_tools.serve.responses import Guard, PartedResponse, answered, error_answer, json_answer
@@ -72,6 +81,8 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 READERS = 2
 LOADERS = 2
+# Bodies up to this size are read at once, which takes a millisecond at most: they wait for no larger ones.
+QUICK_BYTES = 64 * 1024
 # A request to load a model says next to nothing.
 CONTROL_BYTES = 1024**2
 
@@ -173,11 +184,17 @@ class InferenceService:
             parts = await receive_body(request, ticket, self._limits.most_bytes)
             ticket.take_place()
             arrived = time.monotonic()
-            read = functools.partial(self._read, parts, encoding, request.headers.get(HEADER_LENGTH), ticket)
-            asked = await self._readers.do(read)
+            limit = None if self._limits.timeout_s is None else arrived + self._limits.timeout_s
+            take = functools.partial(self._take, ticket, limit)
+            read = functools.partial(self._read, parts, encoding, request.headers.get(HEADER_LENGTH), take)
+            if encoding is None and sum(map(len, parts)) <= QUICK_BYTES:
+                asked = read()
+            else:
+                asked = await self._readers.do_for(read, limit, request.receive)
             times_s = [limit for limit in (self._limits.timeout_s, asked.timeout_s) if limit is not None]
             deadline = arrived + min(times_s) if times_s else None
-            run = functools.partial(self._run, name, version, asked, deadline, packed)
+            take = functools.partial(self._take, ticket, deadline)
+            run = functools.partial(self._run, name, version, asked, deadline, packed, take)
             reply = await self._runs.do_for(run, deadline, request.receive)
         headers = {"content-encoding": packed} if packed else {}
         if reply.json_size is None:
@@ -185,20 +202,29 @@ class InferenceService:
         headers[HEADER_LENGTH] = str(reply.json_size)
         return PartedResponse(reply.body, 200, headers, "application/octet-stream")
 
-    def _read(
-        self, parts: list[bytes], encoding: str | None, json_size: str | None, ticket: Ticket
-    ) -> InferRequest:
+    def _take(self, ticket: Ticket, deadline: float | None, size: int) -> None:
+        """Before bytes are made of a body. Raises `Refused`, `Busy`, and `DeadlineExceeded`."""
+        time_left_s(deadline)
+        ticket.unpack(size, self._limits.most_bytes)
+
+    def _read(self, parts: list[bytes], encoding: str | None, json_size: str | None, take: Take) -> InferRequest:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         if encoding is not None:
-            body = transport.unpack(memoryview(body), self._limits.most_bytes, ticket.take)
+            body = transport.unpack(memoryview(body), take)
         return read_request(memoryview(body), header_length(json_size, len(body)))
 
     def _run(
-        self, name: str, version: str | None, asked: InferRequest, deadline: float | None, packed: str | None
+        self,
+        name: str,
+        version: str | None,
+        asked: InferRequest,
+        deadline: float | None,
+        packed: str | None,
+        take: Take,
     ) -> InferReply:
         with self._repository.lease(name, version) as model:
-            reply = infer(model, asked, deadline)
+            reply = infer(model, asked, deadline, take)
         return dataclasses.replace(reply, body=transport.pack(reply.body, packed)) if packed else reply
 
     # --- repository ---
@@ -230,14 +256,14 @@ class InferenceService:
     async def _control_body(self, request: Request) -> dict[str, object]:
         with self._admission.enter() as ticket:
             body = b"".join(await receive_body(request, ticket, CONTROL_BYTES))
-        document = read_json(memoryview(body)) if body.strip() else {}
+        document = read_document(body) if body.strip() else {}
         if not isinstance(document, dict):
             raise bad_request("The request is no JSON object.")
         return document
 
 
-def make_app(service: InferenceService, token: bytes | None) -> ASGIApp:
-    """The application for an ASGI server."""
+def make_app(service: InferenceService, token: bytes | None, origins: Sequence[str] = ()) -> ASGIApp:
+    """The application for an ASGI server. origins: of pages whose scripts may use it."""
     get, post = ["GET"], ["POST"]
     paths: list[tuple[str, Callable[[Request], object], list[str]]] = [
         ("/v2/health/live", service.live, get),
@@ -261,7 +287,13 @@ def make_app(service: InferenceService, token: bytes | None) -> ASGIApp:
     routes = [Route(path, answered(endpoint), methods=methods) for path, endpoint, methods in paths]  # type: ignore[arg-type]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
     app.router.redirect_slashes = False
-    return Guard(app, token)
+    guard = Guard(app, token, origins)
+    if not origins:
+        return guard
+    # Answers preflights, and lets the scripts of these pages read answers.
+    return CORSMiddleware(
+        guard, allow_origins=origins, allow_methods=[*get, *post], allow_headers=["*"], expose_headers=["*"]
+    )
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:

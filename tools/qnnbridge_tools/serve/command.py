@@ -61,6 +61,10 @@ def serve(
     control: Annotated[
         bool, typer.Option("--model-control/--no-model-control", help="Whether clients may load and unload models.")
     ] = True,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="A page in a browser that may use it: http://localhost:3000."),
+    ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="One line on stderr for each request.")] = False,
 ) -> None:
     """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton); OpenAI's interface with --llm."""
@@ -105,6 +109,7 @@ def serve(
             keep_going=keep_going,
             control=control,
             access_log=access_log,
+            origins=options.read_origins(allow_origin or ()),
         )
         server.check_dimensions(given)
         server.quiet_warnings()

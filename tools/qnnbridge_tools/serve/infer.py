@@ -8,6 +8,7 @@ Running is called in a worker thread; nothing is kept.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Mapping
@@ -16,11 +17,9 @@ from typing import Any, Final, Protocol
 from qnnbridge_protocol.elements import MAX_RANK
 from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_tools.serve import tensors
-from qnnbridge_tools.serve.errors import Refused, bad_request
+from qnnbridge_tools.serve.errors import bad_request
+from qnnbridge_tools.serve.json_reading import Take, objects_of, read_fields, read_value
 from qnnbridge_tools.serve.tensors import Contract, GivenTensor, TensorSpec
-
-# JSON is read in one go, and nothing else runs meanwhile: this is half a second or more.
-MAX_JSON_BYTES: Final = 64 * 1024**2
 
 # Parameters that cannot be passed over as unknown, because the answer would be another one.
 _UNSERVED: Final = {
@@ -74,39 +73,26 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
 
     Raises `Refused`.
     """
-    document = _object(read_json(body if json_size is None else body[:json_size]), "The request")
+    document = read_fields(body if json_size is None else body[:json_size], "The request")
     binaries = _Binaries(body[len(body) if json_size is None else json_size :])
-    inputs = tuple(_input(entry, binaries) for entry in _list(document, "inputs", required=True) or ())
+    if "inputs" not in document:
+        raise bad_request('The request has no array "inputs".')
+    inputs = tuple(_input(entry, binaries) for entry in objects_of(document["inputs"], "An input", '"inputs"'))
     if binaries.left:
         raise bad_request(f"{binaries.left} bytes of the body belong to no input; see binary_data_size.")
     names = [tensor.name for tensor in inputs]
     if len(set(names)) < len(names):
         raise bad_request(f"An input is given twice: {', '.join(names)}.")
-    wanted = _list(document, "outputs", required=False)
+    wanted = document.get("outputs", b"null")
+    outputs = None if wanted == b"null" else objects_of(wanted, "An output", '"outputs"')
     parameters = _parameters(document, "The request")
     return InferRequest(
         id=_text(document, "id", "The request", required=False),
         inputs=inputs,
-        outputs=tuple(map(_output, wanted)) if wanted else None,
+        outputs=tuple(map(_output, outputs)) if outputs else None,
         binary=_boolean(parameters, "binary_data_output") or False,
         timeout_s=_timeout(parameters),
     )
-
-
-def read_json(data: memoryview) -> Any:
-    """JSON of a request. NaN and Infinity, which JSON does not have, are understood: clients send them."""
-    if len(data) > MAX_JSON_BYTES:
-        raise Refused(
-            413,
-            f"The JSON part has {len(data)} bytes, more than {MAX_JSON_BYTES}. "
-            "Send large tensors as binary data (binary_data_size).",
-        )
-    try:
-        return json.loads(bytes(data))
-    except RecursionError:
-        raise bad_request("The JSON is nested too deep.") from None
-    except ValueError as error:
-        raise bad_request(f"The JSON cannot be read: {error}.") from None
 
 
 class _Binaries:
@@ -128,30 +114,28 @@ class _Binaries:
         return self._data[begin : self._used]
 
 
-def _input(entry: Any, binaries: _Binaries) -> GivenTensor:
-    fields = _object(entry, "An input")
+def _input(fields: Mapping[str, bytes], binaries: _Binaries) -> GivenTensor:
     name = _text(fields, "name", "An input") or ""
     where = f"Input {name!r}"
     datatype = _text(fields, "datatype", where) or ""
-    shape = _shape(fields.get("shape"), where)
+    shape = _shape(read_value(fields.get("shape", b"null"), f"{where}: shape"), where)
     parameters = _parameters(fields, where)
     size = parameters.get("binary_data_size")
-    data = fields.get("data")
+    data = fields.get("data", b"null")
     if size is None:
-        if data is None:
+        if data == b"null":
             raise bad_request(f"{where} has neither data nor the parameter binary_data_size.")
-        if not isinstance(data, list):
+        if not data.startswith(b"["):
             raise bad_request(f"{where}: data is no array.")
         return GivenTensor(name, datatype, shape, data, None)
-    if data is not None:
+    if data != b"null":
         raise bad_request(f"{where} has data and binary_data_size; give one of them.")
     if type(size) is not int or size < 0:
         raise bad_request(f"{where}: binary_data_size is {_shown(size)}, which is no number of bytes.")
     return GivenTensor(name, datatype, shape, None, binaries.take(size, name))
 
 
-def _output(entry: Any) -> WantedOutput:
-    fields = _object(entry, "An output")
+def _output(fields: Mapping[str, bytes]) -> WantedOutput:
     name = _text(fields, "name", "An output") or ""
     return WantedOutput(name, _boolean(_parameters(fields, f"Output {name!r}"), "binary_data"))
 
@@ -174,12 +158,13 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     return value / 1e6 if value else None
 
 
-def _parameters(fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+def _parameters(fields: Mapping[str, bytes], where: str) -> Mapping[str, Any]:
     """Unknown ones are passed over, as the protocol wants it."""
-    parameters = fields.get("parameters")
-    if parameters is None:
+    found = read_value(fields.get("parameters", b"null"), f"{where}: parameters")
+    if found is None:
         return {}
-    found = _object(parameters, f"{where}: parameters")
+    if not isinstance(found, dict):
+        raise bad_request(f"{where}: parameters is no JSON object.")
     for name, words in _UNSERVED.items():
         if found.get(name):
             raise bad_request(f"{where} has the parameter {name}. {words}.")
@@ -193,23 +178,8 @@ def _boolean(parameters: Mapping[str, Any], name: str) -> bool | None:
     return value
 
 
-def _object(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise bad_request(f"{what} is no JSON object.")
-    return value
-
-
-def _list(fields: Mapping[str, Any], name: str, *, required: bool) -> list[Any] | None:
-    value = fields.get(name)
-    if value is None and not required:
-        return None
-    if not isinstance(value, list):
-        raise bad_request(f'The request has no array "{name}".' if value is None else f'"{name}" is no array.')
-    return value
-
-
-def _text(fields: Mapping[str, Any], name: str, where: str, *, required: bool = True) -> str | None:
-    value = fields.get(name)
+def _text(fields: Mapping[str, bytes], name: str, where: str, *, required: bool = True) -> str | None:
+    value = read_value(fields.get(name, b"null"), f"{where}: {name}")
     if value is None and not required:
         return None
     if not isinstance(value, str):
@@ -248,22 +218,26 @@ class InferReply:
     json_size: int | None
 
 
-def infer(model: ServedModel, request: InferRequest, deadline: float | None) -> InferReply:
+def infer(
+    model: ServedModel, request: InferRequest, deadline: float | None, take: Take = lambda size: None
+) -> InferReply:
     """Runs the model for one request.
 
     Args:
         deadline: Time of `time.monotonic`; ``None`` for no limit.
+        take: Reserves the memory of inputs that come as JSON or texts.
 
     Raises `Refused` and the errors of `qnnbridge.errors`.
     """
     wanted = _wanted(model.contract, request)
     feed = {}
+    check = functools.partial(time_left_s, deadline)
     for given in request.inputs:
         declared = model.contract.inputs.get(given.name)
         if declared is None:
             known = ", ".join(model.contract.inputs) or "none"
             raise bad_request(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
-        feed[given.name] = tensors.to_value(given, declared)
+        feed[given.name] = tensors.to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
     return _reply(model, request, wanted, values)
@@ -323,7 +297,7 @@ def _reply(
     head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if request.id is not None:
         head["id"] = request.id
-    pieces: list[str] = [json.dumps(head)[:-1], ', "outputs": [']
+    pieces: list[bytes] = [json.dumps(head)[:-1].encode(), b', "outputs": [']
     binaries: list[bytes | memoryview] = []
     for number, ((tensor, binary), value) in enumerate(zip(wanted, values, strict=True)):
         fields: dict[str, Any] = {
@@ -335,13 +309,13 @@ def _reply(
             data = tensors.to_bytes(value, tensor)
             binaries.append(data)
             fields["parameters"] = {"binary_data_size": len(data)}
-        pieces.append((", " if number else "") + json.dumps(fields))
+        pieces.append((b", " if number else b"") + json.dumps(fields).encode())
         if not binary:
-            pieces[-1] = pieces[-1][:-1] + ', "data": '
+            pieces[-1] = pieces[-1][:-1] + b', "data": '
             pieces.extend(tensors.to_json(value, tensor))
-            pieces.append("}")
-    pieces.append("]}")
-    front = "".join(pieces).encode()
+            pieces.append(b"}")
+    pieces.append(b"]}")
+    front = b"".join(pieces)
     if not binaries:
         return InferReply(front, None)
     return InferReply(b"".join([front, *binaries]), len(front))

@@ -13,7 +13,8 @@ from starlette.responses import Response
 from qnnbridge_tools.serve import openai_forms as forms
 from qnnbridge_tools.serve import transport
 from qnnbridge_tools.serve.answering import ClientQueues, EventStream, GeneratedAnswer, first_item, whole_answer
-from qnnbridge_tools.serve.infer import read_json
+from qnnbridge_tools.serve.infer import time_left_s
+from qnnbridge_tools.serve.json_reading import read_document, weight_of
 from qnnbridge_tools.serve.language_models import LanguageModels
 from qnnbridge_tools.serve.openai_forms import GenerationRequest, Kind
 from qnnbridge_tools.serve.responses import json_answer
@@ -21,6 +22,10 @@ from qnnbridge_tools.serve.transport import Admission, Ticket, Workers, receive_
 
 # A prompt of a million tokens has less.
 MOST_BYTES: Final = 16 * 1024**2
+# What a body may become in memory: token ids are ten times as large as their digits.
+WEIGHT: Final = 12
+# Bodies up to this size are read at once: they wait for no larger ones.
+QUICK_BYTES: Final = 64 * 1024
 
 
 class LanguageService:
@@ -64,9 +69,13 @@ class LanguageService:
             parts = await receive_body(request, ticket, self._most_bytes)
             ticket.take_place()
             arrived = time.monotonic()
-            asked = await self._readers.do(functools.partial(self._read, parts, encoding, ticket, kind))
-            model = self.models.get(asked.model)
             deadline = None if self._timeout_s is None else arrived + self._timeout_s
+            read = functools.partial(self._read, parts, encoding, ticket, kind, deadline)
+            if encoding is None and sum(map(len, parts)) <= QUICK_BYTES:
+                asked = read()
+            else:
+                asked = await self._readers.do_for(read, deadline, request.receive)
+            model = self.models.get(asked.model)
             answer = GeneratedAnswer(asked, model, self.models.figures[model.name], deadline)
             answer.start(self._workers, self._queues, _client(request, asked))
             if not asked.stream:
@@ -74,11 +83,18 @@ class LanguageService:
             first = await first_item(answer, request.receive)
             return EventStream(answer, first, place.pop_all().close)
 
-    def _read(self, parts: list[bytes], encoding: str | None, ticket: Ticket, kind: Kind) -> GenerationRequest:
+    def _read(
+        self, parts: list[bytes], encoding: str | None, ticket: Ticket, kind: Kind, deadline: float | None
+    ) -> GenerationRequest:
+        def take(size: int) -> None:
+            time_left_s(deadline)
+            ticket.unpack(size, self._most_bytes)
+
         body = b"".join(parts)
         if encoding is not None:
-            body = transport.unpack(memoryview(body), self._most_bytes, ticket.take)
-        return forms.read_generation(read_json(memoryview(body)), kind)
+            body = transport.unpack(memoryview(body), take)
+        ticket.unpack(weight_of(body), WEIGHT * self._most_bytes)
+        return forms.read_generation(read_document(body), kind)
 
 
 def _client(request: Request, asked: GenerationRequest) -> str:

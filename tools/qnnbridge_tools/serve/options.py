@@ -19,6 +19,7 @@ from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8000"
 _PORT: Final = re.compile(r"[0-9]{1,5}")
+_ORIGIN: Final = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/\s@?#A-Z]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +49,18 @@ def read_address(text: str) -> Address:
     return Address(
         family, str(place[0]), int(port_text), ipaddress.ip_address(str(place[0]).split("%")[0]).is_loopback
     )
+
+
+def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
+    """`--allow-origin`, as browsers send it: scheme, name, and a port that is not the scheme's own."""
+    for text in texts:
+        if not _ORIGIN.fullmatch(text):
+            raise OptionError(
+                f'--allow-origin "{text}" is no origin of a page.',
+                cause="A browser sends scheme, name and port, in small letters and without a path.",
+                fix="For example --allow-origin http://localhost:3000, or app://obsidian.md for an application.",
+            )
+    return tuple(texts)
 
 
 def listen(address: Address) -> socket.socket:

@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -96,11 +96,12 @@ FREE_PATHS: Final = frozenset({"/v2/health/live", "/v2/health/ready"})
 
 
 class Guard:
-    """token: ``None`` where the server can be reached from this machine only."""
+    """token: ``None`` where the server can be reached from this machine only. origins: of pages that are served."""
 
-    def __init__(self, app: ASGIApp, token: bytes | None) -> None:
+    def __init__(self, app: ASGIApp, token: bytes | None, origins: Sequence[str] = ()) -> None:
         self._app = app
         self._token = token
+        self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._judge(scope) if scope["type"] == "http" else None
@@ -109,6 +110,14 @@ class Guard:
 
     def _judge(self, scope: Scope) -> Refused | None:
         headers = dict(scope["headers"])
+        # Every page that a browser of this machine shows could send requests, also one of a server on this machine.
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if b"origin" in headers and origin not in self._origins:
+            return Refused(
+                403,
+                f"Pages in a browser are served only if they are named: this one is of {origin[:80]!r}. "
+                "Start the server with --allow-origin and that address.",
+            )
         if self._token is not None:
             if scope["path"] in FREE_PATHS or shows_token(headers.get(b"authorization"), self._token):
                 return None
@@ -120,24 +129,23 @@ class Guard:
                 else "A token is needed: send the header Authorization: Bearer TOKEN.",
                 {"www-authenticate": "Bearer"},
             )
-        for header in ("host", "origin"):
-            host = _machine_in(headers.get(header.encode()))
-            if host is not None and not _is_local(host):
-                return Refused(
-                    403,
-                    f"Without a token only this machine is served, and the header {header.title()} names another: "
-                    f"{host[:80]!r}. Start the server with --token-file, or let the proxy in front send its own.",
-                )
+        host = _machine_in(headers.get(b"host"))
+        if host is not None and not _is_local(host):
+            return Refused(
+                403,
+                f"Without a token only this machine is served, and the header Host names another: {host[:80]!r}. "
+                "Start the server with --token-file, or let the proxy in front send its own.",
+            )
         return None
 
 
 def _machine_in(header: bytes | None) -> str | None:
-    """The machine that a Host (``name:port``) or Origin (``scheme://name:port``) header names."""
+    """The machine that a Host header (``name:port``) names."""
     if header is None:
         return None
     text = header.decode("latin-1")
     try:
-        return urlsplit(text if "//" in text else f"//{text}").hostname or text
+        return urlsplit(f"//{text}").hostname or text
     except ValueError:
         return text
 

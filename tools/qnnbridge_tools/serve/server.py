@@ -49,6 +49,7 @@ class ServeOptions:
     """The command line, read.
 
     drain_s: how long requests under way may take at the end. keep_going: serve although a model cannot be loaded.
+    origins: of pages in a browser that are served.
     """
 
     address: Address
@@ -63,6 +64,7 @@ class ServeOptions:
     keep_going: bool
     control: bool
     access_log: bool
+    origins: Sequence[str] = ()
 
 
 def require_packages() -> None:
@@ -70,6 +72,7 @@ def require_packages() -> None:
     try:
         importlib.import_module("starlette.applications")
         importlib.import_module("uvicorn")
+        importlib.import_module("msgspec")
     except ImportError as error:
         raise BridgeError(
             f"qnnbridge serve needs {error.name}, which this Python does not have: {sys.executable}.",
@@ -136,7 +139,7 @@ def serve(options: ServeOptions) -> None:
                 ),
                 figures=daemon_figures(host) if host.is_daemon else None,
             )
-            server = _server(make_app(service, options.token), options)
+            server = _server(make_app(service, options.token, options.origins), options)
             _run(server, listener, repository, models, host, options)
         finally:
             host.close()
@@ -150,6 +153,11 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
     import uvicorn
 
     from qnnbridge_tools.serve.http_protocol import HttpProtocol
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await asyncio.sleep(0)  # connections that wait to be accepted would be reset
+            await super().shutdown(sockets)
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     if options.access_log:
@@ -172,7 +180,7 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
         timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
         timeout_graceful_shutdown=max(1, round(options.drain_s)),
     )
-    return uvicorn.Server(config)
+    return Server(config)
 
 
 def _run(

@@ -13,12 +13,14 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+import msgspec
 import numpy as np
 
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, from_ort_type, measure
 from qnnbridge_protocol.tensors import Typed
 from qnnbridge_tools.serve.errors import Refused, bad_request
+from qnnbridge_tools.serve.json_reading import Check, Take, read_numbers, read_texts
 
 DATATYPES: Final[Mapping[ElementType, str]] = {
     ElementType.BOOL: "BOOL",
@@ -72,12 +74,12 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GivenTensor:
-    """One input as it came. Exactly one of `data` (from JSON) and `raw` (binary) is there."""
+    """One input as it came. Exactly one of `data` (the text of a JSON array) and `raw` (binary) is there."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: list[Any] | None
+    data: bytes | None
     raw: memoryview | None
 
 
@@ -154,26 +156,42 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Elements that become JSON at a time: between two steps other threads have their turn.
 JSON_STEP: Final = 65536
 
+# Texts of BYTES data between two looks at the time, and what one takes beside its characters.
+TEXT_STEP: Final = 65536
+TEXT_BYTES: Final = 64
+
 _LENGTH: Final = struct.Struct("<I")
 
 
 # --- in ---------------------------------------------------------------------------------------------------------
 
 
-def to_value(given: GivenTensor, declared: TensorSpec) -> Array | Typed:
-    """The value to feed. The session checks fixed sizes. Raises `Refused`."""
+def to_value(
+    given: GivenTensor, declared: TensorSpec, take: Take = lambda size: None, check: Check = lambda: None
+) -> Array | Typed:
+    """The value to feed. The session checks fixed sizes. Raises `Refused`, and what take and check raise.
+
+    Args:
+        take: Reserves the memory of what is not a view of the body.
+        check: Raises when the time of the request is over.
+    """
     where = f"Input {given.name!r}"
     if given.datatype != declared.datatype:
         raise bad_request(f"{where} is {given.datatype[:20]}, but the model takes {declared.datatype}.")
-    bits = LAYOUTS[declared.element].bits
+    layout = LAYOUTS[declared.element]
     try:
-        count, size = measure(bits, given.shape)
+        count, size = measure(layout.bits, given.shape)
     except ValueError as error:
         raise bad_request(f"{where}: {error}.") from None
-    if given.raw is None:
-        return _from_json(given, declared, count)
+    if given.data is not None:
+        if declared.element in BINARY_ONLY:
+            raise bad_request(f"{where}: {declared.datatype} can only be sent as binary data (binary_data_size).")
+        if declared.element is ElementType.STRING:
+            return _texts(read_texts(given.data, given.shape, where, take), given.shape, where)
+        return read_numbers(given.data, given.shape, layout.storage, where, take, check).reshape(given.shape)
+    assert given.raw is not None
     if declared.element is ElementType.STRING:
-        return _texts(_split(given.raw, count, where), given.shape, where)
+        return _texts(_split(given.raw, count, where, take, check), given.shape, where)
     if len(given.raw) != size:
         raise bad_request(
             f"{where}: {declared.datatype} of shape {list(given.shape)} is {size} bytes, "
@@ -192,119 +210,32 @@ def _from_bytes(raw: memoryview, element: ElementType, shape: tuple[int, ...], w
     return array.reshape(shape) if layout.named else Typed(array.reshape(shape), element, shape)
 
 
-def _split(raw: memoryview, count: int, where: str) -> list[memoryview]:
+def _split(raw: memoryview, count: int, where: str, take: Take, check: Check) -> list[str]:
     """The elements of BYTES data: each has its length before it."""
-    elements: list[memoryview] = []
+    take(min(count, len(raw) // _LENGTH.size) * TEXT_BYTES + len(raw))
+    elements: list[str] = []
     at = 0
-    while at < len(raw):
-        end = at + _LENGTH.size
-        if end > len(raw) or end + _LENGTH.unpack_from(raw, at)[0] > len(raw):
-            raise bad_request(f"{where}: element {len(elements)} of its BYTES data is cut off.")
-        at = end + _LENGTH.unpack_from(raw, at)[0]
-        elements.append(raw[end:at])
-    if len(elements) != count:
-        raise bad_request(f"{where}: its shape has {count} elements, and its BYTES data {len(elements)}.")
+    try:
+        while at < len(raw) and len(elements) < count:
+            if len(elements) % TEXT_STEP == 0:
+                check()
+            end = at + _LENGTH.size
+            if end > len(raw) or end + _LENGTH.unpack_from(raw, at)[0] > len(raw):
+                raise bad_request(f"{where}: element {len(elements)} of its BYTES data is cut off.")
+            at = end + _LENGTH.unpack_from(raw, at)[0]
+            elements.append(str(raw[end:at], "utf-8"))
+    except UnicodeDecodeError as error:
+        raise bad_request(f"{where}: ONNX has texts in UTF-8 only; an element is none ({error.reason}).") from None
+    if len(elements) != count or at != len(raw):
+        found = len(elements) if at == len(raw) else "more"
+        raise bad_request(f"{where}: its shape has {count} elements, and its BYTES data {found}.")
     return elements
 
 
-def _texts(elements: list[memoryview], shape: tuple[int, ...], where: str) -> Array:
+def _texts(elements: list[str], shape: tuple[int, ...], where: str) -> Array:
     array: Array = np.empty(len(elements), object)
-    try:
-        array[:] = [str(element, "utf-8") for element in elements]
-    except UnicodeDecodeError as error:
-        raise bad_request(f"{where}: ONNX has texts in UTF-8 only; an element is none ({error.reason}).") from None
+    array[:] = elements
     return array.reshape(shape)
-
-
-def _from_json(given: GivenTensor, declared: TensorSpec, count: int) -> Array:
-    where = f"Input {given.name!r}"
-    if declared.element in BINARY_ONLY:
-        raise bad_request(f"{where}: {declared.datatype} can only be sent as binary data (binary_data_size).")
-    items = _flat(given.data or [], given.shape, where)
-    if len(items) != count:
-        raise bad_request(
-            f"{where}: its shape {list(given.shape)} has {count} elements, and data has {len(items)}."
-        )
-    kinds = set(map(type, items))
-    element = declared.element
-    if element is ElementType.STRING:
-        _only(kinds, {str}, "texts", where)
-        if not all(map(_is_utf8, items)):
-            raise bad_request(f"{where}: half a surrogate pair is no text in UTF-8.")
-        array: Array = np.empty(count, object)
-        array[:] = items
-    elif element is ElementType.BOOL:
-        _only(kinds, {bool, int}, "true and false", where)
-        if not set(items) <= {False, True}:
-            raise bad_request(f"{where}: a BOOL is true or false, or 0 or 1.")
-        array = np.array(items, bool)
-    elif element in (ElementType.FLOAT, ElementType.DOUBLE):
-        _only(kinds, {int, float}, "numbers", where)
-        array = _floats(items, element, where)
-    else:
-        _only(kinds, {int}, "integers", where)
-        array = _integers(items, element, where)
-    return array.reshape(given.shape)
-
-
-def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
-    """Data is flat, or nested as the shape says."""
-    if list not in set(map(type, data)):
-        return data
-    level: list[Any] = [data]
-    for size in shape:
-        if any(type(item) is not list or len(item) != size for item in level):
-            raise bad_request(f"{where}: data is nested, and not as its shape {list(shape)} says.")
-        level = [item for part in level for item in part]
-    if list in set(map(type, level)):
-        raise bad_request(f"{where}: data is nested deeper than its shape {list(shape)} says.")
-    return level
-
-
-def _only(kinds: set[type], allowed: set[type], words: str, where: str) -> None:
-    if not kinds <= allowed:
-        other = ", ".join(sorted(_JSON_NAMES.get(kind, kind.__name__) for kind in kinds - allowed))
-        raise bad_request(f"{where}: data must be {words}; it has {other}, too.")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-_JSON_NAMES: Final = {
-    bool: "true or false",
-    int: "integers",
-    float: "fractions",
-    str: "texts",
-    dict: "objects",
-    type(None): "null",
-}
-
-
-def _floats(items: list[Any], element: ElementType, where: str) -> Array:
-    try:
-        wide: Array = np.array(items, np.float64)
-    except OverflowError:
-        raise bad_request(f"{where}: a number is too large for a floating point number.") from None
-    if element is ElementType.DOUBLE:
-        return wide
-    with np.errstate(over="ignore"):
-        narrow = wide.astype(np.float32)
-    if bool((np.isinf(narrow) & ~np.isinf(wide)).any()):
-        raise bad_request(f"{where}: a number is too large for FP32.")
-    return narrow
-
-
-def _integers(items: list[int], element: ElementType, where: str) -> Array:
-    dtype = LAYOUTS[element].storage
-    limits = np.iinfo(dtype)
-    if items and (min(items) < limits.min or max(items) > limits.max):
-        raise bad_request(f"{where}: a number is not between {limits.min} and {limits.max}.")
-    return np.array(items, dtype)
 
 
 # --- out --------------------------------------------------------------------------------------------------------
@@ -335,14 +266,18 @@ def to_bytes(value: Any, tensor: TensorSpec) -> bytes | memoryview:
     return flat.view(storage).view(np.uint8).data
 
 
-def to_json(value: Any, tensor: TensorSpec) -> Iterator[str]:
+def to_json(value: Any, tensor: TensorSpec) -> Iterator[bytes]:
     """An output as a flat JSON array, in pieces. NaN and Infinity are written as Triton writes them."""
     items = _array(value, tensor).reshape(-1)
-    yield "["
+    yield b"["
     for begin in range(0, items.size, JSON_STEP):
-        text = json.dumps(items[begin : begin + JSON_STEP].tolist(), separators=(",", ":"))
-        yield ("," if begin else "") + text[1:-1]
-    yield "]"
+        part = items[begin : begin + JSON_STEP]
+        if part.dtype.kind == "f" and not bool(np.isfinite(part).all()):
+            text = json.dumps(part.tolist(), separators=(",", ":")).encode()
+        else:
+            text = msgspec.json.encode(part.tolist())
+        yield (b"," if begin else b"") + text[1:-1]
+    yield b"]"
 
 
 def shape_of(value: Any, tensor: TensorSpec) -> list[int]:

@@ -126,6 +126,7 @@ class Ticket:
         self._admission = admission
         self._places = 0
         self._bytes = 0
+        self._unpacked = 0
 
     def take_place(self) -> None:
         """The whole request is there: it counts from now on. A slow client takes no place from others. Raises
@@ -137,6 +138,13 @@ class Ticket:
         """Reserve more bytes. Raises `Busy`."""
         self._admission.take(size)
         self._bytes += size
+
+    def unpack(self, size: int, most: int) -> None:
+        """Reserve bytes that are made of the body. Raises `Busy`; `Refused` if they are more than `most` in all."""
+        self._unpacked += size
+        if self._unpacked > most:
+            raise Refused(413, f"The body, unpacked, has more than {most} bytes; see the server's --max-request.")
+        self.take(size)
 
     def __enter__(self) -> Ticket:
         return self
@@ -204,14 +212,14 @@ def check_encoding(encoding: str | None) -> str | None:
     return found
 
 
-def unpack(data: memoryview, most: int, take: Callable[[int], None]) -> bytes:
+def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
     """The body of which `data` is the compressed form.
 
     Args:
-        take: Called with the size of each part as it is made.
+        take: Called with the size of each part as it is made; raises when it is too much, or too late.
     """
     parts: list[bytes] = []
-    total = at = members = 0
+    at = members = 0
     unpacker = None
     rest: bytes | memoryview = b""
     while rest or at < len(data) or unpacker is not None:
@@ -230,9 +238,6 @@ def unpack(data: memoryview, most: int, take: Callable[[int], None]) -> bytes:
         if not part and not rest and not unpacker.eof:
             raise bad_request("The body cannot be unpacked: its end is missing.")
         rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
-        total += len(part)
-        if total > most:
-            raise Refused(413, f"The body, unpacked, has more than {most} bytes.")
         take(len(part))
         parts.append(part)
         if unpacker.eof:

@@ -1,0 +1,206 @@
+"""What one client does costs no other client its answer, and the server no memory beyond its limits."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from serve_models import ELEMENTS, write_identity
+from serving import PRIVATE, Answer, Server, serving
+
+MIB = 1024**2
+# What the server may grow by: the body, its copies, and what Python does not give back.
+GROWTH = 160 * MIB
+DATA = [1.0, 2.0, 3.0, 4.0]
+X = {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": DATA}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("models")
+    models: list[str] = []
+    for datatype in ("FP32", "BYTES"):
+        path = folder / f"{datatype}.onnx"
+        write_identity(path, ELEMENTS[datatype])
+        models += ["--model", f"{datatype}={path}"]
+    with serving(*PRIVATE, *models, "--timeout", "30", "--allow-origin", "http://localhost:3000") as made:
+        yield made
+
+
+def most_bytes(server: Server, ask: Any) -> tuple[Answer, int]:
+    """The answer, and how much more memory the server had at most meanwhile than before."""
+    process = psutil.Process(server.process.pid)
+    before, most, over = process.memory_info().rss, 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not over.wait(0.005):
+            most = max(most, process.memory_info().rss - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        return ask(), most
+    finally:
+        over.set()
+        watcher.join()
+
+
+def bytes_request(size: int, shape: list[int]) -> tuple[bytes, dict[str, str]]:
+    part = {"name": "x", "datatype": "BYTES", "shape": shape, "parameters": {"binary_data_size": size}}
+    head = json.dumps({"inputs": [part]}).encode()
+    return head + bytes(size), {"Inference-Header-Content-Length": str(len(head))}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("shape", [[1, 1], [1, 2**22]])
+def test_empty_texts_become_no_more_than_the_shape_says(server: Server, packed: bool, shape: list[int]) -> None:
+    body, headers = bytes_request(16 * MIB, shape)
+    if packed:
+        body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
+    answer, grown = most_bytes(server, lambda: server.ask("POST", "/v2/models/BYTES/infer", body, headers))
+    if shape == [1, 1]:
+        assert (answer.status, "BYTES data more" in answer.error) == (400, True)
+        assert grown < GROWTH
+    else:  # 4 million texts are more in memory than a request may be
+        assert (answer.status, "--max-request" in answer.error) == (413, True)
+
+
+@pytest.mark.parametrize("entry", ["[],", "{},", '"",', "0,", "[[[]]],"])
+@pytest.mark.parametrize("model", ["FP32", "BYTES"])
+def test_json_becomes_no_more_than_the_shape_says(server: Server, model: str, entry: str) -> None:
+    data = f"[{entry * (16 * MIB // len(entry))}0]"
+    body = f'{{"inputs": [{{"name": "x", "datatype": "{model}", "shape": [1, 1], "data": {data}}}]}}'.encode()
+    answer, grown = most_bytes(server, lambda: server.ask("POST", f"/v2/models/{model}/infer", body))
+    assert answer.status in (400, 413)
+    assert grown < GROWTH
+
+
+def test_fields_that_nobody_reads_cost_nothing(server: Server) -> None:
+    note = "[" + "[]," * (5 * MIB) + "0]"
+    body = json.dumps({"inputs": [X], "parameters": {"note": "@"}}).replace('"@"', note).encode()
+    answer, grown = most_bytes(server, lambda: server.ask("POST", "/v2/models/FP32/infer", body))
+    assert (answer.status, "too large" in answer.error) == (400, True)
+    assert grown < GROWTH
+    body = json.dumps({"inputs": [X], "note": "@"}).replace('"@"', note).encode()
+    answer, grown = most_bytes(server, lambda: server.ask("POST", "/v2/models/FP32/infer", body))
+    assert answer.status == 200
+    assert grown < GROWTH
+
+
+def test_large_requests_keep_no_small_one_waiting(server: Server) -> None:
+    """It took 13 s, with two threads that read: five of 12 KB as they are sent, of 16 MB unpacked."""
+    body, headers = bytes_request(16 * MIB, [1, 2**22])
+    body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
+    with ThreadPoolExecutor(5) as pool:
+        large = [pool.submit(server.ask, "POST", "/v2/models/BYTES/infer", body, headers) for _ in range(5)]
+        time.sleep(0.05)
+        begun = time.monotonic()
+        answer = server.infer("FP32", X, parameters={"timeout": 1_000_000})
+        took_s = time.monotonic() - begun
+        assert [one.result().status for one in large] == [413] * 5
+    assert answer.status in (200, 504)
+    assert took_s < 6
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_client_that_has_closed_its_sending_side_gets_its_answer(server: Server, version: str) -> None:
+    body = json.dumps({"inputs": [X]}).encode()
+    host, port = server.address.rsplit(":", 1)
+    for part in (slice(None), slice(5)):
+        with socket.create_connection((host, int(port)), timeout=60) as client:
+            head = f"POST /v2/models/FP32/infer HTTP/{version}\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body[part])
+            client.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: client.recv(65536), b""))
+        if part == slice(None):
+            assert b" 200 " in answer
+            assert json.loads(answer.split(b"\r\n\r\n")[-1])["outputs"][0]["data"] == DATA
+        else:  # half a request gets none
+            assert b" 200 " not in answer
+
+
+def test_a_page_that_was_named_may_use_it_and_read_answers(server: Server) -> None:
+    origin = {"Origin": "http://localhost:3000"}
+    wanted = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    preflight = server.ask("OPTIONS", "/v2/models/FP32/infer", None, wanted)
+    assert preflight.status == 200
+    assert preflight.headers["access-control-allow-origin"] == "http://localhost:3000"
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    answer = server.ask("POST", "/v2/models/FP32/infer", {"inputs": [X]}, origin)
+    assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "http://localhost:3000")
+    for other in ("http://localhost:3001", "https://localhost:3000", "http://localhost:3000.example"):
+        assert server.ask("GET", "/v2", None, {"Origin": other}).status == 403
+
+
+@pytest.mark.parametrize("origin", ["*", "localhost:3000", "http://localhost:3000/", "http://LOCALHOST", "http://"])
+def test_what_is_no_origin_is_refused(origin: str, tmp_path: Path) -> None:
+    from qnnbridge_protocol.errors import OptionError
+    from qnnbridge_tools.serve.options import read_origins
+
+    with pytest.raises(OptionError, match="no origin"):
+        read_origins([origin])
+
+
+def test_no_request_is_reset_when_it_ends_under_load(tmp_path: Path) -> None:
+    """Each request that was sent gets its answer, or the connection had said before that it closes."""
+    path = tmp_path / "m.onnx"
+    write_identity(path, ELEMENTS["FP32"])
+    body = json.dumps({"inputs": [X]}).encode()
+    with serving(*PRIVATE, "--model", f"FP32={path}") as server:
+        host, port = server.address.rsplit(":", 1)
+        reset: list[str] = []
+        answered: list[int] = []
+
+        def work() -> None:
+            connection = http.client.HTTPConnection(host, int(port), timeout=60)
+            connection.connect()
+            while True:
+                try:
+                    connection.request("POST", "/v2/models/FP32/infer", body)
+                    response = connection.getresponse()
+                    response.read()
+                except OSError as error:
+                    reset.append(repr(error))
+                    return
+                answered.append(response.status)
+                if response.will_close:
+                    return
+
+        clients = [threading.Thread(target=work) for _ in range(12)]
+        for client in clients:
+            client.start()
+        while len(answered) < 100:
+            time.sleep(0.01)
+        assert server.end() == 0
+        for client in clients:
+            client.join()
+        assert set(answered) == {200}
+        assert reset == []
+
+
+def test_numbers_are_those_of_the_request_in_any_form(server: Server) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        shape = [int(size) for size in rng.integers(0, 5, 2)]
+        values = (rng.standard_normal(shape) * 10.0 ** rng.integers(-30, 30)).astype(np.float32)
+        flat = rng.random() < 0.5
+        data = values.reshape(-1).tolist() if flat else values.tolist()
+        text = json.dumps({"inputs": [{**X, "shape": shape, "data": data}]}, indent=int(rng.integers(0, 3)) or None)
+        (output,) = server.ask("POST", "/v2/models/FP32/infer", text.encode()).document["outputs"]
+        assert output["shape"] == shape
+        assert np.array_equal(np.array(output["data"], np.float32).reshape(shape), values)
+    large = rng.standard_normal((300, 700)).astype(np.float32)  # several steps
+    (output,) = server.infer("FP32", {**X, "shape": [300, 700], "data": large.tolist()}).document["outputs"]
+    assert np.array_equal(np.array(output["data"], np.float32).reshape(300, 700), large)

@@ -1,0 +1,332 @@
+"""JSON of requests, read in parts: no text becomes objects before its size is known to be what the request says.
+
+A request of 16 MB can describe 800 MB of empty lists, and reading it in one go keeps Python's lock for seconds. So
+a request is cut into the texts of its fields first, which makes no objects. The numbers of a tensor are counted in
+their text, compared with the tensor's shape, and then become an array in steps, between which other threads run.
+
+NaN, Infinity and -Infinity, which JSON does not have, are understood: clients send them, and Triton does. msgspec
+refuses them, so they are marked as texts of a form that nobody sends. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from qnnbridge_tools.serve.errors import Refused, bad_request
+
+# Larger numbers of a tensor belong in binary data, which takes no time to read.
+MAX_JSON_BYTES: Final = 64 * 1024**2
+# Of a field that holds no tensor: id, shape, parameters.
+MAX_FIELD_BYTES: Final = 1024**2
+# Of all objects of a request together; a text of names alone would be ten times as large in memory.
+MAX_FIELDS: Final = 200_000
+# Each becomes an object where texts are told from what is between them.
+MAX_TEXTS: Final = 1_000_000
+# Text that becomes numbers at a time, which takes some milliseconds.
+STEP_BYTES: Final = 256 * 1024
+# What a list, an entry of it and an object take at most, beside their text.
+_LIST_BYTES, _ENTRY_BYTES, _OBJECT_BYTES = 128, 40, 256
+
+_STRING: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_STRINGS: Final = re.compile(_STRING, re.DOTALL)
+_STRINGS_AND_WORDS: Final = re.compile(_STRING + rb"|-?\b(?:NaN|Infinity)\b", re.DOTALL)
+_MARKED: Final = re.compile(rb'"\\u0000(NaN|-?Infinity)"')
+_MARK: Final = b'"\\u0000'
+
+_SPACE: Final = b" \t\r\n"
+_NO_SKELETON: Final = bytes(set(range(256)) - set(b"[],"))
+_DIGITS: Final = b"0123456789+-.eE"
+
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
+_FLOATS: Final = msgspec.json.Decoder(list[float])
+_INTEGERS: Final = msgspec.json.Decoder(list[int])
+_TRUTHS: Final = msgspec.json.Decoder(list[bool | int])
+
+# Called with the bytes of an array or of texts before they are made. Raises `Refused` or `Busy`.
+Take = Callable[[int], None]
+# Called between steps. Raises when the time is over.
+Check = Callable[[], object]
+
+
+# --- fields -----------------------------------------------------------------------------------------------------
+
+
+def read_fields(data: bytes | memoryview, what: str) -> dict[str, bytes]:
+    """The fields of an object, as their texts. Raises `Refused`."""
+    if len(data) > MAX_JSON_BYTES:
+        raise Refused(
+            413,
+            f"The JSON part has {len(data)} bytes, more than {MAX_JSON_BYTES}. "
+            "Send large tensors as binary data (binary_data_size).",
+        )
+    data = bytes(data)
+    if data.count(b'"') > 2 * MAX_TEXTS:
+        raise Refused(
+            413, f"The JSON part has more than {MAX_TEXTS} texts. Send many as binary data (binary_data_size)."
+        )
+    try:
+        return fields_of(data, what)
+    except msgspec.DecodeError as error:
+        marked = _STRINGS_AND_WORDS.sub(_mark, data)
+        if len(marked) == len(data):
+            raise bad_request(f"The JSON cannot be read: {_words_of(error)}.") from None
+    try:
+        return fields_of(marked, what)
+    except msgspec.DecodeError as error:
+        raise bad_request(f"The JSON cannot be read: {_words_of(error)}.") from None
+
+
+def fields_of(data: bytes, what: str) -> dict[str, bytes]:
+    """`read_fields` of a part that was read before."""
+    colons = _colons(data)
+    if colons > MAX_FIELDS:
+        raise bad_request(f"{what} has too many fields.")
+    try:
+        found = {name: bytes(raw) for name, raw in _OBJECT.decode(data).items()}
+    except msgspec.ValidationError:
+        raise bad_request(f"{what} is no JSON object.") from None
+    except RecursionError:
+        raise bad_request("The JSON is nested too deep.") from None
+    except UnicodeDecodeError:
+        raise bad_request("The JSON cannot be read: a name is not in UTF-8.") from None
+    _refuse_twins(colons, [found], what)
+    return found
+
+
+def objects_of(data: bytes, what: str, which: str) -> list[dict[str, bytes]]:
+    """The fields of each object of an array. what, which: how messages call one object, and the array.
+
+    Raises `Refused`.
+    """
+    colons, objects = _colons(data), _STRINGS.sub(b"", data).count(b"{")
+    if colons > MAX_FIELDS or objects > MAX_FIELDS:
+        raise bad_request(f"{which} has too many entries.")
+    try:
+        found = [{name: bytes(raw) for name, raw in fields.items()} for fields in _OBJECTS.decode(data)]
+    except msgspec.ValidationError:
+        raise bad_request(f"{what} is no JSON object." if data[:1] == b"[" else f"{which} is no array.") from None
+    except UnicodeDecodeError:
+        raise bad_request("The JSON cannot be read: a name is not in UTF-8.") from None
+    _refuse_twins(colons, found, what)
+    return found
+
+
+def _refuse_twins(colons: int, found: list[dict[str, bytes]], what: str) -> None:
+    """The last one of two would win, and the other might be the one that was meant.
+
+    Each name has its colon, so there are as many names as colons that no value has.
+    """
+    inside = sum(_colons(value) for fields in found for value in fields.values())
+    if colons - inside != sum(map(len, found)):
+        raise bad_request(f"{what} has a name twice.")
+
+
+def read_value(data: bytes, what: str) -> Any:
+    """Any small value, as Python has it. Raises `Refused`."""
+    if len(data) > MAX_FIELD_BYTES:
+        raise bad_request(f"{what} is too large.")
+    return read_document(data)
+
+
+def read_document(data: bytes) -> Any:
+    """A whole document, as Python has it. Raises `Refused`."""
+    try:
+        return json.loads(_unmarked(data), object_pairs_hook=_without_twins)
+    except RecursionError:
+        raise bad_request("The JSON is nested too deep.") from None
+    except ValueError as error:
+        text = "a number has too many digits" if "integer string conversion" in str(error) else str(error)
+        raise bad_request(f"The JSON cannot be read: {text}.") from None
+
+
+def weight_of(data: bytes) -> int:
+    """The most bytes that `read_document` makes of it."""
+    inside = _STRINGS.sub(b"", data)
+    return (
+        len(data)
+        + _LIST_BYTES * inside.count(b"[")
+        + _OBJECT_BYTES * inside.count(b"{")
+        + _ENTRY_BYTES * inside.count(b",")
+    )
+
+
+def _mark(match: re.Match[bytes]) -> bytes:
+    found = match.group()
+    return found if found.startswith(b'"') else _MARK + found + b'"'
+
+
+def _unmarked(data: bytes) -> bytes:
+    return _MARKED.sub(rb"\1", data) if _MARK in data else data
+
+
+def _colons(data: bytes) -> int:
+    """Outside of texts."""
+    return _STRINGS.sub(b"", data).count(b":")
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has a name twice")
+    return found
+
+
+def _words_of(error: msgspec.DecodeError) -> str:
+    text = str(error).removeprefix("JSON is malformed: ")
+    return "its end is missing, or a text has half a surrogate pair" if "truncated" in text else text
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def read_numbers(
+    data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, take: Take, check: Check
+) -> Array:
+    """The numbers of an array as a flat array of this type: floats, integers or bool.
+
+    Args:
+        data: The text of an array, flat or nested as the shape says.
+    """
+    words = {"f": "numbers", "b": "true and false"}.get(dtype.kind, "integers")
+    data = _unmarked(data)
+    if b'"' in data or b"{" in data:
+        others = "texts" if b'"' in data else "objects"
+        raise bad_request(f"{where}: data must be {words}; it has {others}, too.")
+    count = math.prod(shape)
+    _check_form(data, shape, count, where)
+    take(count * dtype.itemsize)
+    array: Array = np.empty(count, dtype)
+    flat = data.translate(None, b"[]" + _SPACE)
+    if not count and not flat.strip(b","):
+        return array
+    at = 0
+    for text in _steps(flat):
+        check()
+        numbers = _step(text, dtype, words, where)
+        if len(numbers) > count - at:
+            break
+        _put(array[at : at + len(numbers)], numbers, where)
+        at += len(numbers)
+    if at != count:
+        raise bad_request(f"{where}: its shape {list(shape)} has {count} elements, and data has another number.")
+    return array
+
+
+def read_texts(data: bytes, shape: tuple[int, ...], where: str, take: Take) -> list[str]:
+    """The texts of an array, flat or nested as the shape says."""
+    count = math.prod(shape)
+    rest, texts = _STRINGS.subn(b"", data)
+    if rest.translate(None, b"[]," + _SPACE):
+        others = [
+            name
+            for word, name in (*_OTHERS[:2], (rb"[0-9]", "numbers"), (rb"{", "objects"))
+            if re.search(word, rest)
+        ]
+        raise bad_request(f"{where}: data must be texts; it has {', '.join(others)}, too.")
+    _check_form(rest, shape, count, where)
+    if texts != count:
+        raise bad_request(f"{where}: its shape {list(shape)} has {count} elements, and data has {texts}.")
+    take(count * 64 + len(data))
+    try:
+        level: list[Any] = msgspec.json.decode(data)
+    except UnicodeDecodeError:
+        raise bad_request(f"{where}: a text is not in UTF-8.") from None
+    except msgspec.DecodeError:
+        raise bad_request(f"{where}: half a surrogate pair is no text in UTF-8.") from None
+    while level and isinstance(level[0], list):
+        level = [item for part in level for item in part]
+    return level
+
+
+def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> None:
+    """Whether the brackets and commas are those of a flat array of so many values, or of the shape."""
+    found = data.translate(None, _NO_SKELETON)
+    if len(found) == max(2, count + 1) and found[1:-1].count(b",") == len(found) - 2:
+        return
+    size = 0  # of the form that the shape asks for
+    for length in reversed(shape):
+        size = 2 + max(0, length - 1) + length * size
+    if shape and len(found) == size:
+        form = b""
+        for length in reversed(shape):
+            form = b"[" + b",".join([form] * length) + b"]"
+        if form == found:
+            return
+    if found[1:-1].count(b",") == len(found) - 2:
+        given = len(found) - 1 if data.translate(None, b"[]" + _SPACE) else 0
+        raise bad_request(f"{where}: its shape {list(shape)} has {count} elements, and data has {given}.")
+    raise bad_request(f"{where}: data is nested, and not as its shape {list(shape)} says.")
+
+
+def _steps(flat: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(flat):
+        end = flat.find(b",", at + STEP_BYTES)
+        end = len(flat) if end < 0 else end
+        yield flat[at:end]
+        at = end + 1
+
+
+def _step(text: bytes, dtype: np.dtype[Any], words: str, where: str) -> list[Any]:
+    """The numbers of a text without brackets."""
+    decoder = _FLOATS if dtype.kind == "f" else _TRUTHS if dtype.kind == "b" else _INTEGERS
+    try:
+        return decoder.decode(b"[" + text + b"]")
+    except msgspec.ValidationError as error:
+        if "out of range" in str(error):
+            raise bad_request(
+                f"{where}: a number is too large for {_SORTS.get(dtype.kind, 'an integer')}."
+            ) from None
+    except msgspec.DecodeError:
+        pass
+    if dtype.kind == "f" and re.search(rb"NaN|Infinity", text) and not re.search(rb"true|false|null", text):
+        return list(json.loads(b"[" + text + b"]", parse_float=functools.partial(_finite, where)))
+    others = [name for word, name in _OTHERS if re.search(word, text)]
+    raise bad_request(f"{where}: data must be {words}; it has {', '.join(others) or 'other values'}, too.")
+
+
+def _finite(where: str, text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise bad_request(f"{where}: a number is too large for {_SORTS['f']}.")
+    return number
+
+
+_SORTS: Final = {"f": "a floating point number", "b": "true or false"}
+_OTHERS: Final = (
+    (rb"null", "null"),
+    (rb"true|false", "true or false"),
+    (rb"[0-9][.eE]", "fractions"),
+    (rb"NaN|Infinity", "NaN or Infinity"),
+)
+
+
+def _put(target: Array, numbers: list[Any], where: str) -> None:
+    dtype = target.dtype
+    if dtype.kind == "b":
+        if not set(numbers) <= {False, True}:
+            raise bad_request(f"{where}: a BOOL is true or false, or 0 or 1.")
+        target[:] = numbers
+    elif dtype.kind == "f":
+        wide: Array = np.array(numbers, np.float64)
+        with np.errstate(over="ignore"):
+            target[:] = wide
+        if dtype.itemsize < 8 and bool((np.isinf(target) & ~np.isinf(wide)).any()):
+            raise bad_request(f"{where}: a number is too large for FP32.")
+    else:
+        limits = np.iinfo(dtype)
+        if numbers and (min(numbers) < limits.min or max(numbers) > limits.max):
+            raise bad_request(f"{where}: a number is not between {limits.min} and {limits.max}.")
+        target[:] = numbers
