@@ -185,6 +185,8 @@ def test_a_schema_is_kept_to(client: Any) -> None:
         ({"temperature": 3}, "temperature"),
         ({"top_p": -1}, "top_p"),
         ({"seed": "x"}, "seed"),
+        ({"extra_body": {"top_k": 5000}}, "top_k"),
+        ({"extra_body": {"top_k": 5000, "temperature": 1}}, "top_k"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
         ({"stop": "x" * 1001}, "stop"),
@@ -202,6 +204,32 @@ def test_what_cannot_be_done_is_named(client: Any, options: dict[str, Any], para
         chat(client, **options)
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
+
+
+def drawn(client: Any, count: int = 8, **options: Any) -> set[str]:
+    return {chat(client, **options).choices[0].message.content for _ in range(count)}
+
+
+def test_whoever_narrows_or_repeats_a_choice_gets_one(client: Any) -> None:
+    assert len(drawn(client)) == 1  # this model takes the most likely token
+    assert len(drawn(client, extra_body={"top_k": 20})) > 1
+    by_seed = [drawn(client, 2, seed=seed) for seed in range(6)]
+    assert all(len(one) == 1 for one in by_seed)
+    assert len(set.union(*by_seed)) > 1
+
+
+@pytest.mark.parametrize("top_p", [0, 1e-300, 1e-40])
+def test_the_smallest_nucleus_is_the_most_likely_token(client: Any, top_p: float) -> None:
+    (likely,) = drawn(client, 1, temperature=0)
+    assert drawn(client, top_p=top_p) == {likely}
+    assert drawn(client, top_p=top_p, temperature=1.5) == {likely}
+
+
+def test_a_prompt_over_any_limit_has_its_code(client: Any) -> None:
+    for prompt in ("x" * 400, "x" * 3_000_000, [1] * 400, [1] * 1_000_000):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.completions.create(model="tiny", prompt=prompt)
+        assert caught.value.code == "context_length_exceeded"
 
 
 def test_a_prompt_that_is_too_long_has_its_code_also_in_a_stream(client: Any) -> None:

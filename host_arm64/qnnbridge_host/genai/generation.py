@@ -33,7 +33,14 @@ from qnnbridge_host.genai.guidance import check_guidance
 from qnnbridge_host.genai.models import GenaiModel
 from qnnbridge_host.genai.native import Object, token_array
 from qnnbridge_host.genai.tensors import make_tensor, read_tensor
-from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, GenerationUnsupported, PromptRefused
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    GenerationError,
+    GenerationUnsupported,
+    OptionError,
+    PromptRefused,
+)
 
 # How long a token waits for the next one, to share its frame: less than a screen shows, more than a frame costs.
 HOLD_S: Final = 0.002
@@ -379,6 +386,13 @@ class Generation:
                 f"max_length {self.max_length} is beyond the model's context of {folder.context_length} tokens.",
                 fix=f"Set max_length to {folder.context_length} or less.",
                 details={"max_length": self.max_length, "context_length": folder.context_length},
+            )
+        top_k = int(self._option("top_k", 0))
+        if self._option("do_sample", False) and top_k > folder.vocab_size > 0:
+            raise OptionError(
+                f"top_k {top_k} is more than the model's vocabulary of {folder.vocab_size} tokens.",
+                fix=f"Set top_k to {folder.vocab_size} or less.",
+                details={"option": "top_k", "vocab_size": folder.vocab_size},
             )
         if self._window is None:
             return

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
-from qnnbridge_protocol.errors import Cancelled, GenerationError, PromptRefused
+from qnnbridge_protocol.errors import Cancelled, GenerationError, OptionError, PromptRefused, TooLarge
 from qnnbridge_tools.generation.pace import Pace
 from qnnbridge_tools.serve import openai_forms as forms
 from qnnbridge_tools.serve.errors import Refused, in_words, refusal_of
@@ -196,6 +196,10 @@ class GeneratedAnswer:
             # Clients shorten the conversation and ask again when they see it.
             code = "context_length_exceeded" if "context_length" in error.details else None
             raise Refused(400, in_words(error), field=field, reason=code) from error
+        except TooLarge as error:
+            raise Refused(400, in_words(error), field="prompt", reason="context_length_exceeded") from error
+        except OptionError as error:
+            raise Refused(400, in_words(error), field=error.details.get("option")) from error
         except GenerationError as error:
             if guidance is None:
                 raise

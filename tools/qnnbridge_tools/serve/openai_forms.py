@@ -22,6 +22,7 @@ LONGEST_STOP: Final = 1000
 # What OpenAI gives to /v1/completions without max_tokens.
 TEXT_TOKENS: Final = 16
 _SEEDS: Final = 2**31
+_SMALLEST_FLOAT: Final = 2.0**-126
 # The least and the most of each. Logits are divided by the penalty, in float32.
 _NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
 # For the library of guidance: no white space between tokens of JSON, of which small models make any amount.
@@ -201,8 +202,6 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
                 raise wrong(f"{field} has to be a number from {least:g} to {most:g}.", field)
             found[field] = float(value)
-    if "top_p" in found and "temperature" not in found:
-        found["do_sample"] = True
     top_k = document.get("top_k")
     if top_k is not None:
         if type(top_k) is not int or not 1 <= top_k < _SEEDS:
@@ -213,6 +212,12 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
         if type(seed) is not int:
             raise wrong("seed has to be an integer.", "seed")
         found["seed"] = seed % _SEEDS
+    if "temperature" not in found and not found.keys().isdisjoint(("top_p", "top_k", "seed")):
+        found["do_sample"] = True  # whoever narrows or repeats a choice wants one
+    # What is 0 in genai's float32 would be no limit at all. The smallest nucleus is the most likely token.
+    if "top_p" in found and found["top_p"] < _SMALLEST_FLOAT:
+        del found["top_p"]
+        found["top_k"] = 1
     return found
 
 
