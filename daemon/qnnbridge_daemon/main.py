@@ -6,6 +6,7 @@ there is written by its holder; a daemon that clients can no longer find ends. T
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -186,7 +187,13 @@ class Daemon:
             return True  # other users may read it now: clients refuse it with a message, and an end would not help
         except OSError:
             return True  # no descriptor left, say: that passes
-        return self._lock.is_ours and found is not None and found.instance == self._discovery.instance
+        if not self._lock.is_ours or found is None or found.instance != self._discovery.instance:
+            return False
+        if found != self._discovery:  # nobody could prove to know this daemon, nor end it
+            _log.warning("daemon.json in %s was changed: it is written again", self._folder)
+            with contextlib.suppress(OSError):  # the next look tries again
+                write_discovery(self._folder, self._discovery)
+        return True
 
 
 def _wait_for_turn(lock: FolderLock, options: Options) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge.errors import HostCrashed
+from tests import needs
 from tests.contract.small_models import CPU, counting_loop, turns_that_take
 from tests.daemon.brokers import until
 from tests.daemon.real_daemon import END_TIMEOUT_S, daemon_of_its_own, status
@@ -34,6 +37,13 @@ with qnnbridge.connect(start=False) as host:
     session = qnnbridge.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"], host=host)
     print("open", flush=True)
     session.run(None, {"n": np.array(int(sys.argv[2]), np.int64), "x": np.zeros(1, np.float32)})
+"""
+
+
+WHICH = """
+import qnnbridge
+with qnnbridge.connect(start=True) as host:
+    print(host.call({"op": "daemon.status"}).header["status"]["daemon"]["pid"])
 """
 
 
@@ -158,3 +168,30 @@ def test_the_end_of_an_application_ends_its_call_and_nobody_elses(
         threading.Event().wait(0.01)
     assert now["host"]["pid"] == host_pid
     assert now["host"]["crashes"] == 0
+
+
+@needs.posix
+@pytest.mark.parametrize("name", ["token", "endpoint"])
+def test_a_file_that_was_changed_is_written_again_by_the_daemon_that_lives(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could prove to know the daemon, or find it: applications waited a minute, `host stop` could not end it."""
+    with daemon_of_its_own(tmp_path, monkeypatch) as host:
+        pid = status(host)["daemon"]["pid"]
+        path = tmp_path / "runtime" / "daemon.json"
+        right = json.loads(path.read_text())
+        wrong = "0" * len(right["token"]) if name == "token" else right["endpoint"] + "x"
+        for _ in range(2):
+            path.write_text(json.dumps({**right, name: wrong}))
+            path.chmod(0o600)
+            other = subprocess.run([sys.executable, "-c", WHICH], capture_output=True, text=True, check=True)
+            assert int(other.stdout) == pid
+            until(lambda: json.loads(path.read_text()) == right)
+            assert os.stat(path).st_mode & 0o777 == 0o600
+        path.write_text(json.dumps({**right, name: wrong}))
+        daemon = psutil.Process(pid)
+        done = subprocess.run(
+            [sys.executable, "-m", "qnnbridge_tools", "host", "stop"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        daemon.wait(END_TIMEOUT_S)
