@@ -18,7 +18,7 @@ from qnnbridge_protocol.elements import MAX_RANK
 from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_tools.serve import tensors
 from qnnbridge_tools.serve.errors import bad_request
-from qnnbridge_tools.serve.json_reading import Take, objects_of, read_fields, read_value
+from qnnbridge_tools.serve.json_reading import NULL, Fields, Take, read_fields, read_value
 from qnnbridge_tools.serve.tensors import Contract, GivenTensor, TensorSpec
 
 # Parameters that cannot be passed over as unknown, because the answer would be another one.
@@ -73,23 +73,21 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
 
     Raises `Refused`.
     """
-    document = read_fields(body if json_size is None else body[:json_size], "The request")
+    document = read_fields(body if json_size is None else body[:json_size])
     binaries = _Binaries(body[len(body) if json_size is None else json_size :])
-    if "inputs" not in document:
+    if document.inputs is None:
         raise bad_request('The request has no array "inputs".')
-    inputs = tuple(_input(entry, binaries) for entry in objects_of(document["inputs"], "An input", '"inputs"'))
+    inputs = tuple(_input(entry, binaries) for entry in document.inputs)
     if binaries.left:
         raise bad_request(f"{binaries.left} bytes of the body belong to no input; see binary_data_size.")
     names = [tensor.name for tensor in inputs]
     if len(set(names)) < len(names):
         raise bad_request(f"An input is given twice: {', '.join(names)}.")
-    wanted = document.get("outputs", b"null")
-    outputs = None if wanted == b"null" else objects_of(wanted, "An output", '"outputs"')
-    parameters = _parameters(document, "The request")
+    parameters = _parameters(document.own, "The request")
     return InferRequest(
-        id=_text(document, "id", "The request", required=False),
+        id=_text(document.own, "id", "The request", required=False),
         inputs=inputs,
-        outputs=tuple(map(_output, outputs)) if outputs else None,
+        outputs=tuple(map(_output, document.outputs)) if document.outputs else None,
         binary=_boolean(parameters, "binary_data_output") or False,
         timeout_s=_timeout(parameters),
     )
@@ -114,28 +112,28 @@ class _Binaries:
         return self._data[begin : self._used]
 
 
-def _input(fields: Mapping[str, bytes], binaries: _Binaries) -> GivenTensor:
+def _input(fields: Fields, binaries: _Binaries) -> GivenTensor:
     name = _text(fields, "name", "An input") or ""
     where = f"Input {name!r}"
     datatype = _text(fields, "datatype", where) or ""
-    shape = _shape(read_value(fields.get("shape", b"null"), f"{where}: shape"), where)
+    shape = _shape(read_value(fields.get("shape", NULL), f"{where}: shape"), where)
     parameters = _parameters(fields, where)
     size = parameters.get("binary_data_size")
-    data = fields.get("data", b"null")
+    data = fields.get("data", NULL)
     if size is None:
-        if data == b"null":
+        if data == NULL:
             raise bad_request(f"{where} has neither data nor the parameter binary_data_size.")
         if not data.startswith(b"["):
             raise bad_request(f"{where}: data is no array.")
         return GivenTensor(name, datatype, shape, data, None)
-    if data != b"null":
+    if data != NULL:
         raise bad_request(f"{where} has data and binary_data_size; give one of them.")
     if type(size) is not int or size < 0:
         raise bad_request(f"{where}: binary_data_size is {_shown(size)}, which is no number of bytes.")
     return GivenTensor(name, datatype, shape, None, binaries.take(size, name))
 
 
-def _output(fields: Mapping[str, bytes]) -> WantedOutput:
+def _output(fields: Fields) -> WantedOutput:
     name = _text(fields, "name", "An output") or ""
     return WantedOutput(name, _boolean(_parameters(fields, f"Output {name!r}"), "binary_data"))
 
@@ -158,9 +156,9 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     return value / 1e6 if value else None
 
 
-def _parameters(fields: Mapping[str, bytes], where: str) -> Mapping[str, Any]:
+def _parameters(fields: Fields, where: str) -> Mapping[str, Any]:
     """Unknown ones are passed over, as the protocol wants it."""
-    found = read_value(fields.get("parameters", b"null"), f"{where}: parameters")
+    found = read_value(fields.get("parameters", NULL), f"{where}: parameters")
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -178,8 +176,8 @@ def _boolean(parameters: Mapping[str, Any], name: str) -> bool | None:
     return value
 
 
-def _text(fields: Mapping[str, bytes], name: str, where: str, *, required: bool = True) -> str | None:
-    value = read_value(fields.get(name, b"null"), f"{where}: {name}")
+def _text(fields: Fields, name: str, where: str, *, required: bool = True) -> str | None:
+    value = read_value(fields.get(name, NULL), f"{where}: {name}")
     if value is None and not required:
         return None
     if not isinstance(value, str):

@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ MAX_JSON_BYTES: Final = 64 * 1024**2
 # Of a field that holds no tensor: id, shape, parameters.
 MAX_FIELD_BYTES: Final = 1024**2
 # Of all objects of a request together; a text of names alone would be ten times as large in memory.
-MAX_FIELDS: Final = 200_000
+MAX_FIELDS: Final = 400_000
 # Each becomes an object where texts are told from what is between them.
 MAX_TEXTS: Final = 1_000_000
 # Text that becomes numbers at a time, which takes some milliseconds.
@@ -47,10 +47,12 @@ _NO_SKELETON: Final = bytes(set(range(256)) - set(b"[],"))
 _DIGITS: Final = b"0123456789+-.eE"
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
-_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 _FLOATS: Final = msgspec.json.Decoder(list[float])
 _INTEGERS: Final = msgspec.json.Decoder(list[int])
 _TRUTHS: Final = msgspec.json.Decoder(list[bool | int])
+
+# A field that is not there.
+NULL: Final = b"null"
 
 # Called with the bytes of an array or of texts before they are made. Raises `Refused` or `Busy`.
 Take = Callable[[int], None]
@@ -61,74 +63,107 @@ Check = Callable[[], object]
 # --- fields -----------------------------------------------------------------------------------------------------
 
 
-def read_fields(data: bytes | memoryview, what: str) -> dict[str, bytes]:
-    """The fields of an object, as their texts. Raises `Refused`."""
-    if len(data) > MAX_JSON_BYTES:
+class _Document(msgspec.Struct):
+    inputs: list[dict[str, Raw]] | msgspec.UnsetType | None = msgspec.UNSET
+    outputs: list[dict[str, Raw]] | msgspec.UnsetType | None = msgspec.UNSET
+    parameters: Raw | msgspec.UnsetType = msgspec.UNSET
+    id: Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_DOCUMENT: Final = msgspec.json.Decoder(_Document)
+
+Fields = dict[str, bytes]
+
+
+class RequestFields(NamedTuple):
+    """The fields of a request, as their texts; others are passed over. inputs, outputs: ``None`` without them.
+
+    own: the other ones that a request may have.
+    """
+
+    inputs: list[Fields] | None
+    outputs: list[Fields] | None
+    own: Fields
+
+
+def read_fields(part: memoryview) -> RequestFields:
+    """Raises `Refused`."""
+    if len(part) > MAX_JSON_BYTES:
         raise Refused(
             413,
-            f"The JSON part has {len(data)} bytes, more than {MAX_JSON_BYTES}. "
+            f"The JSON part has {len(part)} bytes, more than {MAX_JSON_BYTES}. "
             "Send large tensors as binary data (binary_data_size).",
         )
-    data = bytes(data)
-    if data.count(b'"') > 2 * MAX_TEXTS:
+    whole = part.obj
+    data = whole if isinstance(whole, bytes) and len(whole) == len(part) else bytes(part)
+    # Each text has at least three signs.
+    if len(data) > 3 * MAX_TEXTS and data.count(b'"') > 2 * MAX_TEXTS:
         raise Refused(
             413, f"The JSON part has more than {MAX_TEXTS} texts. Send many as binary data (binary_data_size)."
         )
     try:
-        return fields_of(data, what)
+        return _read_fields(data)
     except msgspec.DecodeError as error:
         marked = _STRINGS_AND_WORDS.sub(_mark, data)
         if len(marked) == len(data):
             raise bad_request(f"The JSON cannot be read: {_words_of(error)}.") from None
     try:
-        return fields_of(marked, what)
+        return _read_fields(marked)
     except msgspec.DecodeError as error:
         raise bad_request(f"The JSON cannot be read: {_words_of(error)}.") from None
 
 
-def fields_of(data: bytes, what: str) -> dict[str, bytes]:
-    """`read_fields` of a part that was read before."""
-    colons = _colons(data)
-    if colons > MAX_FIELDS:
-        raise bad_request(f"{what} has too many fields.")
+def _read_fields(data: bytes) -> RequestFields:
+    colons = data.count(b":")
+    objects = data.count(b"{") if len(data) > 3 * MAX_FIELDS else 0
+    if max(colons, objects) > MAX_FIELDS and max(_outside(data, b":"), _outside(data, b"{")) > MAX_FIELDS:
+        raise bad_request("The request has too many fields.")
     try:
-        found = {name: bytes(raw) for name, raw in _OBJECT.decode(data).items()}
-    except msgspec.ValidationError:
-        raise bad_request(f"{what} is no JSON object.") from None
+        document = _DOCUMENT.decode(data)
+    except msgspec.ValidationError as error:
+        place = re.search(r"`\$\.(inputs|outputs)(\[)?", str(error))
+        if place is None:
+            raise bad_request("The request is no JSON object.") from None
+        name, within = place.groups()
+        text = f"An {name[:-1]} is no JSON object." if within else f'"{name}" is no array.'
+        raise bad_request(text) from None
     except RecursionError:
         raise bad_request("The JSON is nested too deep.") from None
     except UnicodeDecodeError:
         raise bad_request("The JSON cannot be read: a name is not in UTF-8.") from None
-    _refuse_twins(colons, [found], what)
+    names = 0
+    given: dict[str, list[Fields] | None] = {"inputs": None, "outputs": None}
+    own: Fields = {}
+    for name in document.__struct_fields__:
+        value = getattr(document, name)
+        names += value is not msgspec.UNSET
+        if isinstance(value, list):
+            given[name] = [{key: bytes(raw) for key, raw in entry.items()} for entry in value]
+        elif isinstance(value, Raw):
+            own[name] = bytes(value)
+    found = RequestFields(**given, own=own)
+    _refuse_twins(data, colons, names, found)
     return found
 
 
-def objects_of(data: bytes, what: str, which: str) -> list[dict[str, bytes]]:
-    """The fields of each object of an array. what, which: how messages call one object, and the array.
-
-    Raises `Refused`.
-    """
-    colons, objects = _colons(data), _STRINGS.sub(b"", data).count(b"{")
-    if colons > MAX_FIELDS or objects > MAX_FIELDS:
-        raise bad_request(f"{which} has too many entries.")
-    try:
-        found = [{name: bytes(raw) for name, raw in fields.items()} for fields in _OBJECTS.decode(data)]
-    except msgspec.ValidationError:
-        raise bad_request(f"{what} is no JSON object." if data[:1] == b"[" else f"{which} is no array.") from None
-    except UnicodeDecodeError:
-        raise bad_request("The JSON cannot be read: a name is not in UTF-8.") from None
-    _refuse_twins(colons, found, what)
-    return found
-
-
-def _refuse_twins(colons: int, found: list[dict[str, bytes]], what: str) -> None:
+def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) -> None:
     """The last one of two would win, and the other might be the one that was meant.
 
-    Each name has its colon, so there are as many names as colons that no value has.
+    Each name has its colon. Without twins there are as many names as colons that no value has.
+
+    Args:
+        names: Of the fields of the request itself.
     """
-    inside = sum(_colons(value) for fields in found for value in fields.values())
-    if colons - inside != sum(map(len, found)):
-        raise bad_request(f"{what} has a name twice.")
+    entries = [*(found.inputs or ()), *(found.outputs or ())]
+    values = [value for fields in (*entries, found.own) for value in fields.values()]
+    names += sum(map(len, entries))
+    if colons - sum(value.count(b":") for value in values if b":" in value) == names:
+        return
+    # Names that have a colon themselves, or fields that were passed over.
+    others = {name: raw for name, raw in _OBJECT.decode(data).items() if name not in _Document.__struct_fields__}
+    inside = sum(_outside(bytes(value), b":") for value in (*values, *others.values()))
+    if _outside(data, b":") - inside != names + len(others):
+        raise bad_request("An object of the request has a name twice.")
 
 
 def read_value(data: bytes, what: str) -> Any:
@@ -166,12 +201,12 @@ def _mark(match: re.Match[bytes]) -> bytes:
 
 
 def _unmarked(data: bytes) -> bytes:
-    return _MARKED.sub(rb"\1", data) if _MARK in data else data
+    return _MARKED.sub(rb"\1", data) if b'"' in data and _MARK in data else data
 
 
-def _colons(data: bytes) -> int:
-    """Outside of texts."""
-    return _STRINGS.sub(b"", data).count(b":")
+def _outside(data: bytes, sign: bytes) -> int:
+    """How often the sign stands outside of texts."""
+    return _STRINGS.sub(b"", data).count(sign)
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -208,8 +243,8 @@ def read_numbers(
     _check_form(data, shape, count, where)
     take(count * dtype.itemsize)
     array: Array = np.empty(count, dtype)
-    flat = data.translate(None, b"[]" + _SPACE)
-    if not count and not flat.strip(b","):
+    flat = data if data.find(b"[", 1) < 0 else b"[%b]" % data.translate(None, b"[]")
+    if not count and not flat[1:-1].strip(b"," + _SPACE):
         return array
     at = 0
     for text in _steps(flat):
@@ -252,9 +287,9 @@ def read_texts(data: bytes, shape: tuple[int, ...], where: str, take: Take) -> l
 
 def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> None:
     """Whether the brackets and commas are those of a flat array of so many values, or of the shape."""
-    found = data.translate(None, _NO_SKELETON)
-    if len(found) == max(2, count + 1) and found[1:-1].count(b",") == len(found) - 2:
+    if data.find(b"[", 1) < 0 and data.count(b",") == max(0, count - 1):
         return
+    found = data.translate(None, _NO_SKELETON)
     size = 0  # of the form that the shape asks for
     for length in reversed(shape):
         size = 2 + max(0, length - 1) + length * size
@@ -271,19 +306,20 @@ def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> 
 
 
 def _steps(flat: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(flat):
+    """Arrays of some of the numbers of this one."""
+    at, last = 1, len(flat) - 1
+    while at < last:
         end = flat.find(b",", at + STEP_BYTES)
-        end = len(flat) if end < 0 else end
-        yield flat[at:end]
+        end = last if end < 0 else end
+        yield flat if (at, end) == (1, last) else b"[%b]" % flat[at:end]
         at = end + 1
 
 
 def _step(text: bytes, dtype: np.dtype[Any], words: str, where: str) -> list[Any]:
-    """The numbers of a text without brackets."""
+    """The numbers of an array."""
     decoder = _FLOATS if dtype.kind == "f" else _TRUTHS if dtype.kind == "b" else _INTEGERS
     try:
-        return decoder.decode(b"[" + text + b"]")
+        return decoder.decode(text)
     except msgspec.ValidationError as error:
         if "out of range" in str(error):
             raise bad_request(
@@ -292,7 +328,7 @@ def _step(text: bytes, dtype: np.dtype[Any], words: str, where: str) -> list[Any
     except msgspec.DecodeError:
         pass
     if dtype.kind == "f" and re.search(rb"NaN|Infinity", text) and not re.search(rb"true|false|null", text):
-        return list(json.loads(b"[" + text + b"]", parse_float=functools.partial(_finite, where)))
+        return list(json.loads(text, parse_float=functools.partial(_finite, where)))
     others = [name for word, name in _OTHERS if re.search(word, text)]
     raise bad_request(f"{where}: data must be {words}; it has {', '.join(others) or 'other values'}, too.")
 
@@ -320,11 +356,11 @@ def _put(target: Array, numbers: list[Any], where: str) -> None:
             raise bad_request(f"{where}: a BOOL is true or false, or 0 or 1.")
         target[:] = numbers
     elif dtype.kind == "f":
-        wide: Array = np.array(numbers, np.float64)
-        with np.errstate(over="ignore"):
-            target[:] = wide
-        if dtype.itemsize < 8 and bool((np.isinf(target) & ~np.isinf(wide)).any()):
-            raise bad_request(f"{where}: a number is too large for FP32.")
+        try:
+            with np.errstate(over="raise"):
+                target[:] = np.array(numbers, np.float64)
+        except FloatingPointError:
+            raise bad_request(f"{where}: a number is too large for FP32.") from None
     else:
         limits = np.iinfo(dtype)
         if numbers and (min(numbers) < limits.min or max(numbers) > limits.max):
