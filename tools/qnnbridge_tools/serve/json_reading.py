@@ -31,8 +31,8 @@ MAX_FIELD_BYTES: Final = 1024**2
 MAX_FIELDS: Final = 400_000
 # Each becomes an object where texts are told from what is between them.
 MAX_TEXTS: Final = 1_000_000
-# Text that becomes numbers at a time, which takes some milliseconds.
-STEP_BYTES: Final = 256 * 1024
+# Text that becomes numbers at a time: some milliseconds, and at most 16 times as many bytes.
+STEP_BYTES: Final = 2 * 1024**2
 # What a list, an entry of it and an object take at most, beside their text.
 _LIST_BYTES, _ENTRY_BYTES, _OBJECT_BYTES = 128, 40, 256
 
