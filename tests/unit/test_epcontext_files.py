@@ -117,14 +117,26 @@ def test_two_dots_in_a_plain_name_are_told_how_to_avoid(tmp_path: Path) -> None:
     assert "Rename the original model" in (verdict.fix or "")
 
 
-def test_a_link_to_outside_is_allowed_and_told(tmp_path: Path) -> None:
+def test_a_link_to_outside_is_no_way_out(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     path = models.real(tmp_path / "model")
     shutil.move(tmp_path / "model" / "a_qnn.bin", tmp_path / "real.bin")
     os.symlink(tmp_path / "real.bin", tmp_path / "model" / "a_qnn.bin")
     verdict = judge(path)
-    assert verdict.level == "ok"
-    assert "link to" in verdict.notes[0]
+    assert verdict.level == "cannot run here"
+    assert "link to" in verdict.reason
+    assert "its own folder" in (verdict.cause or "")
+
+
+def test_the_cache_of_a_model_hub_links_to_one_folder(tmp_path: Path) -> None:
+    """`huggingface_hub` keeps all files in ``blobs``, and makes a folder of links for each revision."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshots" / "main").mkdir(parents=True)
+    made = models.real(tmp_path / "blobs")
+    for name in (made.name, "a_qnn.bin"):
+        (tmp_path / "blobs" / name).rename(tmp_path / "blobs" / f"hash-of-{name}")
+        os.symlink(tmp_path / "blobs" / f"hash-of-{name}", tmp_path / "snapshots" / "main" / name)
+    assert judge(tmp_path / "snapshots" / "main" / made.name).level == "ok"
 
 
 def test_a_binary_in_a_folder_below(tmp_path: Path) -> None:

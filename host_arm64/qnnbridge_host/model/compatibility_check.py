@@ -178,7 +178,7 @@ def examine(
     was_made = made(scan.metadata, qnn, found.blobs)
     broken = problem or found.problem
     verdict = broken or _judge(nodes, found.blobs, was_made, host)
-    all_notes = (*verdict.notes, *notes, *found.notes, *was_made.notes)
+    all_notes = (*verdict.notes, *notes, *was_made.notes)
     return Examination(verdict._replace(notes=all_notes), broken, found, was_made, manifest)
 
 

@@ -65,11 +65,10 @@ class Blob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContextFindings:
-    """blobs: those that could be looked at. problem: what makes the model unusable. notes: worth knowing."""
+    """blobs: those that could be looked at. problem: what makes the model unusable."""
 
     blobs: tuple[Blob, ...] = ()
     problem: Verdict | None = None
-    notes: tuple[str, ...] = ()
 
 
 def look(
@@ -83,16 +82,15 @@ def look(
 
     model: its path or its bytes. folder: what paths in it count from. nodes: the real EPContext nodes.
     """
-    notes: list[str] = []
     try:
         if manifest is not None:
             _check_manifest(manifest, folder, nodes, hash_of)
-        blobs = tuple(_blobs(model, folder, nodes, notes))
+        blobs = tuple(_blobs(model, folder, nodes))
         for blob in blobs:
             _check_facts(blob)
     except _Unusable as unusable:
-        return ContextFindings((), unusable.verdict, tuple(notes))
-    return ContextFindings(blobs, None, tuple(notes))
+        return ContextFindings((), unusable.verdict)
+    return ContextFindings(blobs)
 
 
 class _Unusable(Exception):
@@ -100,9 +98,10 @@ class _Unusable(Exception):
         self.verdict = cannot_run(reason, cause, fix, *evidence)
 
 
-def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode], notes: list[str]) -> Iterator[Blob]:
+def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode]) -> Iterator[Blob]:
     owners = [node for node in nodes if node.owns_blob]
     parts = [node for node in nodes if not node.owns_blob]
+    source = None if isinstance(model, bytes) else model
     for name, own in _by_file(owners).items():
         # Which binary a secondary part is in is not said; there is only one, unless parts of several models were
         # put together.
@@ -112,7 +111,7 @@ def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode], note
                 yield Blob(None, None, _embedded(model, node), inside)
         else:
             path = os.path.join(folder, name)
-            yield Blob(name, path, _external(folder, name, path, notes), inside)
+            yield Blob(name, path, _external(folder, name, path, source), inside)
 
 
 def _by_file(owners: Sequence[EpContextNode]) -> Mapping[str | None, list[EpContextNode]]:
@@ -152,7 +151,7 @@ def _shown(value: bytes) -> str:
 # --- beside the model ------------------------------------------------------------------------------------
 
 
-def _external(folder: str, name: str, path: str, notes: list[str]) -> BlobFacts:
+def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts:
     problem = path_problem(name)
     if problem is not None:
         raise _Unusable(
@@ -162,9 +161,13 @@ def _external(folder: str, name: str, path: str, notes: list[str]) -> BlobFacts:
             if "QNN" in problem
             else f"{RECOMPILE_FIX}, with the context binary beside the model.",
         )
-    outside = leaves_folder(folder, name)
+    outside = leaves_folder(folder, name, model)
     if outside is not None:
-        notes.append(f"{name} is a link to {outside}, outside of the model's folder.")
+        raise _Unusable(
+            f"its context binary {name} is a link to {outside}, outside of the model's folder",
+            "A compiled model may only use files in its own folder or below: it could read any file of the user.",
+            f"Copy {os.path.basename(name)} beside the model in place of the link.",
+        )
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

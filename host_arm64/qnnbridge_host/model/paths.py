@@ -47,14 +47,21 @@ def path_problem(path: str) -> str | None:
     return None
 
 
-def leaves_folder(folder: str, path: str) -> str | None:
-    """Where `path` really is, if a link leads it out of `folder`; QNN follows links."""
-    real_folder, real = os.path.realpath(folder), os.path.realpath(os.path.join(folder, path))
-    try:
-        inside = os.path.commonpath((real_folder, real)) == real_folder
-    except ValueError:  # another drive
-        inside = False
-    return None if inside else real
+def leaves_folder(folder: str, path: str, model: str | None = None) -> str | None:
+    """Where `path` really is, if a link leads it out of `folder`; QNN follows links.
+
+    model: the model's file. Where it is a link itself, as in the caches of model hubs, which keep all files in one
+    folder and link to them, the folder of the real file is as good.
+    """
+    real = os.path.realpath(os.path.join(folder, path))
+    homes = {os.path.realpath(folder)} | ({os.path.dirname(os.path.realpath(model))} if model else set())
+    for home in homes:
+        try:
+            if os.path.commonpath((home, real)) == home:
+                return None
+        except ValueError:  # another drive
+            pass
+    return real
 
 
 if sys.platform == "win32":
