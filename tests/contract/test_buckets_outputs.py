@@ -13,9 +13,11 @@ import pytest
 from onnx import TensorProto
 
 import qnnbridge
+from qnnbridge import errors
 from qnnbridge.errors import InvalidArgument, ModelError, OptionError
 from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract.small_models import CPU, MODELS, model, node, tensor
+from tests.fakes.later import until
 
 rng = np.random.default_rng(90)
 
@@ -334,6 +336,66 @@ def test_nothing_is_decided_where_padding_changes_the_results(
     with pytest.raises(OptionError, match="nothing is said of what input 'x'") as refused:
         open_session(host, made, pad=None)
     assert any(words in line for line in refused.value.evidence), refused.value.evidence
+    if words.startswith("With zeros"):
+        assert "pad=0" not in (refused.value.fix or "")
+        assert "exact sizes" in (refused.value.fix or "")
+
+
+def test_the_first_padded_call_is_compared_with_the_model_as_it_is(
+    host: qnnbridge.Host, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made-up inputs do not show everything: this model looks at its neighbours where a value is above 50."""
+    monkeypatch.delenv("QNNBRIDGE_VERIFY")
+    nodes = [
+        node("Greater", ["x", "fifty"], ["large"]),
+        node("Cast", ["large"], ["is_large"], to=1),
+        node("ReduceMax", ["is_large"], ["any"], keepdims=1),
+        node("ReduceMean", ["x"], ["mean"], axes=[2], keepdims=1),
+        node("Mul", ["mean", "any"], ["shift"]),
+        node("Add", ["x", "shift"], ["y"]),
+    ]
+    made = one_input(nodes, {"y": [1, 3, "seq"]}, {"fifty": np.float32(50)})
+    keywords: dict[str, Any] = {"buckets": {"seq": [8]}, "pad": 0, "providers": [(QNN, {"soc_model": SOC_MODEL})]}
+    harmless, harmful = random(1, 3, 5), {"x": random(1, 3, 5)["x"] + 100}
+    for mode in ("warn", "raise"):
+        for feeds in (harmless, harmful):
+            with qnnbridge.InferenceSession(
+                made.SerializeToString(), host=host, verify=mode, **keywords
+            ) as session:
+                assert session.buckets is not None
+                assert session.buckets.padding == ""
+                if mode == "raise" and feeds is harmful:
+                    with pytest.raises(errors.NumbersDiffer, match="with padding than without"):
+                        session.run(None, feeds)
+                else:
+                    session.run(None, feeds)
+                    until(lambda: session.verified.state == ("differs" if feeds is harmful else "agrees"))  # noqa: B023
+                assert ("seq=5 padded to seq=8" in session.buckets.padding) == (feeds is harmful)
+
+
+def test_a_single_size_pads_nothing_and_takes_no_other(host: qnnbridge.Host) -> None:
+    made = one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]})
+    with open_session(host, made, pad=None, buckets={"seq": 8}) as session:
+        feeds = random(1, 3, 8)
+        np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["x"].max(2, keepdims=True))
+        for length in (7, 9):
+            with pytest.raises(errors.InvalidArgument, match=f"'seq' is {length}, and the session takes 8 only"):
+                session.run(None, random(1, 3, length))
+        assert session.buckets is not None
+        assert (session.buckets.padded, session.buckets.padding) == (0, "")
+    with open_session(host, made, pad=None, buckets={"seq": 8}, overflow="cpu") as session:
+        for length in (7, 8, 9):
+            feeds = random(1, 3, length)
+            np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["x"].max(2, keepdims=True))
+
+
+def test_zeros_that_change_results_are_no_advice_and_what_is_was_tried(host: qnnbridge.Host) -> None:
+    made = one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]})
+    with pytest.raises(OptionError) as refused:
+        open_session(host, made, pad=None)
+    assert "Give pad='edge': tried" in (refused.value.fix or "")
+    with open_session(host, made, pad="edge") as session:
+        assert session.verify_padding(random(1, 3, 5))
 
 
 def frames_of_sound() -> onnx.ModelProto:
@@ -372,14 +434,15 @@ def test_an_integer_that_the_padded_input_decides_is_no_length(host: qnnbridge.H
     made.graph.node.append(node("Cast", ["m"], ["c"], to=TensorProto.INT64))
     made.graph.node.append(node("Add", ["c", "x_lens"], ["lens"]))
     with pytest.raises(OptionError) as refused:
-        open_session(host, made, pad=None, buckets={"seq": [1600]})
+        open_session(host, made, pad=None, buckets={"seq": [1600, 3200]})
     assert any("do not show what output 'lens'" in line for line in refused.value.evidence), refused.value.evidence
 
 
 @pytest.mark.simulator
-def test_padding_that_was_asked_for_and_changes_results_is_told_when_the_model_is_compiled(
+def test_padding_that_changes_results_is_told_by_every_session(
     host: qnnbridge.Host, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("QNNBRIDGE_VERIFY")
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path / "cache"))
     onnx.save(convolution(), tmp_path / "m.onnx")
@@ -398,12 +461,14 @@ def test_padding_that_was_asked_for_and_changes_results_is_told_when_the_model_i
             assert session.buckets.decided == ""
             assert session.run(None, random(1, 3, 5))[0].shape == (1, 3, 5), "the wish is followed"
             found.setdefault(name, []).append(session.buckets)
+            assert (session.verified.state == "differs") == (name == "m")
+            assert ("padding changes results" in session.verified.reason) == (name == "m")
     first, again = (status.padding for status in found["m"])
     assert "beside the padding" in first
     assert first in str(found["m"][0])
-    assert (again, found["plain"][0].padding) == ("", ""), "a repeated run pays nothing"
-    told = [one.getMessage() for one in caplog.records if "padding that was asked for" in one.getMessage()]
-    assert len(told) == 1
+    assert (again, found["plain"][0].padding) == (first, "")
+    told = [one.getMessage() for one in caplog.records if "padding changes results" in one.getMessage()]
+    assert len(told) == 2
 
 
 def test_the_last_row_is_repeated_where_that_is_asked_for(host: qnnbridge.Host) -> None:

@@ -156,12 +156,12 @@ def test_a_call_that_is_too_large_runs_on_the_cpu_where_that_is_allowed_and_it_s
 ) -> None:
     with open_session(host, overflow="cpu") as session:
         before = host.stats.cpu_fallbacks
-        with pytest.warns(qnnbridge.CpuFallbackWarning, match="seq=17 is larger than the largest bucket") as told:
+        with pytest.warns(qnnbridge.CpuFallbackWarning, match="seq=17 fits into no bucket") as told:
             check(session.run(None, feeds_of(17)), feeds_of(17))
         assert told[0].filename == __file__
         check(session.run(None, feeds_of(99)), feeds_of(99))  # said once
         assert session.buckets.on_cpu == 2
-        assert "2 calls larger than the largest bucket ran on the CPU" in str(session.placement.cause)
+        assert "2 calls that fit into no bucket ran on the CPU" in str(session.placement.cause)
         assert host.stats.cpu_fallbacks == before + 1
         assert "runs on the CPU, as overflow='cpu' allows" in caplog.text
 
@@ -439,7 +439,7 @@ def test_the_cpu_is_free_for_what_is_too_large_even_if_the_options_forbid_it_to_
     keywords = {"sess_options": options, "providers": providers, "overflow": "cpu"}
     with open_session(host, buckets={"batch": 1, "seq": [4]}, **keywords) as session:
         assert session.placement.cpu_nodes == 0
-        with pytest.warns(qnnbridge.CpuFallbackWarning, match="larger than the largest bucket"):
+        with pytest.warns(qnnbridge.CpuFallbackWarning, match="fits into no bucket"):
             check(session.run(None, feeds_of(9)), feeds_of(9))
 
 

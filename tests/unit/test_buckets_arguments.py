@@ -145,9 +145,24 @@ def test_dimensions_without_names_and_models_of_fixed_sizes_are_told_apart() -> 
 )
 def test_what_an_input_is_padded_with_must_be_said_and_must_fit(pad: Any, words: str, fix: str) -> None:
     with pytest.raises(OptionError) as caught:
-        plan_of({"seq": [16]}, pad=pad)
+        plan_of({"seq": [16, 32]}, pad=pad)
     assert words in caught.value.message
     assert fix in str(caught.value.fix)
+
+
+def test_a_single_size_is_fixed_unless_something_is_said_of_its_padding() -> None:
+    assert plan_of({"seq": [16]}, pad=None).fixed == {0}
+    assert plan_of({"seq": [16]}, pad={"attention_mask": 0, "input_ids": 0}).fixed == frozenset()
+    assert plan_of({"seq": [16]}, pad=0).fixed == frozenset()
+    assert plan_of({"seq": [16, 32]}, pad=0).fixed == frozenset()
+
+
+def test_only_what_is_the_first_axis_everywhere_is_called_a_batch() -> None:
+    rows, length = NodeInfo("x", "tensor(float)", ("rows", 4)), NodeInfo("x", "tensor(float)", (1, "rows"))
+    for node, may in ((rows, True), (length, False)):
+        with pytest.raises(OptionError) as caught:
+            plan_of({"rows": [16, 32]}, node, pad=None)
+        assert ("is a batch" in str(caught.value.fix)) is may
 
 
 def test_an_input_that_is_never_padded_has_no_value_for_it() -> None:

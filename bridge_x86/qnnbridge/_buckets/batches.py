@@ -51,7 +51,9 @@ def bucket_for(plan: BucketPlan, number: int, size: int) -> int | None:
 
 
 def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
-    """The variant that a call of these sizes fits into; ``None`` if it is too large for all."""
+    """The variant that a call of these sizes fits into; ``None`` if there is none."""
+    if any(sizes[number] != plan.buckets[number][0] for number in plan.fixed):
+        return None
     if plan.only is not None:
         fitting = (one for one in plan.variants() if all(a >= b for a, b in zip(one, sizes, strict=True)))
         return next(fitting, None)
@@ -60,12 +62,24 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
 
 
 def too_large(plan: BucketPlan, sizes: Sizes) -> tuple[int, ...]:
-    """Numbers of the symbols that are larger than their largest bucket."""
-    return tuple(number for number, size in enumerate(sizes) if size > plan.buckets[number][-1])
+    """Numbers of the symbols that are larger than their largest bucket, or not of the only size that is taken."""
+    return tuple(
+        number
+        for number, size in enumerate(sizes)
+        if size > plan.buckets[number][-1] or (number in plan.fixed and size != plan.buckets[number][0])
+    )
 
 
 def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgument:
     name, largest = plan.symbols[number], plan.buckets[number][-1]
+    if number in plan.fixed:
+        return InvalidArgument(
+            f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, and the session takes {largest} only.",
+            cause="It has a single size, and nothing is said of padding.",
+            fix=f"Give the session this size, too (buckets={{{name!r}: {sorted((largest, sizes[number]))}}}), with "
+            "pad= if sizes between them come; or let such calls run on the CPU (overflow='cpu').",
+            details={"symbol": name, "size": sizes[number], "largest": largest},
+        )
     return InvalidArgument(
         f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, the largest bucket for it is {largest}.",
         fix=f"Cut the input to {largest}, give a larger bucket (buckets={{{name!r}: [..., {sizes[number]}]}}), let "
@@ -101,6 +115,12 @@ def pad_feeds(plan: BucketPlan, feeds: Mapping[str, Any], variant: Sizes) -> dic
         if value is not None:
             out[name] = _pad(plan, padded, value, variant)
     return out
+
+
+def unpadded(plan: BucketPlan, name: str, value: Any, sizes: Sizes) -> Any:
+    """An input as it was before it was padded. sizes: of the call."""
+    axes = plan.inputs[name].axes if name in plan.inputs else {}
+    return value[tuple(slice(sizes[axes[axis]]) if axis in axes else slice(None) for axis in range(np.ndim(value)))]
 
 
 def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 from qnnbridge._buckets.arguments import BucketArguments
 from qnnbridge._buckets.batches import OutputShapes
 from qnnbridge._buckets.output_sizes import OF_THE_MODEL, find_shapes, zeros
-from qnnbridge._buckets.plan import BucketPlan, Sizes, free_dimensions, make_plan
+from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding
 from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import BridgeError, OptionError
@@ -35,6 +35,7 @@ _log = logging.getLogger("qnnbridge.buckets")
 HARMLESS: Final = 1e-4
 # Signs that hide padding with zeros from a maximum, or a rectifier, in one sample show it in another.
 SPREADS: Final = ((1.0, 0.0), (-1.0, -0.1), (1.0, 0.1))
+_WITH_ZEROS: Final = "With zeros: "
 _MASK: Final = re.compile(r"mask|attention(?!s)|valid", re.IGNORECASE)
 # An input that says how long another one is: `waveforms_lens`, `input_length`, `n_frames`.
 _LENGTH: Final = re.compile(r"(?:^|_)(?:lens?|lengths?|sizes?|num|n)(?:_|$)", re.IGNORECASE)
@@ -105,7 +106,7 @@ class FreeModel:
         variants: of a plan that pads with zeros. Raises `OptionError`: nothing does.
         """
         plan = variants.plan
-        padded = [name for number, name in enumerate(plan.symbols) if number not in plan.split]
+        padded = [name for number, name in enumerate(plan.symbols) if number not in plan.unpadded]
         changes = self._changes_of_zeros(variants, shapes, deadline)
         if not changes:
             return dataclasses.replace(arguments, pad_all=0), "pad=0"
@@ -123,15 +124,30 @@ class FreeModel:
             make_plan(arguments, self.model, self.recipe.label)
         except OptionError as refusal:
             refusal.evidence = (*refusal.evidence, *reasons)
+            if changes.startswith(_WITH_ZEROS):
+                refusal.cause = "Zeros change the results of this model."
+                refusal.fix = self._fix_of_zeros(variants, arguments, shapes, deadline)
             raise
         raise AssertionError("a plan that lacks nothing")
+
+    def _fix_of_zeros(
+        self, variants: Variants, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
+    ) -> str:
+        """What to do where zeros are proven wrong."""
+        exact = "Give the exact sizes that come, each as a single size of a session of its own, which pads nothing."
+        try:
+            variants.plan = make_plan(dataclasses.replace(arguments, pad_all=EDGE), self.model, self.recipe.label)
+            report, _ = self._trial(variants, shapes, deadline, HARMLESS)
+        except OF_THE_MODEL:
+            report = None
+        return f"Give pad='edge': tried with made-up inputs, it changes nothing. Or: {exact}" if report else exact
 
     def _changes_of_zeros(self, variants: Variants, shapes: OutputShapes, deadline: float | None) -> str:
         """What padding with zeros changes, or why that cannot be shown; "" for nothing at all."""
         report, reason = self._trial(variants, shapes, deadline, HARMLESS)
         if report is None:
             return reason
-        return "" if report else "With zeros: " + str(next(output for output in report.outputs if not output.ok))
+        return "" if report else _WITH_ZEROS + str(next(output for output in report.outputs if not output.ok))
 
     def changes_of_padding(self, variants: Variants, shapes: OutputShapes, deadline: float | None) -> str:
         """What the padding that the application chose is proven to change; "" where nothing is shown."""
@@ -148,7 +164,7 @@ class FreeModel:
     ) -> tuple[PaddingReport | None, str]:
         """Made-up inputs with the plan's padding, or why they show nothing; "" where nothing is ever padded."""
         plan, names = variants.plan, self.outputs
-        if all(buckets == (1,) or number in plan.split for number, buckets in enumerate(plan.buckets)):
+        if all(buckets == (1,) or number in plan.unpadded for number, buckets in enumerate(plan.buckets)):
             return None, ""
         if shapes.uncut:
             return None, f"Output {next(iter(shapes.uncut))!r} cannot be cut to its size."
@@ -157,7 +173,7 @@ class FreeModel:
             small = next((one for one in plan.variants() if min(one) > 1), plan.largest())
         one = dataclasses.replace(plan, buckets=tuple((size,) for size in small), only=None)
         true = tuple(
-            max(1, size - 1 - size // 3) if number not in plan.split else size for number, size in enumerate(small)
+            size if number in plan.unpadded else max(1, size - 1 - size // 3) for number, size in enumerate(small)
         )
         try:
             samples = list(self._samples(one, true))
@@ -230,7 +246,7 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
 
 def _padded(plan: BucketPlan) -> dict[str, set[int]]:
     """Inputs that are padded, with the numbers of the symbols along which they are."""
-    along = {name: {*one.axes.values()} - plan.split for name, one in plan.inputs.items()}
+    along = {name: {*one.axes.values()} - plan.unpadded for name, one in plan.inputs.items()}
     return {name: numbers for name, numbers in along.items() if numbers}
 
 

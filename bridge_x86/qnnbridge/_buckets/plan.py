@@ -71,7 +71,8 @@ class BucketPlan:
     """symbols: with their buckets, in rising order, in `buckets`. split: numbers of those done in parts.
 
     inputs: those that have a symbol, by name. chunk: number of the symbol that is done in overlapping
-    windows. only: the combinations that count; ``None`` for all.
+    windows. only: the combinations that count; ``None`` for all. fixed: numbers of those that have one size and of
+    whose padding nothing is said: no other size is taken.
     """
 
     symbols: tuple[str, ...]
@@ -80,6 +81,12 @@ class BucketPlan:
     inputs: Mapping[str, PaddedInput]
     chunk: int | None = None
     only: frozenset[Sizes] | None = None
+    fixed: frozenset[int] = frozenset()
+
+    @property
+    def unpadded(self) -> frozenset[int]:
+        """Numbers of the symbols along which nothing is padded with a value."""
+        return self.split | self.fixed
 
     def variants(self) -> Iterator[Sizes]:
         """All of them, the smallest first."""
@@ -123,14 +130,22 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
     rules = {node.name: make_rule(node.name, node.type, tuple(node.shape or ())) for node in model.inputs}
     _check_pad_names(arguments, rules, label)
     split = frozenset(symbols.index(name) for name in arguments.split)
-    whole_rows = split | {symbols.index(name) for name in arguments.chunk}
+    padded = {dim.symbol for dim in free if arguments.pad_all is not None or dim.input in arguments.pad}
+    fixed = frozenset(
+        number
+        for number, (name, sizes) in enumerate(arguments.sizes.items())
+        if len(sizes) == 1 and number not in split and name not in padded and name not in arguments.chunk
+    )
+    whole_rows = split | fixed | {symbols.index(name) for name in arguments.chunk}
+    # The rows of what is not the first axis everywhere are no batch.
+    batches = {dim.symbol for dim in free} - {dim.symbol for dim in free if dim.axis}
     inputs = {}
     for name, rule in rules.items():
         axes = {dim.axis: symbols.index(dim.symbol) for dim in free if dim.input == name and dim.symbol in symbols}
         if axes:
             needed = tuple(dict.fromkeys(symbols[number] for number in axes.values() if number not in whole_rows))
             edge = _is_edge(arguments, rule)
-            value = None if edge else _pad_value(arguments, rule, needed)
+            value = None if edge else _pad_value(arguments, rule, needed, batches)
             inputs[name] = PaddedInput(name, axes, value, edge)
         elif name in arguments.pad:
             raise OptionError(
@@ -138,7 +153,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
                 fix=f"Leave it out: pad is for {', '.join(map(repr, inputs)) or 'other inputs'}.",
             )
     chunked = next((symbols.index(name) for name in arguments.chunk), None)
-    return BucketPlan(symbols, tuple(arguments.sizes.values()), split, inputs, chunked, arguments.only)
+    return BucketPlan(symbols, tuple(arguments.sizes.values()), split, inputs, chunked, arguments.only, fixed)
 
 
 def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[str, Any], ModelDescription]:
@@ -247,10 +262,12 @@ def _is_edge(arguments: BucketArguments, rule: FeedRule) -> bool:
     return isinstance(value, str) and value == EDGE and rule.inner.element is not ElementType.STRING
 
 
-def _pad_value(arguments: BucketArguments, rule: FeedRule, needed: tuple[str, ...]) -> Array | None:
+def _pad_value(
+    arguments: BucketArguments, rule: FeedRule, needed: tuple[str, ...], batches: set[str | None]
+) -> Array | None:
     """As an array without dimensions. Raises `OptionError` if it does not fit, or is not there.
 
-    needed: the symbols for which it is.
+    needed: the symbols for which it is. batches: those that may be a batch.
     """
     if rule.inner.kind != "tensor" or (rule.dtype is None and rule.inner.element is not ElementType.STRING):
         raise OptionError(
@@ -266,7 +283,12 @@ def _pad_value(arguments: BucketArguments, rule: FeedRule, needed: tuple[str, ..
             f"pad: nothing is said of what input {rule.name!r} is padded with along {' and '.join(shown)}.",
             cause="That depends on the model: token ids have one of their own for it, mostly 0; a mask has 0.",
             fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() tells whether it "
-            f"is right. If {shown[0]} is a batch, whose rows are independent, split={shown[0]} needs no value.",
+            "is right. A single size needs none, and is the only one that is taken."
+            + "".join(
+                f" If {name!r} is a batch, whose rows are independent, split={name!r} needs no value."
+                for name in needed[:1]
+                if name in batches
+            ),
         )
     assert rule.inner.element is not None
     return _converted(value, rule, LAYOUTS[rule.inner.element].storage)

@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from qnnbridge._buckets.arguments import BucketArguments
 from qnnbridge._buckets.batches import (
     cut,
@@ -28,6 +30,7 @@ from qnnbridge._buckets.batches import (
     shown_outputs,
     sizes_of,
     too_large,
+    unpadded,
     variant_for,
     wanted_variants,
 )
@@ -44,18 +47,20 @@ from qnnbridge._buckets.plan import (
     without_constants,
 )
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
-from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding
+from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, RunFree, verify_padding
 from qnnbridge._create import identify
 from qnnbridge._feeds import FeedChecker
-from qnnbridge._numbers import NOT_RUN, Counted
+from qnnbridge._numbers import NOT_RUN, Counted, verify_mode
 from qnnbridge._ort_value import to_application
+from qnnbridge._platform._shield import start_thread
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import RunArguments
 from qnnbridge._session import BaseSession, CpuFallbackWarning, check_outputs
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError
+from qnnbridge_protocol.model_records import NumbersReport
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
@@ -63,7 +68,7 @@ if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._recipe import SessionRecipe
     from qnnbridge._supervision.deadlines import OnDeadline
-    from qnnbridge_protocol.model_records import ModelDescription, NumbersReport
+    from qnnbridge_protocol.model_records import ModelDescription
 
 # The worst first.
 STATES: Final = ("differs", "unknown", "pending", "agrees", "off")
@@ -113,6 +118,8 @@ class BucketedSession:
         self._counts, self._counting = _Counts(), threading.Lock()
         self._ruled_out: dict[str, str] = {}
         self._decided = self._padding = ""
+        # Variants of which a padded call was compared with the model as it is.
+        self._tried: set[Sizes] = set()
         deadline = deadline_after(timeout)
         try:
             model = identify(host, recipe, deadline)
@@ -136,14 +143,7 @@ class BucketedSession:
                     self._shapes = free.shapes(variants, arguments, deadline)
                 self._windows: Windowing | None = None
                 if not decides and self._tries_padding(arguments):
-                    self._padding = free.changes_of_padding(variants, self._shapes, deadline)
-                    if self._padding:
-                        _log.warning(
-                            "%s: the padding that was asked for changes results: %s. Without pad= the session "
-                            "looks for what changes none; verify_padding(feeds) tries real inputs.",
-                            recipe.label,
-                            self._padding,
-                        )
+                    self._say_padding(free.changes_of_padding(variants, self._shapes, deadline))
                 if plan.chunk is not None:
                     context = arguments.chunk[plan.symbols[plan.chunk]]
                     self._windows = free.windows(variants, self._shapes, context, deadline)
@@ -173,12 +173,31 @@ class BucketedSession:
         return plan
 
     def _tries_padding(self, arguments: BucketArguments) -> bool:
-        """Whether this session compiles for the NPU, with padding that the application chose."""
-        providers = self.recipe.spec.providers
-        asks_for_qnn = not providers or any(provider.name == QNN for provider in providers)
-        loaded = self.first.cache is not None and self.first.cache.state == "hit"
+        """Whether this session is for the NPU, with padding that the application chose.
+
+        Each session tries it, also one whose variants come from the cache: what padding changes is no property of
+        the compiled model, and every program that relies on it is to know.
+        """
         chosen = bool(arguments.pad) or arguments.pad_all is not None
-        return asks_for_qnn and chosen and not loaded and not arguments.chunk
+        return self._asks_for_qnn and chosen and not arguments.chunk
+
+    @property
+    def _asks_for_qnn(self) -> bool:
+        providers = self.recipe.spec.providers
+        return not providers or any(provider.name == QNN for provider in providers)
+
+    def _say_padding(self, change: str) -> None:
+        """What padding is found to change, if anything; once."""
+        with self._counting:
+            if not change or self._padding:
+                return
+            self._padding = change
+        _log.warning(
+            "%s: padding changes results: %s. verify_padding(feeds) tries other inputs. Exact sizes change "
+            "nothing; pad='edge', or no pad= at all, may do.",
+            self.recipe.label,
+            change,
+        )
 
     def _opener(self, host: Host, retry: int) -> Any:
         timeout = self._timeout
@@ -282,6 +301,8 @@ class BucketedSession:
         left_s = None if call.deadline is None else max(0.0, call.deadline - time.monotonic())
         run: Callable[..., list[Any]] = session.run_values if call.wire else session.run
         looked_at = true != variant and session.looks_at_next_call
+        if true != variant:
+            self._look_at_padding(feeds, true, variant, left_s)
         if looked_at:
             run = functools.partial(session.run_values, counted=self._counted(true, variant))
         self._variants.count(variant)
@@ -289,6 +310,56 @@ class BucketedSession:
             call.names, feeds, call.run_options, timeout=left_s, retry=call.retry, on_deadline=call.on_deadline
         )
         return [to_application(value) for value in values] if looked_at and not call.wire else values
+
+    def _look_at_padding(
+        self, padded: Mapping[str, Any], true: Sizes, variant: Sizes, timeout_s: float | None
+    ) -> None:
+        """Compare the CPU's results of a variant's first padded call with and without padding.
+
+        QNN is compared with the padded ones, and a verdict that was kept of that says nothing of these inputs. In
+        another thread, but for ``verify="raise"``. Raises `NumbersDiffer`.
+        """
+        mode = verify_mode(self.recipe.verify)
+        if mode == "off" or not self._asks_for_qnn or self._windows is not None or variant in self._tried:
+            return
+        self._tried.add(variant)
+        plan = dataclasses.replace(self._plan, buckets=tuple((size,) for size in variant), only=None)
+        feeds = {name: unpadded(self._plan, name, value, true) for name, value in padded.items()}
+
+        def look() -> None:
+            try:
+                report = verify_padding(
+                    plan, self._shapes, self.output_names, [feeds], self._run_free(timeout_s), TOLERANCE
+                )
+            except BridgeError as error:  # the call itself is none the worse
+                _log.debug("%s: its padding was not compared: %s", self.recipe.label, error.message)
+                return
+            bad = [output for output in report.outputs if not output.ok]
+            self._say_padding(str(max(bad, key=lambda output: output.difference)) if bad else "")
+
+        if mode != "raise":
+            feeds = {name: np.array(value) for name, value in feeds.items()}  # the application may change its own
+            start_thread("qnnbridge padding", look)
+            return
+        look()
+        if self._padding:
+            raise NumbersDiffer(
+                f"{self.recipe.label} gives other results with padding than without.",
+                cause=f"Output {self._padding}.",
+                fix="Give exact sizes, pad='edge' or another value; verify_padding(feeds) tries it. verify=False "
+                "accepts the results.",
+            )
+
+    def _run_free(self, timeout_s: float | None) -> RunFree:
+        deadline = deadline_after(self._timeout if timeout_s is None else timeout_s)
+
+        def run(feeds: Mapping[str, Any]) -> list[Any]:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            return self._variants.free(deadline).run(
+                self.output_names, {**feeds, **self._free.constants}, timeout=left_s
+            )
+
+        return run
 
     def _counted(self, true: Sizes, variant: Sizes) -> Counted:
         return lambda names, values: cut(self._plan, self._shapes, names, values, true, variant)
@@ -308,8 +379,8 @@ class BucketedSession:
         if self._count("on_cpu") > 1:
             return
         text = (
-            f"{self.recipe.label}: a call with {self._plan.text(true)} is larger than the largest bucket "
-            "and runs on the CPU, as overflow='cpu' allows"
+            f"{self.recipe.label}: a call with {self._plan.text(true)} fits into no bucket and runs on the CPU, as "
+            "overflow='cpu' allows"
         )
         self.first.host.supervisor.counters.cpu_fallbacks += 1
         _log.warning("%s", text)
@@ -365,13 +436,7 @@ class BucketedSession:
         limit = TOLERANCE if tolerance is None else tolerance
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
             raise OptionError(f"tolerance={tolerance!r} is no tolerance.", fix="Give a number from 0 on.")
-        deadline = deadline_after(self._timeout if timeout is None else timeout)
-
-        def run_free(padded: Mapping[str, Any]) -> list[Any]:
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            every = {**padded, **self._free.constants}
-            return self._variants.free(deadline).run(self.output_names, every, timeout=left_s)
-
+        run_free = self._run_free(timeout)
         try:
             samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
             checked = [{name: value for name, value, _ in self.checker.check(sample)} for sample in samples]
@@ -420,11 +485,14 @@ class BucketedSession:
         on_cpu = self._counts.on_cpu
         if not on_cpu:
             return found
-        words = f"{on_cpu} {'call' if on_cpu == 1 else 'calls'} larger than the largest bucket ran on the CPU"
+        words = f"{on_cpu} {'call' if on_cpu == 1 else 'calls'} that fit into no bucket ran on the CPU"
         return dataclasses.replace(found, cause=f"{found.cause}; {words}" if found.cause else words)
 
     def verified(self) -> NumbersReport:
-        """Of the variant that is worst: what differs before what is not known, before what agrees."""
+        """Of the variant that is worst: what differs before what is not known, before what agrees. Padding that
+        changes results is a difference, too: the variants compute what they are given."""
+        if self._padding and self.first.verified.state != "off":
+            return NumbersReport("differs", reason=f"padding changes results: {self._padding}", when=time.time())
         reports = [variant.session.verified for variant in self._variants if variant.session is not None]
         # One that has not run yet says nothing beside one that has.
         reports = [report for report in reports if report.reason != NOT_RUN] or reports
@@ -440,7 +508,7 @@ class BucketedSession:
             sizes = variant_for(self._plan, true)
             if sizes is None:
                 raise OptionError(
-                    "These feeds are larger than the largest bucket, so no single variant takes them.",
+                    "No single variant takes feeds of these sizes.",
                     fix="Give feeds that fit into a bucket.",
                 )
             deadline = deadline_after(self._timeout if timeout is None else timeout)

@@ -66,7 +66,7 @@ class BucketStatus:
     """All variants, the smallest first, and what became of the calls.
 
     calls: all of them. padded: calls, and parts of calls, whose inputs were made larger. split: calls done in
-    several parts. on_cpu: calls too large for the largest bucket, which ran on the CPU (``overflow="cpu"``).
+    several parts. on_cpu: calls that fit into no bucket, which ran on the CPU (``overflow="cpu"``).
     cut: output -> how each dimension follows from the sizes, ``None`` for one that does not; without the outputs in
     uncut, which are not cut for the reason there. weights: whether variants share them, in words. chunked: calls
     done in overlapping windows. ruled_out: combinations of sizes that the model does not take, with the reason;
