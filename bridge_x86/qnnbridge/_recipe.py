@@ -112,7 +112,9 @@ class SessionRecipe:
             status = os.stat(path)
         except OSError:
             return None
-        return path, status.st_size, status.st_mtime_ns
+        # The second date cannot be set back, so a file that replaced another of the same size and date shows.
+        # Where it changes for another reason, the host looks at the contents.
+        return path, status.st_size, status.st_mtime_ns + status.st_ctime_ns
 
     def was_read_from(self, source: Source) -> bool:
         """Whether `source` is what `source()` says of this model now. Bytes are hashed if their number fits."""

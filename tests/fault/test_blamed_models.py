@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -99,6 +100,22 @@ def test_a_model_is_tried_again_when_its_quarantine_is_cleared(host: qnnbridge.H
             break
         except errors.ModelQuarantined:
             assert time.monotonic() < until
+    assert np.array_equal(result, X * 3)
+
+
+def test_another_file_of_the_same_size_and_date_is_another_model(host: qnnbridge.Host, tmp_path: Path):
+    path, other = tmp_path / "model", tmp_path / "other"
+    poison = script(on_run=["segv"])
+    path.write_bytes(poison)
+    with pytest.raises(errors.HostCrashed):
+        qnnbridge.InferenceSession(path, host=host).run(None, {"x": X})
+    with pytest.raises(errors.ModelQuarantined):
+        qnnbridge.InferenceSession(path, host=host)
+    before = path.stat()
+    other.write_bytes(script(scale=3).ljust(len(poison)))
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(other, path)
+    (result,) = qnnbridge.InferenceSession(path, host=host).run(None, {"x": X})
     assert np.array_equal(result, X * 3)
 
 

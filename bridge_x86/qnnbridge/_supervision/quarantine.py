@@ -59,8 +59,8 @@ class DeathEntry:
 class QuarantineAccount:
     """What a model has done.
 
-    since: when it was put in quarantine (seconds since 1970), ``None`` if it is not. source: path, size and date of
-    the model's file (hash, size and 0 of a model given as bytes), as far as known. entry: an entry of the cache,
+    since: when it was put in quarantine (seconds since 1970), ``None`` if it is not. source: path, size and dates
+    of the model's file (hash, size and 0 of a model given as bytes), as far as known. entry: an entry of the cache,
     not a model.
     """
 
