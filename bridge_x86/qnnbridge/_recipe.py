@@ -112,9 +112,10 @@ class SessionRecipe:
             status = os.stat(path)
         except OSError:
             return None
-        # The second date cannot be set back, so a file that replaced another of the same size and date shows.
-        # Where it changes for another reason, the host looks at the contents.
-        return path, status.st_size, status.st_mtime_ns + status.st_ctime_ns
+        # A file that replaced another of the same size and date has another number, and on POSIX one that was written
+        # to another time of change. Where these differ for another reason, the host looks at the contents.
+        dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
+        return path, status.st_size, dates
 
     def was_read_from(self, source: Source) -> bool:
         """Whether `source` is what `source()` says of this model now. Bytes are hashed if their number fits."""

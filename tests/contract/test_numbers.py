@@ -264,7 +264,7 @@ def test_each_variant_of_a_session_with_buckets_is_compared_in_warm_too(host: qn
         [tensor("y", [1, 8, "m"])],
         {"p": np.asarray([0, 0, 3, 0, 0, 3], np.int64)},
     )
-    keywords = {"buckets": {"n": [16, 20]}, "pad": 0.0, "cut": {"y": [None, None, "n + 6"]}, "verify": "warn"}
+    keywords = {"buckets": {"n": [16, 20]}, "pad": "edge", "cut": {"y": [None, None, "n + 6"]}, "verify": "warn"}
 
     def warmed() -> None:
         with open_session(host, made.SerializeToString(), **keywords) as session:

@@ -15,8 +15,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from qnnbridge._buckets.arguments import BucketArguments
 from qnnbridge._buckets.batches import (
     cut,
@@ -36,6 +34,7 @@ from qnnbridge._buckets.batches import (
 )
 from qnnbridge._buckets.free_model import FreeModel, lacks_padding
 from qnnbridge._buckets.output_sizes import OF_THE_MODEL, check_cut
+from qnnbridge._buckets.padding_check import PaddingCheck
 from qnnbridge._buckets.plan import (
     BucketPlan,
     Sizes,
@@ -52,14 +51,13 @@ from qnnbridge._create import identify
 from qnnbridge._feeds import FeedChecker
 from qnnbridge._numbers import NOT_RUN, Counted, verify_mode
 from qnnbridge._ort_value import to_application
-from qnnbridge._platform._shield import start_thread
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import RunArguments
 from qnnbridge._session import BaseSession, CpuFallbackWarning, check_outputs
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError
+from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.model_records import NumbersReport
 from qnnbridge_protocol.specs import Placement
 
@@ -117,13 +115,12 @@ class BucketedSession:
         self._timeout = timeout
         self._counts, self._counting = _Counts(), threading.Lock()
         self._ruled_out: dict[str, str] = {}
-        self._decided = self._padding = ""
-        # Variants of which a padded call was compared with the model as it is.
-        self._tried: set[Sizes] = set()
+        self._decided = ""
         deadline = deadline_after(timeout)
         try:
             model = identify(host, recipe, deadline)
             self.recipe = recipe = dataclasses.replace(recipe, identity=model.model)
+            self._padding = PaddingCheck(recipe.label, verify_mode(recipe.verify) if self._asks_for_qnn else "off")
             constants, model = without_constants(recipe.spec, model)
             self._free = free = FreeModel(recipe, model, constants)
             decides = lacks_padding(arguments, model, recipe.label)
@@ -143,7 +140,7 @@ class BucketedSession:
                     self._shapes = free.shapes(variants, arguments, deadline)
                 self._windows: Windowing | None = None
                 if not decides and self._tries_padding(arguments):
-                    self._say_padding(free.changes_of_padding(variants, self._shapes, deadline))
+                    self._padding.tell(free.changes_of_padding(variants, self._shapes, deadline))
                 if plan.chunk is not None:
                     context = arguments.chunk[plan.symbols[plan.chunk]]
                     self._windows = free.windows(variants, self._shapes, context, deadline)
@@ -185,19 +182,6 @@ class BucketedSession:
     def _asks_for_qnn(self) -> bool:
         providers = self.recipe.spec.providers
         return not providers or any(provider.name == QNN for provider in providers)
-
-    def _say_padding(self, change: str) -> None:
-        """What padding is found to change, if anything; once."""
-        with self._counting:
-            if not change or self._padding:
-                return
-            self._padding = change
-        _log.warning(
-            "%s: padding changes results: %s. verify_padding(feeds) tries other inputs. Exact sizes change "
-            "nothing; pad='edge', or no pad= at all, may do.",
-            self.recipe.label,
-            change,
-        )
 
     def _opener(self, host: Host, retry: int) -> Any:
         timeout = self._timeout
@@ -301,8 +285,9 @@ class BucketedSession:
         left_s = None if call.deadline is None else max(0.0, call.deadline - time.monotonic())
         run: Callable[..., list[Any]] = session.run_values if call.wire else session.run
         looked_at = true != variant and session.looks_at_next_call
-        if true != variant:
-            self._look_at_padding(feeds, true, variant, left_s)
+        if true != variant and self._windows is None:
+            given = {name: unpadded(self._plan, name, value, true) for name, value in feeds.items()}
+            self._padding.padded_call(variant, given, functools.partial(self._changed_by_padding, variant, left_s))
         if looked_at:
             run = functools.partial(session.run_values, counted=self._counted(true, variant))
         self._variants.count(variant)
@@ -311,44 +296,14 @@ class BucketedSession:
         )
         return [to_application(value) for value in values] if looked_at and not call.wire else values
 
-    def _look_at_padding(
-        self, padded: Mapping[str, Any], true: Sizes, variant: Sizes, timeout_s: float | None
-    ) -> None:
-        """Compare the CPU's results of a variant's first padded call with and without padding.
-
-        QNN is compared with the padded ones, and a verdict that was kept of that says nothing of these inputs. In
-        another thread, but for ``verify="raise"``. Raises `NumbersDiffer`.
-        """
-        mode = verify_mode(self.recipe.verify)
-        if mode == "off" or not self._asks_for_qnn or self._windows is not None or variant in self._tried:
-            return
-        self._tried.add(variant)
+    def _changed_by_padding(self, variant: Sizes, timeout_s: float | None, feeds: Mapping[str, Any]) -> str:
+        """What padding to this variant changes in the CPU's results for these inputs; "" for nothing."""
         plan = dataclasses.replace(self._plan, buckets=tuple((size,) for size in variant), only=None)
-        feeds = {name: unpadded(self._plan, name, value, true) for name, value in padded.items()}
-
-        def look() -> None:
-            try:
-                report = verify_padding(
-                    plan, self._shapes, self.output_names, [feeds], self._run_free(timeout_s), TOLERANCE
-                )
-            except BridgeError as error:  # the call itself is none the worse
-                _log.debug("%s: its padding was not compared: %s", self.recipe.label, error.message)
-                return
-            bad = [output for output in report.outputs if not output.ok]
-            self._say_padding(str(max(bad, key=lambda output: output.difference)) if bad else "")
-
-        if mode != "raise":
-            feeds = {name: np.array(value) for name, value in feeds.items()}  # the application may change its own
-            start_thread("qnnbridge padding", look)
-            return
-        look()
-        if self._padding:
-            raise NumbersDiffer(
-                f"{self.recipe.label} gives other results with padding than without.",
-                cause=f"Output {self._padding}.",
-                fix="Give exact sizes, pad='edge' or another value; verify_padding(feeds) tries it. verify=False "
-                "accepts the results.",
-            )
+        report = verify_padding(
+            plan, self._shapes, self.output_names, [feeds], self._run_free(timeout_s), TOLERANCE
+        )
+        bad = [output for output in report.outputs if not output.ok]
+        return str(max(bad, key=lambda output: output.difference)) if bad else ""
 
     def _run_free(self, timeout_s: float | None) -> RunFree:
         deadline = deadline_after(self._timeout if timeout_s is None else timeout_s)
@@ -474,7 +429,7 @@ class BucketedSession:
             chunked=counts.chunked,
             ruled_out=dict(self._ruled_out),
             decided=self._decided,
-            padding=self._padding,
+            padding=self._padding.found,
         )
 
     def placement(self) -> Placement:
@@ -491,8 +446,9 @@ class BucketedSession:
     def verified(self) -> NumbersReport:
         """Of the variant that is worst: what differs before what is not known, before what agrees. Padding that
         changes results is a difference, too: the variants compute what they are given."""
-        if self._padding and self.first.verified.state != "off":
-            return NumbersReport("differs", reason=f"padding changes results: {self._padding}", when=time.time())
+        if self._padding.found and self.first.verified.state != "off":
+            reason = f"padding changes results: {self._padding.found}"
+            return NumbersReport("differs", reason=reason, when=time.time())
         reports = [variant.session.verified for variant in self._variants if variant.session is not None]
         # One that has not run yet says nothing beside one that has.
         reports = [report for report in reports if report.reason != NOT_RUN] or reports
