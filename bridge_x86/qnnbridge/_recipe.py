@@ -112,8 +112,8 @@ class SessionRecipe:
             status = os.stat(path)
         except OSError:
             return None
-        # A file that replaced another of the same size and date has another number, and on POSIX one that was written
-        # to another time of change. Where these differ for another reason, the host looks at the contents.
+        # A file that replaced another of the same size and date has another number, and on POSIX one that was
+        # written to another time of change. Where these differ for another reason, the host looks at the contents.
         dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
         return path, status.st_size, dates
 

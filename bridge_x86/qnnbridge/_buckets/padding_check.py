@@ -1,7 +1,7 @@
-"""What padding changes in a session with buckets: tried when it is made, and for the first padded call of a variant.
+"""What padding changes in a session with buckets: tried when it is made, and at a variant's first padded call.
 
-QNN's results are compared with the CPU's for the padded inputs, so that comparison cannot see it. Nothing is kept for
-other sessions: what padding changes follows from the inputs, too.
+QNN's results are compared with the CPU's for the padded inputs, so that comparison cannot see it. Nothing is kept
+for other sessions: what padding changes follows from the inputs, too.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class PaddingCheck:
                 return
             self.found = change
         _log.warning(
-            "%s: padding changes results: %s. verify_padding(feeds) tries other inputs. Exact sizes change nothing; "
-            "pad='edge', or no pad= at all, may do.",
+            "%s: padding changes results: %s. verify_padding(feeds) tries other inputs. Exact sizes change "
+            "nothing; pad='edge', or no pad= at all, may do.",
             self._label,
             change,
         )
@@ -69,9 +69,8 @@ class PaddingCheck:
             return
         if self._mode == "warn":
             if first:
-                copies = {
-                    name: np.array(value) for name, value in feeds.items()
-                }  # the application may change its own
+                # The application may change its own meanwhile.
+                copies = {name: np.array(value) for name, value in feeds.items()}
                 start_thread("qnnbridge padding", self._look, copies, compare)
             return
         if first:
