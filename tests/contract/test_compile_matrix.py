@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -142,9 +143,12 @@ def test_an_interrupted_matrix_ends_its_hosts(tmp_path: Path) -> None:
 # --- on a cluster ----------------------------------------------------------------------------------------
 
 
-def wait_for_file(path: Path, process: subprocess.Popen[bytes]) -> None:
+def scheduler_address(path: Path, process: subprocess.Popen[bytes]) -> str:
+    """The address in the scheduler's file. Dask creates the file first and fills it later."""
     deadline = time.monotonic() + 60
-    while not path.exists():
+    while True:
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            return str(json.loads(path.read_text())["address"])
         assert process.poll() is None, "the scheduler ended"
         assert time.monotonic() < deadline, "the scheduler did not start"
         threading.Event().wait(0.02)
@@ -161,11 +165,10 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
     command = [*python, "distributed.cli.dask_scheduler", *common, "--host", "127.0.0.1", "--port", "0"]
     processes = [subprocess.Popen(command, **quiet)]
     try:
-        wait_for_file(told, processes[0])
+        address = scheduler_address(told, processes[0])
         worker = [*python, "distributed.cli.dask_worker", *common, "--no-nanny", "--nthreads", "1"]
         local = ["--host", "127.0.0.1", "--local-directory", str(tmp_path / "dask")]
         processes += [subprocess.Popen([*worker, *local], **quiet) for _ in range(2)]
-        address: str = json.loads(told.read_text())["address"]
         with distributed.Client(address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=60)
         yield address
