@@ -208,6 +208,35 @@ def test_a_sequence_can_be_done_in_parts_where_its_outputs_allow_that(host: qnnb
             session.run(None, feeds)
 
 
+@pytest.mark.parametrize("fix", [None, False, True])
+@pytest.mark.parametrize("names", [(None, None), ("?", "?")])
+def test_axes_without_a_name_of_their_own_are_called_by_input_and_axis(
+    host: qnnbridge.Host, names: tuple[str | None, str | None], fix: bool | None
+) -> None:
+    nameless = shifted()
+    for dim, name in zip(nameless.graph.input[0].type.tensor_type.shape.dim, names, strict=True):
+        dim.ClearField("dim_param") if name is None else setattr(dim, "dim_param", name)
+    for output in nameless.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    buckets = {"x:0": 1, "x:1": [4, 8]}
+    given = nameless.SerializeToString()
+    with open_session(host, given, providers=[QNN], buckets=buckets, fix=fix) as session:
+        assert [node.shape for node in session.get_inputs()] == [[*names], [1]]
+        for length in (3, 4, 7, 8):
+            feeds = feeds_of(length)
+            y, total = session.run(None, feeds)
+            assert np.allclose(y, feeds["x"] + SCALE, rtol=1e-3)
+            assert np.allclose(total, feeds["x"].sum(1), rtol=1e-3)
+        made = [one for one in session.buckets.variants if one.made]
+        assert [one.sizes for one in made] == [{"x:0": 1, "x:1": 4}, {"x:0": 1, "x:1": 8}]
+        assert all(one.placement.qnn_nodes and not one.placement.cpu_nodes for one in made)
+        with pytest.raises(InvalidArgument, match="the largest bucket for it is 1"):
+            session.run(None, feeds_of(3, batch=2))
+    with pytest.raises(OptionError, match="would still have free dimensions") as caught:
+        open_session(host, given, providers=[QNN], buckets={"x:0": 1}, fix=fix)
+    assert names[1] or "buckets={'x:1': 1, ...}" in str(caught.value.fix)
+
+
 def test_inputs_that_disagree_about_a_dimension_are_refused(host: qnnbridge.Host) -> None:
     made = model(
         [node("Mul", ["a", "b"], ["y"])], [tensor("a", ["n"]), tensor("b", ["n"])], [tensor("y", ["n"])]

@@ -120,7 +120,8 @@ def test_an_unknown_dimension_is_refused_with_the_known_ones_and_a_guess() -> No
 def test_dimensions_without_names_and_models_of_fixed_sizes_are_told_apart() -> None:
     with pytest.raises(OptionError, match="no input") as nameless:
         plan_of({"seq": [16]}, NodeInfo("x", "tensor(float)", (1, None)))
-    assert "Without a name is 'x', axis 1" in str(nameless.value.cause)
+    assert "Without a name are x:1" in str(nameless.value.cause)
+    assert "'x:1'" in str(nameless.value.fix)
     with pytest.raises(OptionError) as fixed:
         plan_of({"seq": [16]}, NodeInfo("x", "tensor(float)", (1, 8)))
     assert "needs no buckets" in str(fixed.value.fix)
@@ -219,7 +220,7 @@ def test_dimensions_that_stay_free_are_named_with_what_to_do() -> None:
     text = str(refuse_dimensions_left(left, "m.onnx"))
     assert "'batch' (input 'input_ids', axis 0), without a name (input 'x', axis 0)" in text
     assert "buckets={'batch': 1, ...}" in text
-    assert "--dim x:0=SIZE" in text
+    assert "buckets={'x:0': 1, ...}" in text
     assert [dim.symbol for dim in dimensions_left(plan, scan, {"batch": 1})] == [None]
 
 

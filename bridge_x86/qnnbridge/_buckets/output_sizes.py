@@ -66,7 +66,11 @@ def find_shapes(
         _log.warning("The output %r is not cut back to the size of the inputs: %s", name, reason)
     given = frozenset(arguments.cut)
     for name, relations in found.items():
-        odd = [str(relation) for relation in relations if relation is not None and not relation.is_identity]
+        odd = [
+            str(one)
+            for one in relations
+            if one is not None and not one.is_identity and plan.symbols.index(one.symbol) not in plan.fixed
+        ]
         if odd and name not in given:
             _log.warning(
                 "The output %r is as long as %s and is cut at its end; verify_padding() tells if that is right",

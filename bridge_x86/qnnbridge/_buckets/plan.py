@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
 from qnnbridge_protocol.model_records import ModelDescription
-from qnnbridge_protocol.specs import NodeInfo, SessionSpec
+from qnnbridge_protocol.specs import FixSpec, NodeInfo, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge._recipe import SessionRecipe
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,6 +42,34 @@ def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
         for axis, dim in enumerate(node.shape or ())
         if not isinstance(dim, int)
     )
+
+
+def name_axes(
+    recipe: SessionRecipe, model: ModelDescription, names: Iterable[str]
+) -> tuple[SessionRecipe, ModelDescription]:
+    """Both with the free axes that `names` calls ``input:axis``, as ``--dim`` does, under that name.
+
+    ONNX Runtime sets sizes by the names in the model alone. So such axes are fixed in a rewritten copy of it.
+    """
+    wanted = frozenset(names)
+
+    def named(node: NodeInfo) -> NodeInfo:
+        places = [(dim, f"{node.name}:{axis}") for axis, dim in enumerate(node.shape or ())]
+        if not any(place in wanted for _, place in places):
+            return node
+        dims = tuple(place if place in wanted and not isinstance(dim, int) else dim for dim, place in places)
+        return dataclasses.replace(node, shape=dims)
+
+    inputs = tuple(map(named, model.inputs))
+    if inputs == model.inputs:
+        return recipe, model
+    fix = recipe.spec.fix
+    if fix is None or fix.when == "refused":
+        fix = FixSpec()
+    elif fix.when == "never":
+        fix = FixSpec(only=("fixed-shapes",))
+    spec = dataclasses.replace(recipe.spec, fix=fix)
+    return dataclasses.replace(recipe, spec=spec), dataclasses.replace(model, inputs=inputs)
 
 
 def without_shape(model: ModelDescription) -> tuple[str, ...]:
@@ -177,8 +208,9 @@ def dimensions_left(plan: BucketPlan, model: ModelDescription, fixed: Mapping[st
 
 def refuse_dimensions_left(left: tuple[BucketAxis, ...], label: str) -> OptionError:
     names = list(dict.fromkeys(dim.symbol for dim in left if dim.symbol is not None))
+    nameless = [dim for dim in left if dim.symbol is None]
     each = [next(dim for dim in left if dim.symbol == name) for name in names]
-    each += [dim for dim in left if dim.symbol is None]
+    each += nameless
     shown = ", ".join(map(str, each[:5])) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
     fixes = []
     if names:
@@ -186,11 +218,10 @@ def refuse_dimensions_left(left: tuple[BucketAxis, ...], label: str) -> OptionEr
             f"Give sizes for {'it' if len(names) == 1 else 'them'}, too: buckets={{{names[0]!r}: 1, ...}}, or fix "
             f"with SessionOptions.add_free_dimension_override_by_name({names[0]!r}, 1)."
         )
-    nameless = next((dim for dim in left if dim.symbol is None), None)
-    if nameless is not None:
+    if nameless:
         fixes.append(
-            "A dimension without a name cannot be chosen. Name it in the model, or fix it: qnnbridge fix MODEL "
-            f"--dim {nameless.input}:{nameless.axis}=SIZE -o FIXED."
+            "A dimension without a name is called by its input and axis: "
+            f"buckets={{'{nameless[0].input}:{nameless[0].axis}': 1, ...}}."
         )
     fixes.append("fallback='cpu' lets what depends on free dimensions run on the CPU.")
     return OptionError(
@@ -227,15 +258,14 @@ def _check_symbols(symbols: tuple[str, ...], free: tuple[BucketAxis, ...], label
     known = list(dict.fromkeys(dim.symbol for dim in free if dim.symbol is not None))
     for name in symbols:
         if name not in known:
-            nameless = [dim for dim in free if dim.symbol is None]
+            nameless = [f"{dim.input}:{dim.axis}" for dim in free if dim.symbol is None]
             raise OptionError(
                 f"buckets: no input of {label} has a dimension {name!r}.",
-                cause=f"Without a name is {nameless[0].input!r}, axis {nameless[0].axis}." if nameless else None,
+                cause=f"Without a name are {', '.join(nameless)} (input:axis)." if nameless else None,
                 fix=(
-                    f"Its free dimensions are {', '.join(map(repr, known))}.{_meant(name, known)}"
-                    if known
-                    else "It has no free dimension with a name"
-                    + ("; name them in the model." if nameless else ": its sizes are fixed, it needs no buckets.")
+                    f"Its free dimensions are {', '.join(map(repr, known + nameless))}.{_meant(name, known)}"
+                    if free
+                    else "It has no free dimension: its sizes are fixed, it needs no buckets."
                 ),
             )
 

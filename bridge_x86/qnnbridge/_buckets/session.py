@@ -42,6 +42,7 @@ from qnnbridge._buckets.plan import (
     check_overrides,
     dimensions_left,
     make_plan,
+    name_axes,
     refuse_dimensions_left,
     without_constants,
 )
@@ -111,19 +112,19 @@ class BucketedSession:
         timeout: float | None,
         on_deadline: OnDeadline = "raise",
     ) -> None:
-        self._bucket_arguments = arguments
-        self._timeout = timeout
+        self._bucket_arguments, self._timeout = arguments, timeout
         self._counts, self._counting = _Counts(), threading.Lock()
         self._ruled_out: dict[str, str] = {}
-        self._decided = ""
         deadline = deadline_after(timeout)
         try:
             model = identify(host, recipe, deadline)
-            self.recipe = recipe = dataclasses.replace(recipe, identity=model.model)
+            recipe = dataclasses.replace(recipe, identity=model.model)
+            declared, (recipe, model) = model.inputs, name_axes(recipe, model, arguments.sizes)
+            self.recipe = recipe
             self._padding = PaddingCheck(recipe.label, verify_mode(recipe.verify) if self._asks_for_qnn else "off")
             constants, model = without_constants(recipe.spec, model)
             self._free = free = FreeModel(recipe, model, constants)
-            decides = lacks_padding(arguments, model, recipe.label)
+            decides, self._decided = lacks_padding(arguments, model, recipe.label), ""
             planned = dataclasses.replace(arguments, pad_all=0) if decides else arguments
             plan = self._planned(planned, recipe, model)
             self._variants = variants = Variants(plan, recipe, self._opener(host, retry))
@@ -151,7 +152,7 @@ class BucketedSession:
             raise as_onnxruntime(error) from None
         self._takes_zeros = True
         fixed = recipe.spec.free_dimensions_by_name
-        self.inputs = shown_inputs(model.inputs, fixed)
+        self.inputs = shown_inputs([node for node in declared if node.name not in constants], fixed)
         self.outputs = shown_outputs(model.outputs, self._shapes, fixed)
         self.output_names = [node.name for node in self.outputs]
         self.checker = FeedChecker(self.inputs, self.first._remote.info.overridable_initializers)
