@@ -153,7 +153,8 @@ class InferenceSession(BaseSession):
             return
         from qnnbridge._buckets.session import BucketedSession
 
-        made = BucketedSession(recipe, self._bucket_arguments, host, retry, self._timeout, on_deadline)
+        limits = (retry, self._timeout, on_deadline)
+        made = BucketedSession(recipe, self._bucket_arguments, host, *limits, self._warn)
         self._bucketed, self._quick = made, False
         self._remote, self._overridable = made.first._remote, made.first._overridable
         self._inputs = [NodeArg(node) for node in made.inputs]

@@ -127,8 +127,8 @@ def read_constants(texts: Iterable[str]) -> dict[str, float]:
 MOST_BUCKETS = 256
 
 
-def read_buckets(texts: Iterable[str]) -> list[dict[str, int]]:
-    """`seq=16,32` and `batch=1`: every combination of the sizes, the smallest first; none without a text."""
+def read_bucket_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
+    """`seq=16,32` and `batch=1`: the sizes of each dimension, in rising order."""
     sizes: dict[str, list[int]] = {}
     for text in texts:
         name, equals, given = text.rpartition("=")
@@ -139,6 +139,12 @@ def read_buckets(texts: Iterable[str]) -> list[dict[str, int]]:
                 fix="Name a free dimension and its sizes: --bucket seq=16,32,64.",
             )
         sizes[name] = sorted({int(word) for word in words})
+    return sizes
+
+
+def read_buckets(texts: Iterable[str]) -> list[dict[str, int]]:
+    """Every combination of the sizes of `read_bucket_sizes`, the smallest first; none without a text."""
+    sizes = read_bucket_sizes(texts)
     if math.prod(len(one) for one in sizes.values()) > MOST_BUCKETS:
         raise OptionError(
             f"These buckets make more than {MOST_BUCKETS} models.",

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Annotated, Any
 
@@ -57,6 +58,23 @@ def exec_program(
             "Default: QNNBRIDGE_DROPIN_PROVIDER, else as-requested."
         ),
     ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dim",
+            metavar="NAME=SIZE",
+            help="Fix a free dimension, so that QNN takes the models. Calls of another size run on the CPU. "
+            "May be repeated.",
+        ),
+    ] = None,
+    bucket: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bucket",
+            metavar="NAME=16,32",
+            help="Sizes of a free dimension. Inputs of other sizes are padded to the next. May be repeated.",
+        ),
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="At the end: models, where they ran, calls, time, crashes survived.")
     ] = False,
@@ -65,6 +83,7 @@ def exec_program(
     arguments = list(program or [])
     with reporting.work():
         from qnnbridge.ort._providers import POLICIES, policy
+        from qnnbridge.ort._sizes import given_sizes
         from qnnbridge_protocol.errors import OptionError
 
         chosen = policy() if provider is None else provider
@@ -73,9 +92,10 @@ def exec_program(
         if not module and not arguments:
             raise OptionError("No program is given.", fix="qnnbridge exec SCRIPT.py, or qnnbridge exec -m MODULE.")
 
+        sizes = dimension_sizes(dim or (), bucket or ()) or given_sizes()
         wanted = Program(module, arguments) if module else Program(None, arguments[1:], script=arguments[0])
         wanted.check()
-        environ = environment_for(chosen)
+        environ = environment_for(chosen, sizes)
     raise typer.Exit(run_program(wanted, environ, report))
 
 
@@ -189,13 +209,28 @@ class Program:
         return [sys.executable, *by_hand, *start, *self.arguments]
 
 
-def environment_for(provider: str) -> dict[str, str]:
+def dimension_sizes(dims: Sequence[str], buckets: Sequence[str]) -> dict[str, int | list[int]]:
+    """Of `--dim` and `--bucket`. Raises `OptionError`."""
+    from qnnbridge_protocol.errors import OptionError
+    from qnnbridge_tools.arguments import read_bucket_sizes, read_dimensions
+
+    sizes: dict[str, int | list[int]] = dict(read_dimensions(dims).by_name)
+    for name, listed in read_bucket_sizes(buckets).items():
+        if name in sizes:
+            raise OptionError(f'"{name}" is in --dim and in --bucket.', fix="Give it once.")
+        sizes[name] = listed
+    return sizes
+
+
+def environment_for(provider: str, sizes: Mapping[str, int | list[int]]) -> dict[str, str]:
     """In which the program finds the drop-in. Raises `HostError` where there is no host to ask for its version."""
     from qnnbridge.ort import _import_hook
-    from qnnbridge.ort._providers import POLICY_VARIABLE
+    from qnnbridge.ort._providers import POLICY_VARIABLE, SIZES_VARIABLE
 
     environ = dict(os.environ)
     environ[POLICY_VARIABLE] = provider
+    if sizes:
+        environ[SIZES_VARIABLE] = json.dumps(sizes)
     _import_hook.offer_to_children(environ)
     return environ
 

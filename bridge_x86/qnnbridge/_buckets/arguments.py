@@ -138,6 +138,7 @@ class BucketArguments:
     pad: input -> what it is padded with, or one value for all (`pad_all`). cut: output -> a relation per
     dimension, ``None`` for one that is left as it is. chunk: the symbol that is done in overlapping windows, with
     how far the model looks (``None``: it is measured). only: the combinations of sizes that count; default all.
+    decided: `pad` is what the session decided, so that nothing of it was said by the application.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -148,6 +149,7 @@ class BucketArguments:
     overflow: Overflow = "error"
     chunk: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
     only: frozenset[tuple[int, ...]] | None = None
+    decided: bool = False
 
 
 def make_arguments(

@@ -111,7 +111,7 @@ class FreeModel:
         padded = [name for number, name in enumerate(plan.symbols) if number not in plan.unpadded]
         changes = self._changes_of_zeros(variants, shapes, deadline)
         if not changes:
-            return dataclasses.replace(arguments, pad_all=0), "pad=0"
+            return dataclasses.replace(arguments, pad_all=0, decided=True), "pad=0"
         reasons = [changes]
         for name in padded if len(padded) == 1 else ():
             chunked = dataclasses.replace(arguments, chunk={name: None})
@@ -138,7 +138,9 @@ class FreeModel:
         """What to do where zeros are proven wrong."""
         exact = "Give the exact sizes that come, each as a single size of a session of its own, which pads nothing."
         try:
-            variants.plan = make_plan(dataclasses.replace(arguments, pad_all=EDGE), self.model, self.recipe.label)
+            variants.plan = make_plan(
+                dataclasses.replace(arguments, pad_all=EDGE, decided=True), self.model, self.recipe.label
+            )
             report, _ = self._trial(variants, shapes, deadline, HARMLESS)
         except OF_THE_MODEL:
             report = None
@@ -236,7 +238,7 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
     if arguments.pad or arguments.pad_all is not None or arguments.chunk:
         return False
     try:
-        make_plan(dataclasses.replace(arguments, pad_all=0), model, label)
+        make_plan(dataclasses.replace(arguments, pad_all=0, decided=True), model, label)
     except BridgeError:
         return False  # something else is wrong, and is told
     try:

@@ -29,6 +29,16 @@ class BucketAxis:
     axis: int
     symbol: str | None
 
+    @property
+    def place(self) -> str:
+        """``input:axis``, as ``--dim`` and ``buckets`` call it."""
+        return f"{self.input}:{self.axis}"
+
+    @property
+    def option(self) -> str:
+        """What ``--dim`` and ``buckets`` call it."""
+        return self.symbol or self.place
+
     def __str__(self) -> str:
         name = f"{self.symbol!r}" if self.symbol is not None else "without a name"
         return f"{name} (input {self.input!r}, axis {self.axis})"
@@ -45,9 +55,9 @@ def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
 
 
 def name_axes(
-    recipe: SessionRecipe, model: ModelDescription, names: Iterable[str]
-) -> tuple[SessionRecipe, ModelDescription]:
-    """Both with the free axes that `names` calls ``input:axis``, as ``--dim`` does, under that name.
+    recipe: SessionRecipe, inputs: Sequence[NodeInfo], names: Iterable[str]
+) -> tuple[SessionRecipe, tuple[NodeInfo, ...]]:
+    """Recipe and inputs with the free axes that `names` calls ``input:axis``, as ``--dim`` does, under that name.
 
     ONNX Runtime sets sizes by the names in the model alone. So such axes are fixed in a rewritten copy of it.
     """
@@ -60,16 +70,16 @@ def name_axes(
         dims = tuple(place if place in wanted and not isinstance(dim, int) else dim for dim, place in places)
         return dataclasses.replace(node, shape=dims)
 
-    inputs = tuple(map(named, model.inputs))
-    if inputs == model.inputs:
-        return recipe, model
+    found = tuple(map(named, inputs))
+    if found == tuple(inputs):
+        return recipe, found
     fix = recipe.spec.fix
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":
         fix = FixSpec(only=("fixed-shapes",))
     spec = dataclasses.replace(recipe.spec, fix=fix)
-    return dataclasses.replace(recipe, spec=spec), dataclasses.replace(model, inputs=inputs)
+    return dataclasses.replace(recipe, spec=spec), found
 
 
 def without_shape(model: ModelDescription) -> tuple[str, ...]:
@@ -161,7 +171,8 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
     rules = {node.name: make_rule(node.name, node.type, tuple(node.shape or ())) for node in model.inputs}
     _check_pad_names(arguments, rules, label)
     split = frozenset(symbols.index(name) for name in arguments.split)
-    padded = {dim.symbol for dim in free if arguments.pad_all is not None or dim.input in arguments.pad}
+    said = not arguments.decided
+    padded = {dim.symbol for dim in free if said and (arguments.pad_all is not None or dim.input in arguments.pad)}
     fixed = frozenset(
         number
         for number, (name, sizes) in enumerate(arguments.sizes.items())
@@ -221,7 +232,7 @@ def refuse_dimensions_left(left: tuple[BucketAxis, ...], label: str) -> OptionEr
     if nameless:
         fixes.append(
             "A dimension without a name is called by its input and axis: "
-            f"buckets={{'{nameless[0].input}:{nameless[0].axis}': 1, ...}}."
+            f"buckets={{{nameless[0].place!r}: 1, ...}}."
         )
     fixes.append("fallback='cpu' lets what depends on free dimensions run on the CPU.")
     return OptionError(
@@ -258,7 +269,7 @@ def _check_symbols(symbols: tuple[str, ...], free: tuple[BucketAxis, ...], label
     known = list(dict.fromkeys(dim.symbol for dim in free if dim.symbol is not None))
     for name in symbols:
         if name not in known:
-            nameless = [f"{dim.input}:{dim.axis}" for dim in free if dim.symbol is None]
+            nameless = [dim.place for dim in free if dim.symbol is None]
             raise OptionError(
                 f"buckets: no input of {label} has a dimension {name!r}.",
                 cause=f"Without a name are {', '.join(nameless)} (input:axis)." if nameless else None,

@@ -46,19 +46,19 @@ from qnnbridge._buckets.plan import (
     refuse_dimensions_left,
     without_constants,
 )
-from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, warm
+from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, Warn, opener, warm
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, RunFree, verify_padding
 from qnnbridge._create import identify
+from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import FeedChecker
 from qnnbridge._numbers import NOT_RUN, Counted, verify_mode
 from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import RunArguments
-from qnnbridge._session import BaseSession, CpuFallbackWarning, check_outputs
-from qnnbridge._session_options import SessionOptions
+from qnnbridge._session import CpuFallbackWarning, check_outputs
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.model_records import NumbersReport
 from qnnbridge_protocol.specs import Placement
 
@@ -101,6 +101,7 @@ class BucketedSession:
 
     Args:
         timeout: seconds for the creation, and the default for calls.
+        warn: tells the application of calls and variants on the CPU.
     """
 
     def __init__(
@@ -111,23 +112,24 @@ class BucketedSession:
         retry: int,
         timeout: float | None,
         on_deadline: OnDeadline = "raise",
+        warn: Warn = warnings.warn,
     ) -> None:
-        self._bucket_arguments, self._timeout = arguments, timeout
+        self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
         self._counts, self._counting = _Counts(), threading.Lock()
         self._ruled_out: dict[str, str] = {}
         deadline = deadline_after(timeout)
         try:
             model = identify(host, recipe, deadline)
             recipe = dataclasses.replace(recipe, identity=model.model)
-            declared, (recipe, model) = model.inputs, name_axes(recipe, model, arguments.sizes)
-            self.recipe = recipe
+            declared, (recipe, named) = model.inputs, name_axes(recipe, model.inputs, arguments.sizes)
+            self.recipe, model = recipe, dataclasses.replace(model, inputs=named)
             self._padding = PaddingCheck(recipe.label, verify_mode(recipe.verify) if self._asks_for_qnn else "off")
             constants, model = without_constants(recipe.spec, model)
             self._free = free = FreeModel(recipe, model, constants)
             decides, self._decided = lacks_padding(arguments, model, recipe.label), ""
-            planned = dataclasses.replace(arguments, pad_all=0) if decides else arguments
+            planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
             plan = self._planned(planned, recipe, model)
-            self._variants = variants = Variants(plan, recipe, self._opener(host, retry))
+            self._variants = variants = Variants(plan, recipe, opener(host, retry, timeout, warn))
             try:
                 if decides:
                     self._shapes = free.shapes(variants, arguments, deadline)
@@ -184,17 +186,6 @@ class BucketedSession:
         providers = self.recipe.spec.providers
         return not providers or any(provider.name == QNN for provider in providers)
 
-    def _opener(self, host: Host, retry: int) -> Any:
-        timeout = self._timeout
-
-        def open_session(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> BaseSession:
-            session = BaseSession(SessionOptions.from_spec(recipe.spec), left_s)
-            session._open(recipe, host, retry, on_deadline)
-            session._timeout = timeout
-            return session
-
-        return open_session
-
     # --- running ---
 
     def run(
@@ -227,7 +218,12 @@ class BucketedSession:
 
     def _answer(self, call: _Call, feeds: Mapping[str, Any]) -> list[Any]:
         plan = self._plan
-        true = self._sizes_of(feeds)
+        try:
+            true = self._sizes_of(feeds)
+        except InvalidArgument as error:
+            if self._bucket_arguments.overflow != "cpu":
+                raise
+            return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
         if self._windows is not None and true[self._windows.number]:
             return self._answer_windows(call, feeds, true, self._windows)
         large = too_large(plan, true)
@@ -276,9 +272,18 @@ class BucketedSession:
             results = [self._answer(call, part) for part in parts(plan, feeds, number, true[number])]
             return joined(results, axes)
         if self._bucket_arguments.overflow == "cpu":
-            self._say_on_cpu(true)
-            return self._run_in(FREE, call, {**feeds, **self._free.constants}, FREE)
+            return self._answer_on_cpu(call, feeds, f"{plan.text(true)} fits into no bucket")
         raise refuse_too_large(plan, true, whole[0])
+
+    def _answer_on_cpu(self, call: _Call, feeds: Mapping[str, Any], because: str) -> list[Any]:
+        """Told once as a warning and in the log; how often it happened is in `buckets` and `placement`."""
+        if self._count("on_cpu") == 1:
+            label = self.recipe.label
+            text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}"
+            self.first.host.supervisor.counters.cpu_fallbacks += 1
+            _log.warning("%s", text)
+            self._warn(text, CpuFallbackWarning, stacklevel=8)
+        return self._run_in(FREE, call, {**feeds, **self._free.constants}, FREE)
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
         """true: the sizes before padding."""
@@ -329,18 +334,6 @@ class BucketedSession:
             count: int = getattr(self._counts, what) + 1
             setattr(self._counts, what, count)
             return count
-
-    def _say_on_cpu(self, true: Sizes) -> None:
-        """Once as a warning and in the log; how often it happened is in `buckets` and `placement`."""
-        if self._count("on_cpu") > 1:
-            return
-        text = (
-            f"{self.recipe.label}: a call with {self._plan.text(true)} fits into no bucket and runs on the CPU, as "
-            "overflow='cpu' allows"
-        )
-        self.first.host.supervisor.counters.cpu_fallbacks += 1
-        _log.warning("%s", text)
-        warnings.warn(text, CpuFallbackWarning, stacklevel=8)
 
     # --- ahead, and in hindsight ---
 

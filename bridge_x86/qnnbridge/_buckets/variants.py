@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Final, Literal
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._providers import CPU
+from qnnbridge._session import BaseSession
+from qnnbridge._session_options import SessionOptions
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.model_records import CacheStatus, NumbersReport
 from qnnbridge_protocol.specs import Placement, ProviderSpec
 
 if TYPE_CHECKING:
+    from qnnbridge._host import Host
     from qnnbridge._recipe import SessionRecipe
-    from qnnbridge._session import BaseSession
     from qnnbridge._supervision.deadlines import OnDeadline
 
 WEIGHTS: Final = (
@@ -110,6 +112,9 @@ _log = logging.getLogger("qnnbridge.buckets")
 MadeBy = Literal["open", "warm", "call"]
 # Makes a session from its recipe, within so many seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "BaseSession"]
+
+# As `warnings.warn`.
+Warn = Callable[..., None]
 
 # Configuration entries that say nothing to the CPU, or forbid it.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")
@@ -241,6 +246,19 @@ class Variants:
         fixed = {**recipe.spec.free_dimensions_by_name, **self.plan.named(sizes)}
         spec = dataclasses.replace(recipe.spec, free_dimensions_by_name=fixed)
         return dataclasses.replace(recipe, spec=spec)
+
+
+def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
+    """timeout: of the calls of the sessions made. warn: tells the application that one runs on the CPU."""
+
+    def open_session(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> BaseSession:
+        session = BaseSession(SessionOptions.from_spec(recipe.spec), left_s)
+        session._warn = warn
+        session._open(recipe, host, retry, on_deadline)
+        session._timeout = timeout
+        return session
+
+    return open_session
 
 
 # Called with how many variants are made, how many there are, and the sizes of the next; of the last at the end.

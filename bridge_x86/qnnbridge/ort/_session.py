@@ -12,14 +12,14 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge import _inference_session as bridge
 from qnnbridge._called_functions import unraisable
 from qnnbridge._io_binding import IOBinding
 from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue
-from qnnbridge._providers import CPU
+from qnnbridge._providers import CPU, QNN
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._run_options import RunOptions, coerce_session_options
 from qnnbridge._session_options import SessionOptions
@@ -43,6 +43,11 @@ from qnnbridge_protocol.errors import (
     RemoteValueError,
 )
 from qnnbridge_protocol.specs import Fallback
+
+if TYPE_CHECKING:
+    from qnnbridge._host import Host
+    from qnnbridge._session import BaseSession
+    from qnnbridge.ort._sizes import Seen, SizesOfFirstCall
 
 __all__ = ["InferenceSession", "Session"]
 
@@ -68,6 +73,7 @@ class Session(bridge.InferenceSession):
     _path: str | bytes | os.PathLike[str]
     _kwargs: dict[str, Any]
     _ort_options: SessionOptions | None
+    _of_first_call: SizesOfFirstCall | None = None
 
     def __init__(self, enable_fallback: bool = True) -> None:
         self._fallback_on = enable_fallback
@@ -99,6 +105,32 @@ class Session(bridge.InferenceSession):
             journal().opened(self, because=error.message)
         else:
             journal().opened(self)
+        if choice.providers and choice.providers[0][0] == QNN and self._bucketed is None:
+            self._look_at_sizes(decides=provider_choice.policy() == "qnn")
+
+    def _look_at_sizes(self, *, decides: bool) -> None:
+        """Tell of nodes that free dimensions keep from QNN. decides: the first call fixes them."""
+        from qnnbridge.ort import _sizes
+
+        if not self._may_have_sizes(self._remote.recipe) or not _sizes.tell_share(self, first_call_decides=decides):
+            return
+        if decides:
+            self._of_first_call = _sizes.SizesOfFirstCall(self._remote.info.inputs, self._make_for_sizes)
+
+    def _make_for_sizes(self, sizes: Seen) -> BaseSession | None:
+        from qnnbridge.ort._sizes import make_for_sizes
+
+        made = make_for_sizes(self, self._timeout, sizes)
+        if made is not None:
+            journal().opened(made, because="made for the sizes of the first call")
+        return made
+
+    @staticmethod
+    def _may_have_sizes(recipe: SessionRecipe) -> bool:
+        """A second session, or one for each bucket, would write the same files."""
+        options, entries = recipe.spec.options, recipe.spec.config_entries
+        writes = options.get("optimized_model_filepath") or options.get("enable_profiling")
+        return not writes and entries.get("ep.context_enable", "0") in ("", "0")
 
     def _make(self, providers: list[Named] | None, options: SessionOptions | None) -> None:
         fallback: Fallback | None = "cpu" if providers is None or len(providers) > 1 else None
@@ -117,15 +149,36 @@ class Session(bridge.InferenceSession):
             )
             raise
 
-    def _open(self, recipe: SessionRecipe, *args: Any, **kwargs: Any) -> None:
-        super()._open(dataclasses.replace(recipe, seed=environment.setting("seed")), *args, **kwargs)
+    def _open(self, recipe: SessionRecipe, host: Host, *args: Any, **kwargs: Any) -> None:
+        recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
+        asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
+        if os.environ.get(provider_choice.SIZES_VARIABLE) and asks_for_qnn and self._bucket_arguments is None:
+            from qnnbridge.ort._sizes import arguments_for, given_sizes
+
+            if self._may_have_sizes(recipe):
+                self._bucket_arguments = arguments_for(given_sizes(), recipe, host, self._timeout)
+            if self._bucket_arguments is not None:
+                try:
+                    super()._open(recipe, host, *args, **kwargs)
+                except OptionError as error:
+                    _log.warning("%s runs without the sizes given: %s", recipe.label, error)
+                    self._bucket_arguments = None
+                else:
+                    return
+        super()._open(recipe, host, *args, **kwargs)
 
     # --- running: the base class's, with ONNX Runtime's texts ---
 
+    def _run_there(self, method: str, feed: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """In the session of the first call's sizes, if there is one and it is for this feed; else in this one."""
+        second = self._of_first_call and self._of_first_call.session_for(feed, kwargs.get("timeout"))
+        # Repeated calls do not come by `run_values`: each way to run is counted by itself.
+        with journal().running(second or self):
+            return getattr(second or super(), method)(*args, **kwargs)  # type: ignore[no-any-return]
+
     @as_ort_raises
-    def run_values(self, *args: Any, **kwargs: Any) -> list[Any]:
-        with journal().running(self):
-            return super().run_values(*args, **kwargs)
+    def run_values(self, output_names: Any, input_feed: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        return self._run_there("run_values", input_feed, output_names, input_feed, *args, **kwargs)
 
     @as_ort_raises
     def run(
@@ -135,13 +188,11 @@ class Session(bridge.InferenceSession):
         run_options: RunOptions | Any = None,
         **kwargs: Any,
     ) -> list[Any]:
-        with journal().running(self):  # repeated calls do not come by `run_values`
-            return super().run(output_names, input_feed, run_options, **kwargs)
+        return self._run_there("run", input_feed, output_names, input_feed, run_options, **kwargs)
 
     @as_ort_raises
-    def run_bound(self, *args: Any, **kwargs: Any) -> list[Any]:
-        with journal().running(self):
-            return super().run_bound(*args, **kwargs)
+    def run_bound(self, output_names: Any, inputs: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        return self._run_there("run_bound", inputs, output_names, inputs, *args, **kwargs)
 
     @as_ort_raises
     def run_async(
@@ -230,9 +281,18 @@ class Session(bridge.InferenceSession):
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        old = self._remote
+        old, second = self._remote, self._of_first_call
+        self._of_first_call = None
         self._begin(providers, provider_options)
         old.close()
+        if second is not None:
+            second.close()
+
+    def close(self) -> None:
+        """Release the session in the host. Idempotent."""
+        super().close()
+        if self._of_first_call is not None:
+            self._of_first_call.close()
 
     def disable_fallback(self) -> None:
         """A failed creation is raised from now on, without another try on the CPU."""
