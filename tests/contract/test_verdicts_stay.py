@@ -1,0 +1,244 @@
+"""What a session has found or decided once is said by every later process that relies on it.
+
+Each verdict that a session may carry has a case here. A case runs in three processes with one cache: the first one
+finds it, the others have it from the cache, or find it again. All of them have to say the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qnnbridge_host.model.known_wrong import table
+from tests.conformance.real_models import SOC_MODEL
+from tests.contract.small_models import model, node, tensor
+from tests.contract.test_buckets_outputs import convolution, mean_of_the_masked, one_input
+from tests.contract.test_numbers import edge_padding, unary
+from tests.sweep.cases import Case, float_model
+
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = [pytest.mark.simulator, pytest.mark.process]
+
+CHIP_60_FAULT = next(row for row in table() if row.name == "conv-equal-padding")
+
+# Prints what the session says and shows as JSON. Figures of time are left out.
+PROGRAM = """
+import json, logging, sys, time, warnings
+import numpy as np
+import qnnbridge
+
+path, settings = sys.argv[1], json.loads(sys.argv[2])
+sizes, keywords = settings.pop("sizes"), settings
+
+said = []
+
+class Keep(logging.Handler):
+    def emit(self, record):
+        said.append(record.getMessage())
+
+logging.getLogger("qnnbridge").addHandler(Keep())
+logging.getLogger("qnnbridge").setLevel(logging.INFO)
+warnings.showwarning = lambda message, *_: said.append(f"{type(message).__name__}: {message}")
+warnings.simplefilter("always")
+facts = {}
+try:
+    options = [{"soc_model": keywords.pop("soc_model", "60")}]
+    with qnnbridge.InferenceSession(path, provider_options=options, cache=True, **keywords) as session:
+        facts["fixed"] = list(session.fixed)
+        facts["cache"] = session.cache.state
+        for _ in range(2):
+            feeds = {}
+            for node in session.get_inputs():
+                shape = [sizes.get(dim, dim) for dim in node.shape]
+                rng = np.random.default_rng(3)
+                feeds[node.name] = np.abs(rng.standard_normal(shape)).astype(np.float32) + 1
+            session.run(None, feeds)
+            while session.verified.state == "pending":
+                time.sleep(0.02)
+        placement, numbers, buckets = session.placement, session.verified, session.buckets
+        facts["placement"] = [placement.qnn_nodes, placement.cpu_nodes, placement.cause]
+        facts["verified"] = [numbers.state, numbers.cause, numbers.reason]
+        if buckets is not None:
+            facts["buckets"] = [buckets.padding, buckets.decided, dict(buckets.uncut), dict(buckets.cut)]
+except Exception as error:
+    facts = {"raised": [type(error).__name__, str(error)], "cache": None}
+print(json.dumps({"said": said, "facts": facts}))
+"""
+
+Words = str
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """made: the model. settings: keywords of the session, and sizes of free dimensions of the call. said: a pattern
+    in what each process says. shown: what its facts have to fulfil."""
+
+    made: Callable[[], onnx.ModelProto | bytes]
+    settings: dict[str, Any]
+    said: Words = ""
+    shown: Callable[[dict[str, Any]], bool] = lambda facts: True
+
+
+def sigmoid() -> onnx.ModelProto:
+    return one_input([node("Sigmoid", ["x"], ["y"])], {"y": [1, 3, "seq"]})
+
+
+def known_fault() -> onnx.ModelProto:
+    return float_model(Case.from_words(CHIP_60_FAULT.example))
+
+
+def with_a_node_for_the_cpu() -> onnx.ModelProto:
+    return model(
+        [node("Sigmoid", ["x"], ["a"]), node("Det", ["a"], ["d"]), node("Neg", ["d"], ["y"])],
+        [tensor("x", [2, 4, 4])],
+        [tensor("y", [2])],
+    )
+
+
+def without_numbers() -> onnx.ModelProto:
+    return model(
+        [node("Neg", ["x"], ["n"]), node("Sqrt", ["n"], ["y"])], [tensor("x", [2, 4])], [tensor("y", [2, 4])]
+    )
+
+
+def of_two_sizes() -> onnx.ModelProto:
+    return model(
+        [node("MatMul", ["x", "z"], ["m"]), node("Reshape", ["m", "flat"], ["y"])],
+        [tensor("x", ["a", 4]), tensor("z", [4, "b"])],
+        [tensor("y", ["n"])],
+        {"flat": np.asarray([-1], np.int64)},
+    )
+
+
+def convolution_of_an_odd_length() -> onnx.ModelProto:
+    weights = np.random.default_rng(1).standard_normal((4, 3, 3)).astype(np.float32)
+    nodes = [node("Conv", ["x", "w"], ["y"], strides=[2], pads=[1, 1])]
+    return one_input(nodes, {"y": [1, 4, "length"]}, {"w": weights})
+
+
+BUCKETS = {"buckets": {"seq": [8, 16]}, "sizes": {"seq": 5}}
+DIFFERS = lambda facts: facts["verified"][0] == "differs"  # noqa: E731
+
+VERDICTS = {
+    "numbers that differ": Verdict(
+        edge_padding, {"fix": False, "soc_model": SOC_MODEL}, r"NumbersWarning: .*other numbers on QNN", DIFFERS
+    ),
+    "numbers that differ, refused": Verdict(
+        edge_padding,
+        {"fix": False, "soc_model": SOC_MODEL, "verify": "raise"},
+        shown=lambda facts: facts["raised"][0] == "NumbersDiffer",
+    ),
+    "numbers that agree": Verdict(
+        lambda: unary("Sigmoid"), {"verify": "raise"}, shown=lambda facts: facts["verified"][0] == "agrees"
+    ),
+    "inputs that show nothing": Verdict(without_numbers, {}, shown=lambda facts: facts["verified"][0] == "unknown"),
+    "a fault that is known": Verdict(known_fault, {"fix": False}, "is known to compute"),
+    "a fault that was cured": Verdict(
+        known_fault, {}, "were rewritten", lambda facts: any("conv-padding" in line for line in facts["fixed"])
+    ),
+    "nodes on the CPU": Verdict(
+        with_a_node_for_the_cpu,
+        {"fallback": "cpu"},
+        shown=lambda facts: facts["placement"][1] == 1 and "Det" in facts["placement"][2],
+    ),
+    "all nodes on the CPU": Verdict(
+        lambda: model([node("Det", ["x"], ["y"])], [tensor("x", [2, 4, 4])], [tensor("y", [2])]),
+        {"fallback": "cpu"},
+        "CpuFallbackWarning: .*runs on the CPU",
+    ),
+    "a refusal": Verdict(with_a_node_for_the_cpu, {}, shown=lambda facts: facts["raised"][0] == "PlacementRefused"),
+    "padding that changes results": Verdict(
+        convolution,
+        {**BUCKETS, "pad": 0},
+        "padding changes results",
+        lambda facts: DIFFERS(facts) and "beside the padding" in facts["buckets"][0],
+    ),
+    "padding that changes results, refused": Verdict(
+        convolution,
+        {**BUCKETS, "pad": 0, "verify": "raise"},
+        "padding changes results",
+        lambda facts: "with padding than without" in facts["raised"][1],
+    ),
+    "padding that changes nothing": Verdict(
+        sigmoid,
+        {**BUCKETS, "pad": 0},
+        shown=lambda facts: facts["verified"][0] == "agrees" and not facts["buckets"][0],
+    ),
+    "a padding that was decided": Verdict(
+        sigmoid, BUCKETS, "pad=0 is right", lambda facts: facts["buckets"][1] == "pad=0"
+    ),
+    "windows that were decided": Verdict(
+        convolution, BUCKETS, "chunk='seq' is right", lambda facts: facts["buckets"][1] == "chunk='seq'"
+    ),
+    "padding that cannot be decided": Verdict(
+        lambda: one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]}),
+        BUCKETS,
+        shown=lambda facts: "Zeros change" in facts["raised"][1] and "pad='edge'" in facts["raised"][1],
+    ),
+    "a mask that makes padding right": Verdict(
+        mean_of_the_masked, BUCKETS, "pad=0 is right", lambda facts: facts["verified"][0] == "agrees"
+    ),
+    "an output that cannot be cut": Verdict(
+        of_two_sizes,
+        {"buckets": {"a": [4], "b": [4]}, "pad": 0, "sizes": {"a": 4, "b": 4}},
+        "output 'y' is not cut",
+        lambda facts: "more than one size" in facts["buckets"][2]["y"],
+    ),
+    "an output of another length": Verdict(
+        convolution_of_an_odd_length,
+        {"buckets": {"seq": [8]}, "pad": 0, "sizes": {"seq": 5}},
+        r"as long as \(seq \+ 1\) // 2",
+    ),
+}
+
+_FIGURES = re.compile(r"\d+(\.\d+)? ?(s|ms|dB|MiB)\b|in \d[\d.,]*")
+# What is no verdict: lives of processes, what the compiler is at, and ONNX Runtime's own lines.
+_NO_VERDICT = re.compile(r"is being compiled|waiting for another|host generation|at its first call|:onnxruntime:")
+
+
+def told(folder: Path, verdict: Verdict) -> dict[str, Any]:
+    path = folder / "m.onnx"
+    if not path.exists():
+        made = verdict.made()
+        path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+    environ = {
+        **{name: text for name, text in os.environ.items() if name != "QNNBRIDGE_VERIFY"},
+        "QNNBRIDGE_CACHE": "1",
+        "QNNBRIDGE_CACHE_DIR": str(folder / "cache"),
+        "QNNBRIDGE_STATE_DIR": str(folder / "state"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path), json.dumps({"sizes": {}, **verdict.settings})],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    found["said"] = sorted({_FIGURES.sub("#", one) for one in found["said"] if not _NO_VERDICT.search(one)})
+    return found
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_every_process_says_what_the_first_one_found(name: str, tmp_path: Path) -> None:
+    verdict = VERDICTS[name]
+    cold, warm, again = (told(tmp_path, verdict) for _ in range(3))
+    for found in (cold, warm, again):
+        assert any(re.search(verdict.said, one) for one in [*found["said"], *([] if verdict.said else [""])]), found
+        assert verdict.shown(found["facts"]), found
+    states = [found["facts"].pop("cache") for found in (cold, warm, again)]
+    assert "miss" not in states[1:], states
+    assert warm["facts"] == again["facts"] == cold["facts"]
+    assert warm["said"] == again["said"] == cold["said"]
