@@ -41,14 +41,19 @@ def test_a_package_gives_the_same_without_onnxruntime(name: str, tmp_path: Path)
     assert _result(ran.stdout) == beside_onnxruntime(name)
 
 
-# Models, and how many of their nodes QNN and the CPU take with `--provider qnn`, with onnxruntime 1.32. Most
-# have inputs of any size, which QNN cannot take.
+# Models, and how many of their nodes QNN and the CPU take with `--provider qnn`, with onnxruntime 1.32. All but
+# common_det have inputs of any size, which QNN cannot take: these are the nodes of the session for the sizes of the
+# first call. file_kinds has none, since fixed sizes bring no node of it to QNN.
 ON_THE_NPU = {
-    "captcha": {"common_det.onnx": (274, 0), "common_old.onnx": (119, 150)},
-    "detector": {"320n.onnx": (27, 289)},
+    "captcha": {"common_det.onnx": (274, 0), "common_old.onnx": (209, 43)},
+    "detector": {"320n.onnx": (238, 0)},
     "file_kinds": {"model.onnx": (0, 94)},
-    "nsfw": {"open-nsfw.onnx": (0, 125)},
-    "ocr": {"ch_PP-OCRv4_rec_infer.onnx": (2, 406)},
+    "nsfw": {"open-nsfw.onnx": (124, 0)},
+    "ocr": {
+        "ch_PP-OCRv4_det_infer.onnx": (330, 0),
+        "ch_ppocr_mobile_v2.0_cls_infer.onnx": (181, 0),
+        "ch_PP-OCRv4_rec_infer.onnx": (395, 0),
+    },
 }
 
 _RAN_ON = re.compile(
@@ -134,9 +139,13 @@ def _result(stdout: str) -> Any:
 
 
 def _near(one: Any, other: Any) -> bool:
-    """Scores within 0.02 (the NPU computes in fp16), pixels within 2, everything else equal."""
+    """Scores within 0.06, pixels within 2, everything else equal.
+
+    The NPU computes in fp16: with all 238 nodes of the detector on QNN its score is 0.428, on the CPU 0.382, and its
+    boxes are the same.
+    """
     if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) < 0.02
+        return abs(one - other) < 0.06
     if type(one) is int and type(other) is int:
         return abs(one - other) <= 2
     if isinstance(one, list) and isinstance(other, list):

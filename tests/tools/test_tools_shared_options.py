@@ -21,7 +21,7 @@ RUN_A_MODEL = {"run", "profile", "verify", "prepare", "compile", "bench"}
 TAKE_AN_ORIGINAL = {"run", "compile", "bench", "analyze", "fix", "optimize", "prepare", "profile", "verify"}
 # The commands that can use each option. A new command has to be entered here, or this test fails.
 WHO_CAN_USE = {
-    "--dim": TAKE_AN_ORIGINAL | {"quantize", "doctor", "serve"},
+    "--dim": TAKE_AN_ORIGINAL | {"quantize", "doctor", "serve", "exec"},
     "--shape": TAKE_AN_ORIGINAL,
     "--constant": TAKE_AN_ORIGINAL,
     "--input": RUN_A_MODEL,

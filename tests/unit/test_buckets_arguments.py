@@ -15,6 +15,7 @@ from qnnbridge._buckets.plan import (
     BucketPlan,
     check_overrides,
     dimensions_left,
+    free_dimensions,
     make_plan,
     refuse_dimensions_left,
 )
@@ -336,3 +337,8 @@ def test_strides_are_found_exactly(divisor: int, up: bool) -> None:
     true = Relation("n", 1, divisor - 1 if up else 0, divisor)
     found = fit("n", {size: true.size(size) for size in (*range(64, 64 + MAX_DENOMINATOR + 1), 63, 32)})
     assert found == true
+
+
+def test_axes_that_an_exporter_calls_all_alike_are_named_by_their_place() -> None:
+    node = NodeInfo("x", "tensor(float)", (None, 3, "?", "?", "width"))
+    assert [axis.option for axis in free_dimensions([node])] == ["x:0", "x:2", "x:3", "width"]

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperCommand
 
 from qnnbridge_protocol.errors import NoSuchFile
-from qnnbridge_tools import reporting
+from qnnbridge_tools import options, reporting
 
 # Everything behind the script belongs to the script.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -58,15 +58,7 @@ def exec_program(
             "Default: QNNBRIDGE_DROPIN_PROVIDER, else as-requested."
         ),
     ] = None,
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dim",
-            metavar="NAME=SIZE",
-            help="Fix a free dimension, so that QNN takes the models. Calls of another size run on the CPU. "
-            "May be repeated.",
-        ),
-    ] = None,
+    dim: options.Dims = None,
     bucket: Annotated[
         list[str] | None,
         typer.Option(

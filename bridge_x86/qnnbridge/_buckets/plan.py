@@ -36,8 +36,8 @@ class BucketAxis:
 
     @property
     def option(self) -> str:
-        """What ``--dim`` and ``buckets`` call it."""
-        return self.symbol or self.place
+        """What ``--dim`` and ``buckets`` call it. Paddle's exporter names all axes of unknown size "?"."""
+        return self.place if self.symbol in (None, "", "?") else self.symbol
 
     def __str__(self) -> str:
         name = f"{self.symbol!r}" if self.symbol is not None else "without a name"

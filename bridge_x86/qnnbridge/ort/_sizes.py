@@ -168,8 +168,10 @@ def make_for_sizes(session: BaseSession, timeout: float | None, sizes: Seen) -> 
         _log.warning("%s runs as it is: with %s fixed it fails: %s", label, shown, error.message)
         return None
     before, after = session.placement, fixed.placement
-    if after.qnn_nodes <= before.qnn_nodes and after.cpu_nodes >= before.cpu_nodes:
+    # Fixed sizes let ONNX Runtime fold nodes, so fewer on the CPU is no gain by itself.
+    if not after.qnn_nodes or (after.qnn_nodes <= before.qnn_nodes and after.cpu_nodes >= before.cpu_nodes):
         fixed.close()
+        _log.info("%s runs as it is: with %s fixed, %s", label, shown, _share(fixed))
         return None
     show_notices([Notice("once", f"{label}: fixed to the sizes of its first call ({shown}), {_share(fixed)}.")])
     return fixed
