@@ -20,6 +20,7 @@ from tests import needs
 from tests.genai.tiny_decoders import Sizes, write_model
 
 from qnnbridge_tools.serve import answering
+from qnnbridge_tools.serve.openai_answers import Piece
 from qnnbridge_tools.serve.openai_forms import read_generation
 from qnnbridge_tools.serve.responses import ABORT
 
@@ -190,9 +191,10 @@ def test_a_schema_is_kept_to(client: Any) -> None:
         ({"stop": [""]}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
         ({"stop": "x" * 1001}, "stop"),
-        ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"n": 129}, "n"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -365,7 +367,7 @@ def test_a_connection_that_is_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
     class Stuck:
         class form:  # noqa: N801 - stands for an object
             opening = staticmethod(list)
-            piece = staticmethod(lambda text: {"text": text})
+            part = staticmethod(lambda piece: [piece.text.encode()])
 
         def cancel(self) -> None:
             told.append("cancelled")
@@ -384,7 +386,7 @@ def test_a_connection_that_is_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
             await never()
 
     async def run() -> None:
-        stream = answering.EventStream(Stuck(), "piece", lambda: told.append("closed"))  # type: ignore[arg-type]
+        stream = answering.EventStream(Stuck(), Piece(0, "piece"), lambda: told.append("closed"))  # type: ignore[arg-type]
         await stream({"type": "http", "extensions": {ABORT: lambda: told.append("cut")}}, never, send)
 
     asyncio.run(run())

@@ -36,6 +36,7 @@ from qnnbridge_tools.serve import errors as serve_errors
 from qnnbridge_tools.serve.errors import Refused, refusal_of
 from qnnbridge_tools.serve.infer import GivenTensor, read_request
 from qnnbridge_tools.serve.language_models import GenerationFigures
+from qnnbridge_tools.serve.openai_answers import AnswerForm, Piece
 from qnnbridge_tools.serve.options import ModelFile, find_models, listen, read_address, read_token, shows_token
 from qnnbridge_tools.serve.server import check_exposure
 from qnnbridge_tools.serve.tensors import DATATYPES, TensorSpec, make_contract
@@ -553,7 +554,7 @@ def test_an_unexpected_error_in_a_stream_is_in_the_log(caplog: pytest.LogCapture
     sent: list[bytes] = []
 
     class Broken:
-        form = openai_forms.AnswerForm(openai_forms.read_generation(SAID, "chat"), 0, "0" * 64)
+        form = AnswerForm(openai_forms.read_generation(SAID, "chat"), 0, "0" * 64)
         cancel = staticmethod(lambda: None)
         client_gone = staticmethod(lambda watch: None)
 
@@ -569,7 +570,7 @@ def test_an_unexpected_error_in_a_stream_is_in_the_log(caplog: pytest.LogCapture
     async def send(message: Any) -> None:
         sent.append(message.get("body", b""))
 
-    stream = answering.EventStream(Broken(), "piece", lambda: None)  # type: ignore[arg-type]
+    stream = answering.EventStream(Broken(), Piece(0, "piece"), lambda: None)  # type: ignore[arg-type]
     asyncio.run(stream({"type": "http"}, never, send))  # type: ignore[arg-type]
     assert b"its log has the details" in sent[-1]
     assert "the cause" in caplog.text

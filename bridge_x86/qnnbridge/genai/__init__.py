@@ -34,7 +34,7 @@ from qnnbridge.genai._generation import GenerationStats
 from qnnbridge.genai._generator import Generator, GeneratorParams
 from qnnbridge.genai._model import Adapters, Config, Model
 from qnnbridge.genai._tensors import NamedTensors, Tensor
-from qnnbridge.genai._text import TextStream, generate
+from qnnbridge.genai._text import TextStream, TokenLogprobs, generate
 from qnnbridge.genai._tokenizer import Tokenizer, TokenizerStream
 from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
 
@@ -54,6 +54,7 @@ __all__ = [
     "StagePlacement",
     "Tensor",
     "TextStream",
+    "TokenLogprobs",
     "Tokenizer",
     "TokenizerStream",
     "disable_telemetry_events",

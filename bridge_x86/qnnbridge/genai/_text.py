@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,23 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """What the model gave a token, before temperature, penalties and guidance.
+
+    Args:
+        token: the one that was generated.
+        logprob: natural logarithm of its probability.
+        offset: characters of the answer before it.
+        top: the most likely tokens with theirs, the likeliest first.
+    """
+
+    token: int
+    logprob: float
+    offset: int
+    top: tuple[tuple[int, float], ...]
+
+
 class TextStream(Iterator[str]):
     """The pieces of an answer, as they are made. One thread at a time, but `cancel` may be called by any.
 
@@ -26,6 +44,7 @@ class TextStream(Iterator[str]):
         tokens: its tokens.
         prompt_tokens: number of tokens of the prompt.
         finish_reason: "stop" (an end token or a stop text), "length" or "cancelled"; ``None`` before the end.
+        logprobs: one for each of `tokens`, if `generate` was asked for them.
     """
 
     def __init__(
@@ -37,9 +56,11 @@ class TextStream(Iterator[str]):
         stop: Sequence[str],
         deadline: float | None,
         timeout: float | None,
+        logprobs: int | None = None,
     ) -> None:
         self.text = ""
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
         self.prompt_tokens = prompt_tokens
         self.finish_reason: FinishReason | None = None
         self._generator = generator
@@ -48,6 +69,7 @@ class TextStream(Iterator[str]):
         self._stop = tuple(stop)
         self._deadline = deadline
         self._timeout = timeout
+        self._top = logprobs
         self._held = ""
         self._cancelled = False
 
@@ -105,12 +127,18 @@ class TextStream(Iterator[str]):
                     details={"state": "stopped", "tokens": len(self.tokens)},
                 )
             self._generator.timeout = left
+        logits = None
         try:
+            if self._top is not None:
+                logits = self._generator.get_logits()
             self._generator.generate_next_token()
         except Cancelled:
             return self._end_if_cancelled()
         token = int(self._generator.get_next_tokens()[0])
         self.tokens.append(token)
+        if logits is not None:
+            before = len(self.text) + len(self._held)
+            self.logprobs.append(_logprobs(logits, token, before, self._top or 0))
         if token in self._generator._model.info.eos:
             return self._finish("stop")
         return self._up_to_stop(self._pieces.decode(token))
@@ -158,6 +186,7 @@ def generate(
     top_k: int | None = None,
     guidance: tuple[str, str] | None = None,
     template: str | None = None,
+    logprobs: int | None = None,
     on_begin: Callable[[TextStream], object] | None = None,
     **search: Any,
 ) -> TextStream:
@@ -175,6 +204,8 @@ def generate(
         top_p, top_k: restrict sampling to the most likely tokens.
         guidance: kind and text of a grammar, as of `GeneratorParams.set_guidance`.
         template: chat template in place of the model's.
+        logprobs: how many of the most likely tokens `TextStream.logprobs` has for each token. The host then makes
+            one token at a time. Default: `TextStream.logprobs` stays empty.
         on_begin: given the stream before the prompt is processed, so that another thread can cancel that, too.
         search: further options of the search.
 
@@ -190,6 +221,8 @@ def generate(
         raise OptionError("An empty text cannot be a stop text.")
     if max_tokens is not None and max_tokens < 1:
         raise OptionError(f"max_tokens={max_tokens} is less than one.", fix="Give a positive number.")
+    if logprobs is not None and logprobs < 0:
+        raise OptionError(f"logprobs={logprobs} is less than none.", fix="Give 0 or more.")
     tokenizer = tokenizer or Tokenizer(model)
     tokens = _tokens(tokenizer, prompt, template)
     params = GeneratorParams(model)
@@ -202,7 +235,7 @@ def generate(
         params.set_guidance(*guidance)
     generator = Generator(model, params)
     generator.timeout = timeout
-    stream = TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout)
+    stream = TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout, logprobs)
     try:
         if on_begin is not None:
             on_begin(stream)
@@ -220,3 +253,14 @@ def _tokens(tokenizer: Tokenizer, prompt: Prompt, template: str | None) -> Seque
             return given
         prompt = tokenizer.apply_chat_template(json.dumps(given), template_str=template)
     return [int(token) for token in tokenizer.encode(prompt)]
+
+
+def _logprobs(logits: Any, token: int, offset: int, count: int) -> TokenLogprobs:
+    import numpy as np
+
+    # The last row: of several, the others belong to tokens of the prompt.
+    row = np.asarray(logits).reshape(-1, logits.shape[-1])[-1].astype(np.float64)
+    row -= row.max()
+    row -= np.log(np.exp(row).sum())
+    best = np.argsort(-row, kind="stable")[:count]
+    return TokenLogprobs(token, float(row[token]), offset, tuple((int(one), float(row[one])) for one in best))

@@ -19,12 +19,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
-from qnnbridge_protocol.errors import Cancelled, GenerationError, OptionError, PromptRefused, TooLarge
+from qnnbridge_protocol.errors import Cancelled
 from qnnbridge_tools.generation.pace import Pace
-from qnnbridge_tools.serve import openai_forms as forms
-from qnnbridge_tools.serve.errors import Refused, in_words, refusal_of
+from qnnbridge_tools.serve.choices import AnswerPlan, choices_of, open_choice, parts_of
+from qnnbridge_tools.serve.errors import Refused, refusal_of
 from qnnbridge_tools.serve.infer import not_started
-from qnnbridge_tools.serve.openai_forms import AnswerForm, Counts, GenerationRequest
+from qnnbridge_tools.serve.openai_answers import AnswerForm, Counts, Finished, Form, Part, Piece
+from qnnbridge_tools.serve.openai_forms import GenerationRequest
 from qnnbridge_tools.serve.responses import ABORT, log_unexpected
 from qnnbridge_tools.serve.transport import ClientGone, Workers
 
@@ -40,11 +41,10 @@ STALL_TIMEOUT_S: Final = 30.0
 class Ended:
     """The last item of an answer."""
 
-    finish: str
     counts: Counts
 
 
-Item = str | Ended | BaseException
+Item = Part | Ended | BaseException
 
 
 class ClientQueues:
@@ -91,9 +91,10 @@ class GeneratedAnswer:
         model: LanguageModel,
         figures: GenerationFigures,
         deadline: float | None,
+        make_form: Callable[[GenerationRequest, int, str], Form] = AnswerForm,
     ) -> None:
         self.asked = asked
-        self.form = AnswerForm(asked, int(time.time()), model.model.info.fingerprint)
+        self.form = make_form(asked, int(time.time()), model.model.info.fingerprint)
         self._model = model
         self._figures = figures
         self._deadline = deadline
@@ -139,87 +140,42 @@ class GeneratedAnswer:
     # --- the worker's thread ---
 
     def _work(self, queues: ClientQueues, client: str) -> None:
-        pace, prompt, restarts, outcome = Pace(), 0, 0, "error"
+        pace, counts, restarts, outcome = Pace(), Counts(0, 0), 0, "error"
         try:
             with queues.turn(client, self._cancellation):
                 self._begun = True
-                with contextlib.ExitStack() as held, self._open(held) as stream:
-                    prompt = stream.prompt_tokens
-                    try:
-                        self._pass_on(stream, pace)
-                    finally:
-                        restarts = stream.stats.restarts
-                if stream.finish_reason == "cancelled":  # what came so far is no whole answer
-                    raise Cancelled("The answer was cancelled.")
-                outcome = stream.finish_reason or "error"
-            self._tell(Ended(outcome, Counts(prompt, pace.tokens)))
+                for choice in choices_of(self.asked, self._model):
+                    with contextlib.ExitStack() as held, self._open(held, choice) as stream:
+                        first = choice.number == choice.prompt * self.asked.n  # a prompt counts once
+                        counts = Counts(counts.prompt + (stream.prompt_tokens if first else 0), 0)
+                        try:
+                            for part in parts_of(self.asked, self._model, choice, stream, pace):
+                                self._tell(part)
+                        finally:
+                            restarts += stream.stats.restarts
+                    if stream.finish_reason == "cancelled":  # what came so far is no whole answer
+                        raise Cancelled("The answer was cancelled.")
+                    outcome = stream.finish_reason or "error"
+            self._tell(Ended(Counts(counts.prompt, pace.tokens)))
         except Cancelled as error:
             outcome = "cancelled"
             self._tell(not_started() if self._late else error)
         except BaseException as error:  # noqa: BLE001 - passed on to the event loop
+            outcome = "error"
             self._tell(error)
         finally:
-            self._figures.end(outcome, prompt, pace, restarts)
+            self._figures.end(outcome, counts.prompt, pace, restarts)
 
-    def _pass_on(self, stream: TextStream, pace: Pace) -> None:
-        seen = 0
-        while True:
-            piece = next(stream, None)
-            if len(stream.tokens) > seen:
-                pace.token(len(stream.tokens) - seen)
-                seen = len(stream.tokens)
-            if piece is None:
-                return
-            self._tell(piece)
-
-    def _open(self, held: contextlib.ExitStack) -> TextStream:
+    def _open(self, held: contextlib.ExitStack, choice: AnswerPlan) -> TextStream:
         """held: what ends with the answer."""
-        from qnnbridge.genai import generate
-
-        asked, model = self.asked, self._model
         timeout = None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
-        guidance = None if asked.schema is None else ("json_schema", asked.schema)
-        try:
-            return generate(
-                model.model,
-                self._prompt(),
-                tokenizer=model.tokenizer,
-                max_tokens=asked.max_tokens,
-                stop=asked.stop,
-                timeout=timeout,
-                guidance=guidance,
-                on_begin=lambda stream: held.callback(self._cancellation.on_stop(stream.cancel)),
-                **asked.search,
-            )
-        except PromptRefused as error:
-            field = "messages" if asked.kind == "chat" else "prompt"
-            # Clients shorten the conversation and ask again when they see it.
-            code = "context_length_exceeded" if "context_length" in error.details else None
-            raise Refused(400, in_words(error), field=field, reason=code) from error
-        except TooLarge as error:
-            raise Refused(400, in_words(error), field="prompt", reason="context_length_exceeded") from error
-        except OptionError as error:
-            raise Refused(400, in_words(error), field=error.details.get("option")) from error
-        except GenerationError as error:
-            if guidance is None:
-                raise
-            raise Refused(
-                400,
-                f"The schema cannot be kept to: {in_words(error)}\n"
-                "Fix: Correct the schema; or use a release of onnxruntime-genai that was built with guidance.",
-                field="response_format",
-            ) from error
-
-    def _prompt(self) -> Any:
-        if self.asked.kind == "text":
-            prompt = self.asked.prompt
-            return prompt if isinstance(prompt, str) else list(prompt)
-        try:
-            return self._model.tokenizer.apply_chat_template(self.asked.messages)
-        except GenerationError as error:
-            raise Refused(
-                400, f"The model's chat template refuses the messages: {in_words(error)}", field="messages"
-            ) from error
+        return open_choice(
+            self.asked,
+            self._model,
+            choice,
+            timeout,
+            lambda stream: held.callback(self._cancellation.on_stop(stream.cancel)),
+        )
 
     def _tell(self, item: Item) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
@@ -228,24 +184,24 @@ class GeneratedAnswer:
 
 async def whole_answer(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
     """The document of an answer without a stream. Raises `ClientGone`, and what the generation raised."""
-    text: list[str] = []
+    parts: list[Part] = []
     watch = asyncio.ensure_future(gone())
     watch.add_done_callback(answer.client_gone)
     try:
-        while isinstance(item := await answer.next(), str):
-            text.append(item)
+        while isinstance(item := await answer.next(), (Piece, Finished)):
+            parts.append(item)
         if watch.done():
             raise ClientGone
         if isinstance(item, BaseException):
             raise item
-        return answer.form.whole("".join(text), _finish(item), item.counts)
+        return answer.form.whole(parts, item.counts)
     finally:
         watch.cancel()
         answer.cancel()
         await answer.end()
 
 
-async def first_item(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any]]) -> str | Ended:
+async def first_item(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any]]) -> Part | Ended:
     """What a stream begins with. Raises `ClientGone`, and what the generation raised before its first piece."""
     watch, coming = asyncio.ensure_future(gone()), asyncio.ensure_future(answer.next())
     try:
@@ -272,7 +228,7 @@ class EventStream(Response):
         first: The first item, which has come already: an error before it has a status of its own.
     """
 
-    def __init__(self, answer: GeneratedAnswer, first: str | Ended, close: Callable[[], None]) -> None:
+    def __init__(self, answer: GeneratedAnswer, first: Part | Ended, close: Callable[[], None]) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         # Without a length: the server sends it in chunks.
         self.raw_headers = [
@@ -294,7 +250,7 @@ class EventStream(Response):
             answer.cancel()
             ending = Refused(503, "The server is ending; this answer was not finished.")
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
-                await self._send(send, forms.event(forms.error_document(ending)), last=True, timeout_s=1.0)
+                await self._send(send, b"".join(answer.form.failure(ending)), last=True, timeout_s=1.0)
         except (asyncio.TimeoutError, TimeoutError):
             (scope.get("extensions") or {}).get(ABORT, lambda: None)()
         finally:
@@ -307,19 +263,18 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send, watch: asyncio.Future[None]) -> None:
         form = self._answer.form
-        await self._send(send, b"".join(map(forms.event, form.opening())))
+        await self._send(send, b"".join(form.opening()))
         item: Item = self._first
-        while isinstance(item, str):
-            await self._send(send, forms.event(form.piece(item)))
+        while isinstance(item, (Piece, Finished)):
+            await self._send(send, b"".join(form.part(item)))
             item = await self._answer.next()
         if watch.done():
             return
         if isinstance(item, Ended):
-            ends = form.closing(_finish(item), item.counts)
-            await self._send(send, b"".join(map(forms.event, ends)) + forms.DONE, last=True)
+            await self._send(send, b"".join(form.closing(item.counts)), last=True)
         else:
             log_unexpected("an answer", item)
-            await self._send(send, forms.event(forms.error_document(refusal_of(item))), last=True)
+            await self._send(send, b"".join(form.failure(refusal_of(item))), last=True)
 
     async def _send(self, send: Send, data: bytes, *, last: bool = False, timeout_s: float | None = None) -> None:
         message = {"type": "http.response.body", "body": data, "more_body": not last}
@@ -329,7 +284,3 @@ class EventStream(Response):
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _finish(ended: Ended) -> str:
-    return "length" if ended.finish == "length" else "stop"

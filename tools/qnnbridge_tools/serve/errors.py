@@ -44,6 +44,11 @@ def bad_request(text: str) -> Refused:
     return Refused(400, text)
 
 
+def wrong(text: str, field: str | None = None, code: str | None = None, status: int = 400) -> Refused:
+    """For OpenAI's interface."""
+    return Refused(status, text, field=field, reason=code)
+
+
 # The first that fits. What is not here is a fault of this side: 500.
 _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.DeadlineExceeded, 504),

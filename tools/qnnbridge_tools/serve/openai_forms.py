@@ -1,4 +1,4 @@
-"""OpenAI's interface: requests read, answers and errors as documents. Pure.
+"""OpenAI's interface: requests read, errors as documents. Pure.
 
 Fields that would change the text and cannot be honoured are refused, with the field's name; others that are not
 known are passed over, since clients send many.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from qnnbridge_tools.serve.errors import CODE_HEADER, Refused
+from qnnbridge_tools.serve.errors import CODE_HEADER, Refused, wrong
+from qnnbridge_tools.serve.openai_tools import COMPACT, ToolUse, read_calls, read_tools
 
 Kind = Literal["chat", "text"]
 # OpenAI's own is 4; each one is looked for in each piece.
@@ -21,24 +21,21 @@ MOST_STOPS: Final = 16
 LONGEST_STOP: Final = 1000
 # What OpenAI gives to /v1/completions without max_tokens.
 TEXT_TOKENS: Final = 16
-_SEEDS: Final = 2**31
+MOST_SEED: Final = 2**31
 _SMALLEST_FLOAT: Final = 2.0**-126
 # The least and the most of each. Logits are divided by the penalty, in float32.
 _NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
-# For the library of guidance: no white space between tokens of JSON, of which small models make any amount.
-_COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False}}
+# Answers to one request: prompts times n.
+MOST_CHOICES: Final = 128
+# OpenAI's own.
+_MOST_LOGPROBS: Final[Mapping[str, int]] = {"chat": 20, "text": 5}
 # Fields that change the text: the values that leave it as it is.
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "n": (None, 1),
-    "best_of": (None, 1),
     "echo": (None, False),
     "suffix": (None, ""),
-    "logprobs": (None, False, 0),
-    "top_logprobs": (None, 0),
     "logit_bias": (None, {}),
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
-    "tools": (None, []),
     "functions": (None, []),
     "audio": (None,),
     "prediction": (None,),
@@ -51,17 +48,24 @@ class GenerationRequest:
 
     Args:
         messages: JSON of the conversation, for kind "chat".
-        prompt: Text or token ids, for kind "text".
+        prompts: Texts and token ids, for kind "text".
+        n: Answers for each prompt.
+        logprobs: How many of the most likely tokens are shown for each token; ``None`` for no figures of tokens.
+        tools: Functions that the model may call.
         search: Options of `qnnbridge.genai.generate`.
         schema: JSON schema that the answer keeps to, as JSON.
         usage: Whether a stream ends with the counts.
         user: The client's own name for whom it asks.
+        called: Functions that earlier messages call.
     """
 
     kind: Kind
     model: str
     messages: str
-    prompt: str | tuple[int, ...]
+    prompts: tuple[str | tuple[int, ...], ...]
+    n: int
+    logprobs: int | None
+    tools: ToolUse | None
     max_tokens: int | None
     stop: tuple[str, ...]
     search: Mapping[str, Any]
@@ -69,28 +73,10 @@ class GenerationRequest:
     stream: bool
     usage: bool
     user: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Counts:
-    """Tokens of a request."""
-
-    prompt: int
-    answer: int
-
-    def document(self) -> dict[str, int]:
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.answer,
-            "total_tokens": self.prompt + self.answer,
-        }
+    called: frozenset[str] = frozenset()
 
 
 # --- requests ---
-
-
-def wrong(text: str, field: str | None = None, code: str | None = None, status: int = 400) -> Refused:
-    return Refused(status, text, field=field, reason=code)
 
 
 def read_generation(document: Any, kind: Kind) -> GenerationRequest:
@@ -108,18 +94,28 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     options = document.get("stream_options")
     if options is not None and not (stream and isinstance(options, dict)):
         raise wrong("stream_options goes with stream=true, and is an object.", "stream_options")
+    prompts = _prompts(document.get("prompt")) if kind == "text" else ()
+    n = _choices(document, max(1, len(prompts)))
+    tools, schema = _tools(document, kind), _schema(document.get("response_format"))
+    if tools is not None and schema is not None:
+        raise wrong("response_format does not go with tools; leave one of them out.", "response_format")
+    messages, called = _messages(document.get("messages")) if kind == "chat" else ("", frozenset[str]())
     return GenerationRequest(
         kind=kind,
         model=model,
-        messages=_messages(document.get("messages")) if kind == "chat" else "",
-        prompt=_prompt(document.get("prompt")) if kind == "text" else "",
+        messages=messages,
+        prompts=prompts,
+        n=n,
+        logprobs=_logprobs(document, kind),
+        tools=tools,
         max_tokens=_max_tokens(document, kind),
         stop=_stop(document.get("stop")),
         search=_search(document),
-        schema=_schema(document.get("response_format")),
+        schema=schema,
         stream=stream,
         usage=stream and _flag(options or {}, "include_usage"),
         user=document["user"][:200] if isinstance(document.get("user"), str) else "",
+        called=called,
     )
 
 
@@ -130,16 +126,24 @@ def _flag(document: Mapping[str, Any], field: str) -> bool:
     return bool(value)
 
 
-def _messages(told: Any) -> str:
+def _messages(told: Any) -> tuple[str, frozenset[str]]:
+    """As JSON, and the functions that they call."""
     if not isinstance(told, list) or not told:
         raise wrong("messages is a list with at least one message.", "messages")
-    found = []
+    found, called = [], set()
     for index, one in enumerate(told):
         where = f"messages[{index}]"
         if not isinstance(one, dict) or not isinstance(one.get("role"), str):
             raise wrong(f"{where} has to be an object with role and content.", where)
-        found.append({**one, "content": _content(one.get("content"), f"{where}.content")})
-    return json.dumps(found)
+        # What OpenAI calls the messages of an application has the older name in templates.
+        kept = {**one, "role": "system"} if one["role"] == "developer" else dict(one)
+        if kept.pop("tool_calls", None):
+            kept["tool_calls"] = read_calls(one["tool_calls"], f"{where}.tool_calls")
+            called |= {call["function"]["name"] for call in kept["tool_calls"]}
+        nothing = one.get("content") is None and "tool_calls" in kept
+        kept["content"] = "" if nothing else _content(one.get("content"), f"{where}.content")
+        found.append(kept)
+    return json.dumps(found), frozenset(called)
 
 
 def _content(told: Any, where: str) -> str:
@@ -165,14 +169,53 @@ def _text(text: str, where: str) -> str:
     return text
 
 
+def _prompts(told: Any) -> tuple[str | tuple[int, ...], ...]:
+    several = isinstance(told, list) and bool(told) and all(isinstance(one, (str, list)) for one in told)
+    return tuple(map(_prompt, told if several else [told]))
+
+
 def _prompt(told: Any) -> str | tuple[int, ...]:
-    if isinstance(told, list) and len(told) == 1 and isinstance(told[0], (str, list)):
-        told = told[0]
     if isinstance(told, str) and told:
         return _text(told, "prompt")
-    if isinstance(told, list) and told and all(type(one) is int and 0 <= one < _SEEDS for one in told):
+    if isinstance(told, list) and told and all(type(one) is int and 0 <= one < MOST_SEED for one in told):
         return tuple(told)
-    raise wrong("prompt has to be one text that is not empty, or one list of token ids.", "prompt")
+    raise wrong("prompt has to be a text that is not empty, a list of token ids, or a list of these.", "prompt")
+
+
+def _choices(document: Mapping[str, Any], prompts: int) -> int:
+    n = document.get("n")
+    n = 1 if n is None else n
+    if type(n) is not int or not 1 <= n * prompts <= MOST_CHOICES:
+        raise wrong(f"n has to be a positive integer; prompts times n are {MOST_CHOICES} at most.", "n")
+    best = document.get("best_of")
+    if best is not None and (type(best) is not int or best != n):
+        raise wrong("best_of other than n is not supported here; leave it out.", "best_of")
+    return n
+
+
+def _logprobs(document: Mapping[str, Any], kind: Kind) -> int | None:
+    most, given = _MOST_LOGPROBS[kind], document.get("logprobs")
+    if kind == "chat":
+        wanted, top = _flag(document, "logprobs"), document.get("top_logprobs")
+        if top is None:
+            return 0 if wanted else None
+        if type(top) is not int or not 0 <= top <= most or not (wanted or top == 0):
+            raise wrong(f"top_logprobs is an integer from 0 to {most}, and goes with logprobs.", "top_logprobs")
+        return top if wanted else None
+    if given is None or given is False:
+        return None
+    if type(given) is not int or not 0 <= given <= most:
+        raise wrong(f"logprobs is an integer from 0 to {most}.", "logprobs")
+    return given
+
+
+def _tools(document: Mapping[str, Any], kind: Kind) -> ToolUse | None:
+    if kind == "chat":
+        _flag(document, "parallel_tool_calls")  # one call at a time keeps to either
+        return read_tools(document)
+    if document.get("tools"):
+        raise wrong("tools are for /v1/chat/completions and /v1/responses.", "tools")
+    return None
 
 
 def _max_tokens(document: Mapping[str, Any], kind: Kind) -> int | None:
@@ -204,14 +247,14 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
             found[field] = float(value)
     top_k = document.get("top_k")
     if top_k is not None:
-        if type(top_k) is not int or not 1 <= top_k < _SEEDS:
+        if type(top_k) is not int or not 1 <= top_k < MOST_SEED:
             raise wrong("top_k has to be a positive integer.", "top_k")
         found["top_k"] = top_k
     seed = document.get("seed")
     if seed is not None:
         if type(seed) is not int:
             raise wrong("seed has to be an integer.", "seed")
-        found["seed"] = seed % _SEEDS
+        found["seed"] = seed % MOST_SEED
     if "temperature" not in found and not found.keys().isdisjoint(("top_p", "top_k", "seed")):
         found["do_sample"] = True  # whoever narrows or repeats a choice wants one
     # What is 0 in genai's float32 would be no limit at all. The smallest nucleus is the most likely token.
@@ -226,7 +269,7 @@ def _schema(told: Any) -> str | None:
         return None
     kind = told.get("type") if isinstance(told, dict) else None
     if kind == "json_object":
-        return json.dumps({"type": "object", **_COMPACT})
+        return json.dumps({"type": "object", **COMPACT})
     body = told.get("json_schema") if kind == "json_schema" else None
     schema = body.get("schema") if isinstance(body, dict) else None
     if not isinstance(schema, dict):
@@ -235,68 +278,10 @@ def _schema(told: Any) -> str | None:
             '"json_schema": {"name": ..., "schema": {...}}}.',
             "response_format",
         )
-    return json.dumps({**_COMPACT, **schema})
+    return json.dumps({**COMPACT, **schema})
 
 
-# --- answers ---
-
-
-class AnswerForm:
-    """The documents of one answer.
-
-    Args:
-        created: Seconds since 1970.
-        fingerprint: Of the model.
-    """
-
-    def __init__(self, asked: GenerationRequest, created: int, fingerprint: str) -> None:
-        self._asked = asked
-        self._is_chat = asked.kind == "chat"
-        prefix = "chatcmpl" if self._is_chat else "cmpl"
-        self._head = {
-            "id": f"{prefix}-{uuid.uuid4().hex}",
-            "created": created,
-            "model": asked.model,
-            "system_fingerprint": f"fp_{fingerprint[:12]}",
-        }
-
-    def whole(self, text: str, finish: str, counts: Counts) -> dict[str, Any]:
-        """Without a stream."""
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish}
-        if self._is_chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            choice["text"] = text
-        name = "chat.completion" if self._is_chat else "text_completion"
-        return {**self._head, "object": name, "choices": [choice], "usage": counts.document()}
-
-    def opening(self) -> list[dict[str, Any]]:
-        """What a stream begins with."""
-        return [self._chunk({"delta": {"role": "assistant", "content": ""}})] if self._is_chat else []
-
-    def piece(self, text: str) -> dict[str, Any]:
-        return self._chunk({"delta": {"content": text}} if self._is_chat else {"text": text})
-
-    def closing(self, finish: str, counts: Counts) -> list[dict[str, Any]]:
-        """What a stream ends with."""
-        last = self._chunk({"delta": {}} if self._is_chat else {"text": ""}, finish)
-        if not self._asked.usage:
-            return [last]
-        return [last, {**self._chunk({}), "choices": [], "usage": counts.document()}]
-
-    def _chunk(self, content: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
-        name = "chat.completion.chunk" if self._is_chat else "text_completion"
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish}
-        usage = {"usage": None} if self._asked.usage else {}
-        return {**self._head, "object": name, "choices": [choice], **usage}
-
-
-def event(document: Any) -> bytes:
-    """One server-sent event."""
-    return f"data: {json.dumps(document)}\n\n".encode()
-
-
-DONE: Final = b"data: [DONE]\n\n"
+# --- documents ---
 
 
 def models_document(models: Sequence[tuple[str, int]]) -> dict[str, Any]:
