@@ -24,7 +24,7 @@ from qnnbridge_tools.generation.pace import Pace
 from qnnbridge_tools.serve.choices import AnswerPlan, choices_of, open_choice, parts_of
 from qnnbridge_tools.serve.errors import Refused, refusal_of
 from qnnbridge_tools.serve.infer import not_started
-from qnnbridge_tools.serve.openai_answers import AnswerForm, Counts, Finished, Form, Part, Piece
+from qnnbridge_tools.serve.openai_answers import AnswerForm, Counts, Finished, MakeForm, Part, Piece
 from qnnbridge_tools.serve.openai_forms import GenerationRequest
 from qnnbridge_tools.serve.responses import ABORT, log_unexpected
 from qnnbridge_tools.serve.transport import ClientGone, Workers
@@ -91,7 +91,7 @@ class GeneratedAnswer:
         model: LanguageModel,
         figures: GenerationFigures,
         deadline: float | None,
-        make_form: Callable[[GenerationRequest, int, str], Form] = AnswerForm,
+        make_form: MakeForm = AnswerForm,
     ) -> None:
         self.asked = asked
         self.form = make_form(asked, int(time.time()), model.model.info.fingerprint)

@@ -274,6 +274,7 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
         ("/v1/models/{name:path}", service.language.show_model, get),
         ("/v1/chat/completions", service.language.chat, post),
         ("/v1/completions", service.language.text, post),
+        ("/v1/responses", service.language.respond, post),
         ("/v2/repository/index", service.index, post),
         ("/v2/repository/models/{name}/load", service.load, post),
         ("/v2/repository/models/{name}/unload", service.unload, post),

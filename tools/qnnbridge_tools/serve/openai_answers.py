@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from qnnbridge_tools.serve.errors import Refused
@@ -85,6 +85,10 @@ class Form(Protocol):
 
     def failure(self, refused: Refused) -> list[bytes]:
         """What a stream ends with that cannot go on."""
+
+
+# request, seconds since 1970, fingerprint of the model
+MakeForm = Callable[[GenerationRequest, int, str], Form]
 
 
 def event(document: Any, name: str = "") -> bytes:

@@ -1,11 +1,12 @@
-"""The endpoints of OpenAI's interface: /v1/models, /v1/chat/completions, /v1/completions."""
+"""The endpoints of OpenAI's interface: /v1/models, /v1/chat/completions, /v1/completions, /v1/responses."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,10 +14,13 @@ from starlette.responses import Response
 from qnnbridge_tools.serve import openai_forms as forms
 from qnnbridge_tools.serve import transport
 from qnnbridge_tools.serve.answering import ClientQueues, EventStream, GeneratedAnswer, first_item, whole_answer
+from qnnbridge_tools.serve.errors import Refused
 from qnnbridge_tools.serve.infer import time_left_s
 from qnnbridge_tools.serve.json_reading import read_document, weight_of
 from qnnbridge_tools.serve.language_models import LanguageModels
+from qnnbridge_tools.serve.openai_answers import AnswerForm, MakeForm
 from qnnbridge_tools.serve.openai_forms import GenerationRequest, Kind
+from qnnbridge_tools.serve.openai_responses import read_response, renamed
 from qnnbridge_tools.serve.responses import json_answer
 from qnnbridge_tools.serve.transport import Admission, Ticket, Workers, receive_body
 
@@ -26,6 +30,9 @@ MOST_BYTES: Final = 16 * 1024**2
 WEIGHT: Final = 12
 # Bodies up to this size are read at once: they wait for no larger ones.
 QUICK_BYTES: Final = 64 * 1024
+
+# Of the document of a body.
+Reader = Callable[[Any], tuple[GenerationRequest, MakeForm]]
 
 
 class LanguageService:
@@ -57,12 +64,18 @@ class LanguageService:
         return json_answer(forms.model_document(found.name, self.models.created))
 
     async def chat(self, request: Request) -> Response:
-        return await self._complete(request, "chat")
+        return await self._complete(request, functools.partial(_generation, "chat"))
 
     async def text(self, request: Request) -> Response:
-        return await self._complete(request, "text")
+        return await self._complete(request, functools.partial(_generation, "text"))
 
-    async def _complete(self, request: Request, kind: Kind) -> Response:
+    async def respond(self, request: Request) -> Response:
+        try:
+            return await self._complete(request, _response)
+        except Refused as refused:
+            raise renamed(refused) from None
+
+    async def _complete(self, request: Request, reader: Reader) -> Response:
         encoding = transport.check_encoding(request.headers.get("content-encoding"))
         with contextlib.ExitStack() as place:
             ticket = place.enter_context(self._admission.enter())
@@ -70,13 +83,13 @@ class LanguageService:
             ticket.take_place()
             arrived = time.monotonic()
             deadline = None if self._timeout_s is None else arrived + self._timeout_s
-            read = functools.partial(self._read, parts, encoding, ticket, kind, deadline)
+            read = functools.partial(self._read, parts, encoding, ticket, reader, deadline)
             if encoding is None and sum(map(len, parts)) <= QUICK_BYTES:
-                asked = read()
+                asked, form = read()
             else:
-                asked = await self._readers.do_for(read, deadline, request.receive)
+                asked, form = await self._readers.do_for(read, deadline, request.receive)
             model = self.models.get(asked.model)
-            answer = GeneratedAnswer(asked, model, self.models.figures[model.name], deadline)
+            answer = GeneratedAnswer(asked, model, self.models.figures[model.name], deadline, form)
             answer.start(self._workers, self._queues, _client(request, asked))
             if not asked.stream:
                 return json_answer(await whole_answer(answer, request.receive))
@@ -84,8 +97,8 @@ class LanguageService:
             return EventStream(answer, first, place.pop_all().close)
 
     def _read(
-        self, parts: list[bytes], encoding: str | None, ticket: Ticket, kind: Kind, deadline: float | None
-    ) -> GenerationRequest:
+        self, parts: list[bytes], encoding: str | None, ticket: Ticket, reader: Reader, deadline: float | None
+    ) -> tuple[GenerationRequest, MakeForm]:
         def take(size: int) -> None:
             time_left_s(deadline)
             ticket.unpack(size, self._most_bytes)
@@ -94,10 +107,19 @@ class LanguageService:
         if encoding is not None:
             body = transport.unpack(memoryview(body), take)
         ticket.unpack(weight_of(body), WEIGHT * self._most_bytes)
-        return forms.read_generation(read_document(body), kind)
+        return reader(read_document(body))
 
 
 def _client(request: Request, asked: GenerationRequest) -> str:
     """Who takes turns: the machine, and whom it asks for."""
     machine = request.client.host if request.client is not None else ""
     return f"{machine} {asked.user}"
+
+
+def _generation(kind: Kind, document: Any) -> tuple[GenerationRequest, MakeForm]:
+    return forms.read_generation(document, kind), AnswerForm
+
+
+def _response(document: Any) -> tuple[GenerationRequest, MakeForm]:
+    read = read_response(document)
+    return read.asked, read.form

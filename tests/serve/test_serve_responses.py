@@ -1,0 +1,244 @@
+"""`/v1/responses` of `qnnbridge serve --llm` with the real `openai` package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Server, serving
+from test_serve_choices import LETTER, PRIVATE, TAGGED, template
+from tests.genai.tiny_decoders import Sizes, write_model
+
+from qnnbridge_tools.serve.errors import Refused
+from qnnbridge_tools.serve.openai_answers import Counts, Finished, Piece
+from qnnbridge_tools.serve.openai_responses import read_response
+
+pytest.importorskip("onnxruntime_genai")
+openai = pytest.importorskip("openai")
+
+pytestmark = pytest.mark.process
+
+WEATHER = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"place": {"enum": ["Oslo", "Lima"]}},
+        "required": ["place"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+ONE_OR_TWO = {
+    "type": "object",
+    "properties": {"a": {"enum": [1, 2]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def server(private_temporary_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("responses")
+    named = []
+    for name, marks in (("tiny", TAGGED), ("letter", LETTER)):
+        folder = write_model(root / name, "dynamic", sizes=Sizes(context=2000))
+        settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+        settings["chat_template"] = template(*marks)
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+        named += ["--llm", f"{name}={folder}"]
+    with serving(*PRIVATE, *named) as running:
+        yield running
+        assert running.end() == 0, running.errors()
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0, timeout=90) as found:
+        yield found
+
+
+def respond(client: Any, told: Any = "hello", **options: Any) -> Any:
+    return client.responses.create(**{"model": "tiny", "input": told, "max_output_tokens": 8, **options})
+
+
+def chat(client: Any, messages: Any) -> Any:
+    return client.chat.completions.create(model="tiny", messages=messages, max_tokens=8)
+
+
+def test_an_answer_is_that_of_the_chat(client: Any) -> None:
+    known = chat(client, [{"role": "system", "content": "short"}, {"role": "user", "content": "hello"}])
+    found = respond(client, instructions="short", metadata={"a": "b"})
+    assert found.output_text == known.choices[0].message.content
+    assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (found.usage.input_tokens, found.usage.output_tokens) == (known.usage.prompt_tokens, 8)
+    assert found.usage.total_tokens == known.usage.total_tokens
+    assert (found.instructions, found.metadata, found.store) == ("short", {"a": "b"}, False)
+    (item,) = found.output
+    assert (item.type, item.role, item.status) == ("message", "assistant", "incomplete")
+    # The answer goes back with the next question, as the library has it.
+    second = respond(
+        client,
+        [
+            {"role": "developer", "content": "short"},
+            {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+            item.model_dump(exclude_none=True),
+            {"type": "message", "role": "user", "content": "more"},
+        ],
+    )
+    messages = [
+        {"role": "system", "content": "short"},
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": found.output_text},
+        {"role": "user", "content": "more"},
+    ]
+    assert second.output_text == chat(client, messages).choices[0].message.content
+
+
+def test_a_stream_tells_what_the_whole_answer_is(client: Any) -> None:
+    whole = respond(client)
+    events = list(respond(client, stream=True))
+    kinds = [one.type for one in events]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ]
+    assert [one.sequence_number for one in events] == list(range(len(events)))
+    deltas = [one.delta for one in events if one.type == "response.output_text.delta"]
+    assert len(deltas) > 3
+    assert "".join(deltas) == whole.output_text == events[-4].text == events[-1].response.output_text
+    assert events[-1].response.usage == whole.usage
+    assert len({one.item_id for one in events if hasattr(one, "item_id")}) == 1
+    # The library puts the same together from the pieces.
+    wanted = {"format": {"type": "json_schema", "name": "s", "schema": ONE_OR_TWO, "strict": True}}
+    with client.responses.stream(model="tiny", input="hello", max_output_tokens=60, text=wanted) as stream:
+        assert json.loads(stream.get_final_response().output_text)["a"] in (1, 2)
+
+
+def test_a_schema_is_kept_to(client: Any) -> None:
+    wanted = {"format": {"type": "json_schema", "name": "s", "schema": ONE_OR_TWO, "strict": True}}
+    found = respond(client, text=wanted, max_output_tokens=60)
+    assert json.loads(found.output_text)["a"] in (1, 2)
+    assert found.status == "completed"
+    assert found.text.format.type == "json_schema"
+
+
+def test_functions_are_called(client: Any) -> None:
+    options = {"tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 200}
+    found = respond(client, **options)
+    (call,) = found.output
+    assert (call.type, call.name, call.status, found.status) == (
+        "function_call",
+        "weather",
+        "completed",
+        "completed",
+    )
+    assert json.loads(call.arguments)["place"] in ("Oslo", "Lima")
+    events = list(
+        respond(client, **{**options, "tool_choice": {"type": "function", "name": "weather"}}, stream=True)
+    )
+    deltas = [one.delta for one in events if one.type == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == call.arguments
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output[0].arguments == call.arguments
+    assert [one.arguments for one in events if one.type == "response.function_call_arguments.done"] == [
+        call.arguments
+    ]
+    back = [
+        {"role": "user", "content": "hello"},
+        call.model_dump(exclude_none=True),
+        {"type": "function_call_output", "call_id": call.call_id, "output": "rain"},
+    ]
+    assert respond(client, back, tools=[WEATHER], tool_choice="none").output_text
+
+
+def test_a_text_and_a_call_are_two_items(client: Any) -> None:
+    options = {"model": "letter", "tools": [WEATHER], "temperature": 1.5, "max_output_tokens": 900}
+    events = list(respond(client, **options, extra_body={"seed": 1}, stream=True))
+    added = [one for one in events if one.type == "response.output_item.added"]
+    assert [one.output_index for one in added] == list(range(len(added)))
+    assert added[-1].item.type == "function_call"
+    whole = respond(client, **options, extra_body={"seed": 1})
+    assert [one.type for one in whole.output] == [one.type for one in events[-1].response.output]
+    assert whole.output_text == events[-1].response.output_text
+
+
+def test_logprobs_are_included(client: Any) -> None:
+    options = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    content = respond(client, **options).output[0].content[0]
+    assert len(content.logprobs) == 8
+    assert all(len(one.top_logprobs) == 2 for one in content.logprobs)
+    events = list(respond(client, **options, stream=True))
+    told = [score for one in events if one.type == "response.output_text.delta" for score in one.logprobs]
+    assert [one.logprob for one in told] == [one.logprob for one in content.logprobs]
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user"}]}, "input[0]"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0]"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+        ({"input": "x" * 9000}, "input"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"store": True}, "store"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"include": ["file_search_call.results"]}, "include"),
+        ({"text": {"verbosity": "high"}}, "text"),
+        ({"text": {"format": {"type": "json_schema", "name": "s"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "no"}}}}, "text.format"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "name": "a b", "parameters": {}}]}, "tools[0].name"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"instructions": ["x"]}, "instructions"),
+        ({"metadata": 3}, "metadata"),
+        ({"extra_body": {"n": 2}}, "n"),
+    ],
+)
+def test_what_is_not_supported_is_named(client: Any, options: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        respond(client, **options)
+    assert caught.value.param == param
+    assert caught.value.message
+
+
+def test_other_doors_of_it_are_closed(server: Server, client: Any) -> None:
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve("resp_1")
+    assert server.ask("POST", "/v1/responses", b"[]").status == 400
+    with pytest.raises(openai.NotFoundError) as caught:
+        respond(client, model="gone")
+    assert caught.value.code == "model_not_found"
+
+
+def test_an_answer_that_fails_in_its_middle_says_so() -> None:
+    read = read_response({"model": "m", "input": "x"})
+    form = read.form(read.asked, 0, "")
+    said = form.opening() + form.part(Piece(0, "so far"))
+    said += form.failure(Refused(503, "The host is gone.", field="messages"))
+    events = [json.loads(one.split(b"data: ")[1]) for one in said]
+    assert [one["type"] for one in events[-2:]] == ["error", "response.failed"]
+    assert (events[-2]["message"], events[-2]["param"]) == ("The host is gone.", "input")
+    assert events[-1]["response"]["error"]["message"] == "The host is gone."
+    empty = read.form(read.asked, 0, "").whole([Finished(0, "stop")], Counts(1, 0))
+    assert empty["output"][0]["content"][0]["text"] == ""
+    assert empty["status"] == "completed"
