@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from qnnbridge_host.objects import ObjectKind
+    from qnnbridge_host.engine.objects import ObjectKind
 
 
 def _adapter_format() -> ObjectKind:

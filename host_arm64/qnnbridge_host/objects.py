@@ -8,13 +8,13 @@ ends with it. Calls of one object are one at a time. Any thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult
 from qnnbridge_host.in_flight import Request
-from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed, RemoteTypeError, UnknownOperation
+from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed, UnknownOperation
 from qnnbridge_protocol.frames import desync
-from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.server import Answer
@@ -22,53 +22,6 @@ if TYPE_CHECKING:
 
 # Of one client. A program that makes more has forgotten to release them.
 MAX_OBJECTS: Final = 10_000
-
-
-class ObjectCall(NamedTuple):
-    """A creation or an operation, as its kind sees it.
-
-    Attributes:
-        request: a kind may set its `stopper` (for cancelling) and its `blame` (for a death in a phase).
-        enter: declares a native step.
-        sessions: the client's sessions; their `engine` waits until ONNX Runtime is imported.
-        arguments: by name, of msgpack types.
-        values: tensors and other values, in the order sent.
-        objects: the objects that the client named, in the order sent.
-    """
-
-    request: Request
-    enter: Enter
-    sessions: Sessions
-    arguments: Mapping[str, Any]
-    values: tuple[Any, ...] = ()
-    objects: tuple[Any, ...] = ()
-
-
-class ObjectResult(NamedTuple):
-    """What an operation gives.
-
-    result: of msgpack types. values: tensors and other values. made: a further object, which the client gets.
-    """
-
-    result: Any = None
-    values: Sequence[Any] = ()
-    made: tuple[ObjectKind, Any] | None = None
-
-
-class ObjectKind(NamedTuple):
-    """One kind of objects.
-
-    name: on the wire. create: makes one; ``None`` for a kind that only operations of others make. describe: facts
-    that travel with a new object, of msgpack types. close: frees it, in any thread. lane: in which its operations
-    wait for their turn.
-    """
-
-    name: str
-    create: Callable[[ObjectCall], Any] | None
-    operations: Mapping[str, Callable[[Any, ObjectCall], ObjectResult | None]]
-    describe: Callable[[Any], Any] = lambda _value: None
-    close: Callable[[Any], None] = lambda _value: None
-    lane: str | None = None
 
 
 class _Held:
@@ -211,14 +164,6 @@ def _natively(work: Callable[[], Any]) -> Any:
         from qnnbridge_host.engine.ort_errors import translate
 
         raise translate(error) from error
-
-
-def argument(call: ObjectCall, name: str, *types: type) -> Any:
-    """An argument of one of these types. Raises `RemoteTypeError`; a boolean is no number."""
-    value = call.arguments.get(name)
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise RemoteTypeError(f"The argument {name!r} is {type(value).__name__}.")
-    return value
 
 
 def _released() -> Closed:

@@ -17,7 +17,7 @@ import qnnbridge
 from qnnbridge._compile import make_jobs
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, ModelChanged, OptionError, PlacementRefused
 from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.compile import compiler, errors, jobs
+from qnnbridge_host.compile import compiler, jobs
 from qnnbridge_host.compile.compare import compare, tolerance_text
 from qnnbridge_host.compile.destination import Destination, destination_of
 from qnnbridge_host.compile.errors import blame_unknown_chips, nothing_to_compile, unknown_chips
@@ -25,6 +25,7 @@ from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, job_key
 from qnnbridge_host.compile.staging import staging_dir
 from qnnbridge_host.compile.validation import validate
 from qnnbridge_host.compile.worker import WorkOrder, ticking, worker_command
+from qnnbridge_host.model import writing
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import Difference, Validation
@@ -351,12 +352,12 @@ def test_time_that_is_over_before_the_comparison_says_so() -> None:
     ],
 )
 def test_what_could_not_be_written_is_told_as_that(text: str, tmp_path: Path) -> None:
-    told = errors.from_host(EPFail(text), str(tmp_path))
+    told = writing.from_host(EPFail(text), str(tmp_path))
     assert isinstance(told, CompileFailed)
     assert str(tmp_path) in told.message
     assert told.evidence == (text,)
     other = EPFail("Failed to finalize QNN graph. Error code: 1002")
-    assert errors.from_host(other, str(tmp_path)) is other
+    assert writing.from_host(other, str(tmp_path)) is other
 
 
 def test_work_that_is_over_at_once_is_told_of_as_well() -> None:

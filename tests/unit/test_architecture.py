@@ -42,7 +42,6 @@ PARTS_OF_THE_HOST = {
         # The parts without a process: tolerances, file names, and how results come whole into their place.
         "qnnbridge_host.compile.compare",
         "qnnbridge_host.compile.destination",
-        "qnnbridge_host.compile.errors",
         "qnnbridge_host.compile.jobs",
         "qnnbridge_host.compile.publish",
         # Work on the ONNX model itself, which commands do in the application's interpreter.

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from tests.fakes.fake_engine import FakeEngine
 
+from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.in_flight import Request
-from qnnbridge_host.objects import HostObjects, ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_host.objects import HostObjects
 from qnnbridge_host.sessions import Sessions
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.values import Decoder, Encoder

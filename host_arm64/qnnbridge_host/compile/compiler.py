@@ -14,12 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qnnbridge_host.compile.errors import blame_unknown_chips, from_host, from_os, nothing_to_compile
+from qnnbridge_host.compile.errors import blame_unknown_chips, nothing_to_compile
 from qnnbridge_host.compile.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of
 from qnnbridge_host.compile.staging import StagingDir, staging_dir
 from qnnbridge_host.compile.worker import Worker, WorkOrder
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import are_same
+from qnnbridge_host.model.writing import from_host, from_os
 from qnnbridge_protocol.errors import BridgeError, CompileFailed, PlacementRefused, WorkerDied
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.specs import (

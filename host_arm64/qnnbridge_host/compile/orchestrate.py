@@ -10,16 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from qnnbridge_host.compile import publish
 from qnnbridge_host.compile.compiler import compile_together
 from qnnbridge_host.compile.destination import Destination, work_folder
-from qnnbridge_host.compile.errors import (
-    from_os,
-    known_chips_text,
-    seen_from,
-    unknown_chips,
-    unknown_chips_text,
-)
+from qnnbridge_host.compile.errors import known_chips_text, unknown_chips, unknown_chips_text
 from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, blobs_of
 from qnnbridge_host.compile.worker import WorkOrder, ticking
 from qnnbridge_host.model.manifest import manifest_path
+from qnnbridge_host.model.writing import from_os, seen_from
 from qnnbridge_host.model_warnings import known_faults
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 from qnnbridge_protocol.hello import Hello

@@ -6,8 +6,8 @@ from typing import Any
 
 import onnxruntime as ort
 
+from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.engine.ort_values import result_of_ort_value, to_ort_value
-from qnnbridge_host.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_protocol.errors import RemoteRuntimeError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as bindings
 
-from qnnbridge_host.objects import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_protocol.errors import NotImplemented as NotImplementedByOrt
 from qnnbridge_protocol.errors import RemoteValueError
 

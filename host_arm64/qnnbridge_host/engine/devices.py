@@ -7,7 +7,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from qnnbridge_host.objects import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_protocol.errors import InvalidArgument
 from qnnbridge_protocol.records import NamedTuple
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from qnnbridge_host.objects import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import SessionSpec

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.genai.batches import BatchGeneration
 from qnnbridge_host.genai.generation import Generation, GenerationSettings
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.tokenizers import ModelAdapters, ModelTokenizer, TokenStream
 from qnnbridge_host.model.genai_folder import GenaiFolder
-from qnnbridge_host.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_protocol.errors import Cancelled
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.specs import Placement, SessionSpec
@@ -35,7 +35,8 @@ def _load(call: ObjectCall) -> GenaiModel:
     def probe(spec: SessionSpec) -> Placement:
         session = call.sessions.create(call.request, call.enter, spec, None, {})
         try:
-            return session.info.placement
+            placement: Placement = session.info.placement
+            return placement
         finally:
             session.close()
 
