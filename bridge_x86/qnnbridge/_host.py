@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from qnnbridge._background import silence_daemon_threads
 from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._fastpath.sharing import default_sharing
-from qnnbridge._launch.interpreter import HostInterpreter, find_host, host_command, host_environment
+from qnnbridge._launch.interpreter import HostInterpreter, engine_setting, find_host, host_command, host_environment
 from qnnbridge._platform import default_spawner
 from qnnbridge._platform._shield import when_gone
 from qnnbridge._releases import Releases, call_if_alive
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connector import DaemonConnector
     from qnnbridge._fastpath.memory import SharedArrays
+    from qnnbridge_protocol.engine_settings import EngineName
 
 START_TIMEOUT_S = 60.0
 NO_FUNCTIONS: Mapping[str, CalledFunction] = MappingProxyType({})
@@ -109,6 +110,9 @@ class Host:
         recycle: when a host that has grown is replaced by a fresh one, between two calls; default never.
         shared_memory: whether tensors of repeated calls lie in memory that both processes have mapped. Default:
             yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``; where it cannot be had, they travel in the pipes (`stats`).
+        engine: where the host takes QNN from: "wheel" (onnxruntime-qnn), "windowsml" (the catalogue of Windows),
+            "folder", or "auto". Default: ``QNNBRIDGE_ENGINE``, then the configuration file, then "auto".
+        ep_path: the folder of a provider's library, or the library; also ``QNNBRIDGE_EP_PATH``, and in the file.
         spin: callers poll for the answer for 25 microseconds before they go to sleep. Quicker where
             the host runs on another core, for some of this one's time.
 
@@ -127,11 +131,17 @@ class Host:
         recycle: RecycleAfter | None = None,
         shared_memory: bool | None = None,
         spin: bool = False,
+        engine: EngineName | None = None,
+        ep_path: str | os.PathLike[str] | None = None,
         _command: list[str] | None = None,
         _daemon: DaemonAccess | None = None,
     ) -> None:
         self._python = python
         self._env = dict(env or {})
+        if engine is not None or ep_path is not None:
+            from qnnbridge_protocol.engine_settings import engine_variables  # no other session needs it
+
+            self._env = {**engine_variables(engine, ep_path), **self._env}
         self._cwd = os.fspath(cwd) if cwd is not None else None
         self._start_timeout = start_timeout
         self._limits = limits or Limits()
@@ -244,24 +254,8 @@ class Host:
         if self._info is None or self._info.generation != process.generation:
             left_s = INFO_TIMEOUT_S if deadline is None else max(0.0, deadline - time.monotonic())
             told = self.call({"op": "host.info"}, timeout=min(left_s, INFO_TIMEOUT_S)).header
-            peer = process.peer
-            self._info = HostInfo(
-                pid=peer.pid,
-                machine=peer.machine,
-                python=peer.python,
-                executable=peer.executable,
-                qnnbridge=peer.qnnbridge,
-                platform=peer.platform,
-                generation=process.generation,
-                startup_seconds=(process.ready_at or process.started_at) - process.started_at,
-                versions={**peer.versions, **told.get("versions", {})},
-                providers=tuple(told.get("providers", ())),
-                devices=tuple(told.get("devices", ())),
-                simulator=told.get("simulator"),
-                build=str(told.get("build", "")),
-                ort_folder=str(told.get("ort_folder", "")),
-                library_folder=told.get("library_folder"),
-            )
+            startup_s = (process.ready_at or process.started_at) - process.started_at
+            self._info = HostInfo.of(process.peer, told, process.generation, startup_s)
         return self._info
 
     @property
@@ -476,7 +470,7 @@ class Host:
         else:
             argv = self._command
         features = self._connector.features if self._connector is not None else frozenset[str]()
-        env = host_environment(self._env)
+        env = host_environment(self._env if self.is_daemon else {**engine_setting(self._env), **self._env})
         return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
 
 

@@ -19,6 +19,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from qnnbridge_host.npu_driver import driver_version
+from qnnbridge_protocol.engine_settings import engine_of
+from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     Generation = Literal["builtin", "plugin"]
 
 QNN_DISTRIBUTION = "onnxruntime-qnn"
+# The package that reads the catalogue of Windows ML.
+CATALOGUE_DISTRIBUTION = "windowsml"
 # Distributions that bring the module ``onnxruntime``.
 RUNTIMES = frozenset(
     {QNN_DISTRIBUTION, "onnxruntime"}
@@ -43,11 +47,15 @@ RUNTIMES = frozenset(
             "silicon",
             "training",
             "vitisai",
+            "windowsml",
             "winml",
         ]
     }
     | {f"ort-nightly{kind}" for kind in ("", "-directml", "-gpu", "-qnn")}
 )
+
+# Of interest besides the runtimes.
+_OTHERS = frozenset(("numpy", CATALOGUE_DISTRIBUTION))
 
 _DIST_INFO = ".dist-info"
 _SMALL_FILE_BYTES = 64 * 1024
@@ -93,12 +101,12 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
     qnn = distributions.get(QNN_DISTRIBUTION)
     module, plugin = _folder_of(folders, "onnxruntime"), _folder_of(folders, "onnxruntime_qnn")
     capi = os.path.join(module, "capi") if module else None
-    built = _build_info(capi) if capi else {}
+    built = build_info(capi) if capi else {}
     runtime = built.get("__version__") or _runtime_version(distributions)
     if qnn is None:
         return Installed(distributions, onnxruntime=runtime)
     if _is_plugin(qnn):
-        info = _build_info(plugin) if plugin else {}
+        info = build_info(plugin) if plugin else {}
         return Installed(
             distributions,
             "plugin" if plugin and module else None,
@@ -120,9 +128,11 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
 
 def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
     """The versions in HELLO: onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, driver; missing packages are left
-    out.
+    out, and so is onnxruntime-qnn where the environment names another source of QNN.
     """
     found = installed_here() if paths is None else installed(paths)
+    if found.generation == "plugin" and _is_elsewhere():
+        found = found._replace(onnxruntime_qnn=None, qnn_sdk=None)
     versions = {
         "onnxruntime": found.onnxruntime,
         "onnxruntime_qnn": found.onnxruntime_qnn,
@@ -131,6 +141,13 @@ def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
         "driver": driver_version(),
     }
     return {name: version for name, version in versions.items() if version}
+
+
+def _is_elsewhere() -> bool:
+    try:
+        return engine_of(os.environ)[0] in ("windowsml", "folder")
+    except OptionError:  # for a session to report
+        return False
 
 
 def parse_version(text: str | None) -> tuple[int, ...]:
@@ -156,7 +173,7 @@ def _distributions(folders: Sequence[str]) -> Iterator[tuple[str, str]]:
                 continue
             written, _, version = entry[: -len(_DIST_INFO)].rpartition("-")
             name = written.replace("_", "-").replace(".", "-").lower()
-            if (name in RUNTIMES or name == "numpy") and version[:1].isdigit():
+            if (name in RUNTIMES or name in _OTHERS) and version[:1].isdigit():
                 yield name, version
 
 
@@ -168,7 +185,7 @@ def _folder_of(folders: Sequence[str], package: str) -> str | None:
     return None
 
 
-def _build_info(folder: str) -> dict[str, str]:
+def build_info(folder: str) -> dict[str, str]:
     """The string constants of ``build_and_package_info.py``, read as text."""
     try:
         with open(os.path.join(folder, "build_and_package_info.py"), encoding="utf-8", errors="replace") as file:
@@ -191,14 +208,14 @@ def _is_plugin(version: str) -> bool:
 
 def _runtime_version(distributions: dict[str, str]) -> str | None:
     for name, version in distributions.items():
-        if name not in (QNN_DISTRIBUTION, "numpy"):
+        if name != QNN_DISTRIBUTION and name not in _OTHERS:
             return version
     return None
 
 
 def _overwriter(distributions: dict[str, str], built: dict[str, str], capi: str | None) -> str | None:
     """The distribution that has overwritten the module of onnxruntime-qnn 1.x."""
-    others = [name for name in distributions if name not in (QNN_DISTRIBUTION, "numpy")]
+    others = [name for name in distributions if name != QNN_DISTRIBUTION and name not in _OTHERS]
     name = built.get("package_name")
     if name is not None:
         return None if name == QNN_DISTRIBUTION else name

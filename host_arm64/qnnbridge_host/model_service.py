@@ -122,7 +122,7 @@ class ModelService:
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
         )
         refuse_quarantined(source, quarantined)
-        warnings = before_session(source, spec.providers, self.hello, spec.config_entries, folder, check)
+        warnings = before_session(source, spec.providers, self._judged(source), spec.config_entries, folder, check)
         entries = dict(with_context_folder(source, spec.config_entries, folder))
         if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
             # The host's own current folder is another one, if several applications share it.
@@ -251,29 +251,25 @@ class ModelService:
             self._given_hello = introduction()
         return self._given_hello
 
+    def _judged(self, source: ModelSource) -> Hello:
+        """HELLO for the checks of a compiled model. Of a QNN that is no wheel the loaded provider tells more."""
+        compiled = source.scan is not None and source.scan.is_compiled
+        if not compiled or "onnxruntime_qnn" in self.hello.versions:
+            return self.hello
+        try:
+            told = self._sessions.engine.versions()
+        except BridgeError:  # the session's own error, a few steps later
+            return self.hello
+        return self.hello._replace(versions={**self.hello.versions, **told})
+
     @property
     def host_info(self) -> HostInfo:
         """The inputs of a compiled model besides model and options. Waits for the engine."""
         if self._info is None:
             from qnnbridge_protocol.specs import HostInfo
 
-            engine, hello = self._sessions.engine, self.hello
-            told = engine.describe()
-            self._info = HostInfo(
-                pid=hello.pid,
-                machine=hello.machine,
-                python=hello.python,
-                executable=hello.executable,
-                qnnbridge=hello.qnnbridge,
-                platform=hello.platform,
-                generation=0,
-                startup_seconds=0.0,
-                versions={**hello.versions, **engine.versions()},
-                providers=tuple(told.get("providers", ())),
-                devices=tuple(told.get("devices", ())),
-                simulator=told.get("simulator"),
-                library_folder=told.get("library_folder"),
-            )
+            engine = self._sessions.engine
+            self._info = HostInfo.of(self.hello, {"versions": engine.versions(), **engine.describe()})
         return self._info
 
 

@@ -18,6 +18,8 @@ from qnnbridge_protocol.frames import desync
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
 
+    from qnnbridge_protocol.hello import Hello
+
 T = TypeVar("T", bound="Record")
 
 if not TYPE_CHECKING:
@@ -291,6 +293,7 @@ class Placement(Record):
     partitions: number of QNN subgraphs. cpu_list: ``[name, op_type]`` of each CPU node, at most 200.
     simulator: the QNN device is the x86 HTP simulator, not an NPU. soc_model: the target it computes for.
     cause: why nodes are on the CPU, one sentence, as far as known.
+    source: where QNN comes from: ``onnxruntime-qnn 2.7.0, QNN 2.51.0``; empty for a session without QNN.
     """
 
     known: bool = True
@@ -303,6 +306,7 @@ class Placement(Record):
     simulator: bool = False
     soc_model: str | None = None
     cause: str | None = None
+    source: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cpu_list", tuple((str(n), str(o)) for n, o in self.cpu_list))
@@ -337,6 +341,7 @@ class HostInfo(Record):
     simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
     build: ONNX Runtime's own words on how it was built. ort_folder: where its package is installed.
     library_folder: where the QNN libraries are; ``None`` without QNN.
+    qnn_source: where QNN comes from: engine, library, name, version, package, sdk, reason; empty without QNN.
     """
 
     pid: int
@@ -354,6 +359,31 @@ class HostInfo(Record):
     build: str = ""
     ort_folder: str = ""
     library_folder: str | None = None
+    qnn_source: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, peer: Hello, told: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0
+    ) -> HostInfo:
+        """By the host's HELLO and its answer to ``host.info``."""
+        return cls(
+            pid=peer.pid,
+            machine=peer.machine,
+            python=peer.python,
+            executable=peer.executable,
+            qnnbridge=peer.qnnbridge,
+            platform=peer.platform,
+            generation=generation,
+            startup_seconds=startup_seconds,
+            versions={**peer.versions, **told.get("versions", {})},
+            providers=tuple(told.get("providers", ())),
+            devices=tuple(told.get("devices", ())),
+            simulator=told.get("simulator"),
+            build=str(told.get("build", "")),
+            ort_folder=str(told.get("ort_folder", "")),
+            library_folder=told.get("library_folder"),
+            qnn_source=told.get("qnn_source") or {},
+        )
 
 
 __all__ = ["Record", "record"]

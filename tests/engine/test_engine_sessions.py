@@ -160,8 +160,10 @@ def test_a_closed_session_refuses_to_run(create: Any) -> None:
 
 
 def test_the_engine_tells_what_it_is_made_of(engine: Any) -> None:
-    assert set(engine.versions()) == {"python", "numpy", "onnxruntime", "onnxruntime_qnn", "qnn_sdk"}
+    of_the_source = {"onnxruntime_qnn", "qnn_sdk", "ep_source", "ep_version", "ep_package"}
+    assert set(engine.versions()) == {"python", "numpy", "onnxruntime", *of_the_source}
     told = engine.describe()
+    assert told["qnn_source"]["engine"] == "wheel"
     assert told["simulator"] is True
     assert told["qnn_problem"] is None
     assert [device["device_type"] for device in told["devices"]] == ["CPU"]

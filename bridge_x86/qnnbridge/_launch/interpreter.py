@@ -81,25 +81,51 @@ def configured_host(file: Path, *, must_exist: bool = False) -> str | None:
     ``None`` if there is no file or it names none. Raises `HostNotFound` for a file that cannot be understood, or
     that `must_exist` and does not.
     """
+    python = _text_in_host(file, "python", must_exist)
+    return None if python is None else _from_folder_of(file, python)
+
+
+def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that say where the host takes QNN from, by the configuration file.
+
+    Empty if those that are `given` to the host or the environment say it. Raises `OptionError` for a setting that
+    does not exist, `HostNotFound` for a file that cannot be understood.
+    """
+    # Not before a host is started.
+    from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of, engine_variables
+
+    env = {**(os.environ if environ is None else environ), **given}
+    if env.get(ENGINE_VARIABLE) or env.get(EP_PATH_VARIABLE):
+        engine_of(env)
+        return {}
+    file = configuration_file(env)
+    engine, path = _text_in_host(file, "engine"), _text_in_host(file, "ep_path")
+    return engine_variables(engine, path if path is None else _from_folder_of(file, path, always=True))
+
+
+def _from_folder_of(file: Path, text: str, *, always: bool = False) -> str:
+    path = os.path.expanduser(text)
+    return os.path.join(file.parent, path) if always or os.path.dirname(path) else path
+
+
+def _text_in_host(file: Path, name: str, must_exist: bool = False) -> str | None:
+    """An entry of the table [host]."""
     settings = _read(file, must_exist)
     host = settings.get("host", {})
     if not isinstance(host, dict):
         raise _refused_file(
             file, "its entry 'host' is not a table", 'Write [host] on one line and python = "..." below.'
         )
-    python = host.get("python")
-    if python is None:
-        return None
-    if not isinstance(python, str):
-        raise _refused_file(file, "its entry 'python' in [host] is not a text", 'Write python = "PATH".')
-    path = os.path.expanduser(python)
-    return os.path.join(file.parent, path) if os.path.dirname(path) else path
+    text = host.get(name)
+    if text is None or isinstance(text, str):
+        return text
+    raise _refused_file(file, f"its entry {name!r} in [host] is not a text", f'Write {name} = "...".')
 
 
 def _read(file: Path, must_exist: bool) -> dict[str, Any]:
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         with file.open("rb") as stream:
+            toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
             return dict(toml.load(stream))
     except FileNotFoundError:
         if must_exist:

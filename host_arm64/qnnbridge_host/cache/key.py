@@ -23,7 +23,9 @@ from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionSpec
 # 128 bits; longer names would only make paths that Windows refuses.
 KEY_DIGITS: Final = 32
 
-VERSIONS_THAT_MATTER: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
+# Where QNN comes from, and the version of that: Windows updates its own behind our back.
+SOURCE_VERSIONS: Final = ("ep_source", "ep_version")
+VERSIONS_THAT_MATTER: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver", *SOURCE_VERSIONS)
 
 # Attributes of SessionOptions that change how a graph is run and reported, never the graph.
 HARMLESS_OPTIONS: Final = frozenset(

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from qnnbridge_host.cache.entry import CacheEntry, Differs, Loadable
 from qnnbridge_host.cache.eviction import shrink
 from qnnbridge_host.cache.files import Damaged
-from qnnbridge_host.cache.key import is_small, key_of, key_parts, reason_against, size_of
+from qnnbridge_host.cache.key import SOURCE_VERSIONS, is_small, key_of, key_parts, reason_against, size_of
 from qnnbridge_host.cache.locks import Heartbeat, Held, WaitPolicy
 from qnnbridge_host.cache.negative_entries import DAY_S, Kind, NegativeEntries
 from qnnbridge_host.cache.store import Fault, Store
@@ -203,6 +203,7 @@ class SessionCache:
                 self.off(self._set_aside.get(key, "its entry in the cache is gone"))
                 return
             if entry is None:
+                self._tell_of_update(parts)
                 self._store.check_room(size_of(self._source))
                 entry = self._make(key, parts, compile_entry, deadline)
             if entry is None:
@@ -382,6 +383,28 @@ class SessionCache:
         finally:
             held.release()
 
+    def _tell_of_update(self, parts: Mapping[str, Any]) -> None:
+        """Say why a model that has an entry is compiled again, if only the source of QNN is another one.
+
+        Windows updates its provider by itself, so nobody else tells.
+        """
+        now = _source_of(parts)
+        if not now:
+            return
+        for key in self._store.all_keys():
+            with contextlib.suppress(Damaged, OSError):
+                entry = self._store.peek(key)
+                if entry is None or entry.manifest.fingerprint != self._source.fingerprint:
+                    continue
+                before = _source_of(entry.manifest.parts)
+                if before and before != now and _without_source(entry.manifest.parts) == _without_source(parts):
+                    was, has = " ".join(before), " ".join(now)
+                    told = (
+                        f"{self._label} is compiled again: its entry is of QNN from {was}, and this host has {has}."
+                    )
+                    self.notices.append(Notice("once", told))
+                    return
+
     def _bad(self, key: str, fault: Fault, reason: str, label: str | None = None) -> None:
         """Under the key's lock. label: of an entry that may be another model's."""
         reason, label = reason.rstrip("."), label or self._label
@@ -413,6 +436,17 @@ class SessionCache:
         self._problem = text + "Sessions are made without it."
         self.off(f"the cache cannot be used: {reason}")
         self._notice(self._problem)
+
+
+def _source_of(parts: Mapping[str, Any]) -> tuple[str, ...]:
+    """The source of QNN and its version, by the inputs of a key."""
+    versions = parts.get("host", {}).get("versions", {})
+    return tuple(str(versions[name]) for name in SOURCE_VERSIONS if versions.get(name))
+
+
+def _without_source(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a key that the user decides: without the host's libraries and versions."""
+    return {name: part for name, part in parts.items() if name != "host"}
 
 
 def _wanted(settings: CacheSettings) -> CacheSettings:

@@ -18,7 +18,7 @@ from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.specs import Placement, SessionInfo, SessionSpec
 
 # Those that a compiled model depends on.
-RELEVANT_VERSIONS: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk")
+RELEVANT_VERSIONS: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "ep_source", "ep_version")
 
 CONTEXT: Final = "_ctx"
 MODEL_SUFFIX: Final = ".onnx"

@@ -138,22 +138,23 @@ def load_engine(on_phase: Callable[[str], None] = lambda phase: None) -> Engine:
 
 
 def _adapter(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdapter:
-    from qnnbridge_host.engine import builtin, plugin
+    from qnnbridge_host.engine import builtin, plugin, sources
     from qnnbridge_host.engine.providers import NoQnn
 
-    if found.generation == "plugin":
-        return plugin.load(ort, found, on_phase)
-    if found.generation == "builtin":
+    if found.generation != "builtin":
+        return plugin.load(ort, found, lambda: sources.choose(found), on_phase)
+    try:
+        engine, _ = sources.wanted()
+    except OptionError as error:
+        return NoQnn(ProviderUnavailable(error.message, cause=error.cause, fix=error.fix, details=error.details))
+    if engine in ("auto", "wheel"):
         return builtin.load(ort.get_available_providers(), found)
-    if found.onnxruntime_qnn:
-        cause, verb = found.problem, "Reinstall"
-    else:
-        cause, verb = f"onnxruntime-qnn is not installed in {sys.executable}.", "Install"
     return NoQnn(
         ProviderUnavailable(
-            "QNN is not available on this host.",
-            cause=cause,
-            fix=f"{verb} it there: `python -m pip install 'qnnbridge[host]'`.",
+            f"The engine {engine!r} cannot be used in this Python.",
+            cause=f"onnxruntime-qnn {found.onnxruntime_qnn} is ONNX Runtime with QNN built in; it takes no other.",
+            fix="Give the host a Python with plain onnxruntime 1.24 or newer, or leave the engine out.",
+            details={"engine": engine},
         )
     )
 

@@ -11,18 +11,20 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from qnnbridge_host.distributions import Installed, parse_version
+from qnnbridge_host.distributions import QNN_DISTRIBUTION, Installed, parse_version
 from qnnbridge_host.engine.providers import NoQnn, Providers, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
+from qnnbridge_host.engine.sources import QnnSource
 from qnnbridge_protocol.errors import ProviderUnavailable
 
 
 class BuiltinQnn:
     """The QNN provider inside ONNX Runtime."""
 
-    def __init__(self, library_folder: str, version: tuple[int, ...]) -> None:
+    def __init__(self, library_folder: str, version: tuple[int, ...], source: QnnSource) -> None:
         self.library_folder: str | None = library_folder
         self.version = version
+        self.source: QnnSource | None = source
 
     @property
     def simulator(self) -> bool:
@@ -56,4 +58,8 @@ def load(available: Sequence[str], found: Installed) -> QnnAdapter:
                 fix="Uninstall onnxruntime and onnxruntime-qnn in the host's Python, then install onnxruntime-qnn.",
             )
         )
-    return BuiltinQnn(found.qnn_folder, parse_version(found.onnxruntime_qnn))
+    release = found.onnxruntime_qnn
+    source = QnnSource(
+        "wheel", "", QNN_DISTRIBUTION, release, QNN_DISTRIBUTION, None, release, "it is ONNX Runtime itself here"
+    )
+    return BuiltinQnn(found.qnn_folder, parse_version(release), source)

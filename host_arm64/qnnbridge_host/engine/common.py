@@ -55,16 +55,15 @@ class OrtEngine:
             "python": platform.python_version(),
             "numpy": np.__version__,
             "onnxruntime": str(self._ort.__version__),
-            "onnxruntime_qnn": self._found.onnxruntime_qnn,
-            "qnn_sdk": self._found.qnn_sdk,
         }
-        return {name: version for name, version in versions.items() if version}
+        return {**versions, **(self._qnn.source.versions() if self._qnn.source is not None else {})}
 
     def describe(self) -> dict[str, Any]:
         """What this host offers.
 
-        ``providers``; ``devices`` of QNN; ``simulator``, ``None`` without QNN; ``qnn_problem``, the error that a
-        session would get with QNN requested, as a map; ``build`` and ``ort_folder`` of ONNX Runtime.
+        ``providers``; ``devices`` of QNN; ``qnn_source``, where it comes from; ``simulator``, ``None`` without QNN;
+        ``qnn_problem``, the error that a session would get with QNN requested, as a map; ``build`` and
+        ``ort_folder`` of ONNX Runtime.
         """
         problem = None
         try:
@@ -76,11 +75,16 @@ class OrtEngine:
             "devices": self._qnn.devices(),
             "qnn_problem": problem,
             "qnn_generation": self._found.generation,
+            "qnn_source": None if self._qnn.source is None else self._qnn.source.to_wire(),
             "library_folder": self._qnn.library_folder,
             "simulator": None if problem else self._qnn.simulator,
             "build": str(self._ort.get_build_info()),
             "ort_folder": os.path.dirname(str(self._ort.__file__)),
         }
+
+    @property
+    def _source_words(self) -> str:
+        return "" if self._qnn.source is None else self._qnn.source.words
 
     def qnn_library(self) -> str | None:
         """The file of the QNN execution provider; ``None`` if it is built in, or there is none."""
@@ -214,7 +218,7 @@ class OrtEngine:
             modelmeta=_metadata(session.get_modelmeta()),
             providers=tuple(session.get_providers()),
             provider_options=options,
-            placement=_with_reason(placement.read(session, choice.target), choice),
+            placement=_with_reason(placement.read(session, choice.target, self._source_words), choice),
             profiling_start_time_ns=int(session.get_profiling_start_time_ns()),
             create_seconds=seconds,
         )

@@ -35,8 +35,8 @@ class PlacementTarget(NamedTuple):
     edges_on_cpu: bool = False
 
 
-def read(session: Any, target: PlacementTarget | None) -> Placement:
-    """The placement of a session. ``known`` is False where this ONNX Runtime cannot tell."""
+def read(session: Any, target: PlacementTarget | None, source: str = "") -> Placement:
+    """The placement of a session. ``known`` is False where this ONNX Runtime cannot tell. source: of QNN."""
     base = Placement(known=False)
     if target is not None:
         base = dataclasses.replace(
@@ -44,6 +44,7 @@ def read(session: Any, target: PlacementTarget | None) -> Placement:
             backend=target.backend,
             simulator=target.simulator,
             soc_model=target.soc_model,
+            source=source,
             cause=BACKENDS_WITHOUT_RESULTS.get(target.backend),
         )
     assignment = _assignment(session)

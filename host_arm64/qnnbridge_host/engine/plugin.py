@@ -1,4 +1,4 @@
-"""QNN as a plugin: onnxruntime-qnn 2.x beside plain onnxruntime.
+"""QNN as a plugin: a provider's library beside plain onnxruntime, of onnxruntime-qnn 2.x or from elsewhere.
 
 The provider library is registered once in the life of the process and never unregistered: a session that outlives
 its library is a segmentation fault. QNN is given to a session by its devices; with this generation the classic
@@ -7,6 +7,7 @@ its library is a segmentation fault. QNN is given to a session by its devices; w
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable
 from typing import Any
@@ -15,18 +16,23 @@ from qnnbridge_host.distributions import Installed, parse_version
 from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.providers import NoQnn, Providers, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
-from qnnbridge_protocol.errors import ProviderUnavailable
+from qnnbridge_host.engine.sources import QnnSource
+from qnnbridge_protocol.errors import BridgeError, ProviderUnavailable
+
+# What every library of QNN exports, and a provider that uses them has as a text.
+_QNN_ENTRY = b"QnnInterface_getProviders"
 
 
 class PluginQnn:
     """The registered plugin and the devices that it lists."""
 
-    def __init__(self, devices: list[Any], library: str, version: tuple[int, ...]) -> None:
+    def __init__(self, devices: list[Any], source: QnnSource) -> None:
         self._devices = devices
+        self.source: QnnSource | None = source
         # The provider itself, for other libraries that have an ONNX Runtime environment of their own.
-        self.library: str | None = library
-        self.library_folder: str | None = os.path.dirname(library)
-        self.version = version
+        self.library: str | None = source.library
+        self.library_folder: str | None = os.path.dirname(source.library)
+        self.version = parse_version(source.release)
 
     @property
     def simulator(self) -> bool:
@@ -56,30 +62,68 @@ class PluginQnn:
         return ()
 
 
-def load(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdapter:
-    """Import and register the plugin. A failure is kept, and told when a session asks for QNN."""
-    try:
-        import onnxruntime_qnn as package
+def load(
+    ort: Any, found: Installed, choose: Callable[[], QnnSource], on_phase: Callable[[str], None]
+) -> QnnAdapter:
+    """Register the provider of the chosen source. A failure is kept, and told when a session asks for QNN.
 
-        library = package.get_library_path()
-        folder = os.path.dirname(library)
+    choose: gives the source. Raises `BridgeError`, or anything at all where the package refuses the machine.
+    """
+    source: QnnSource | None = None
+    try:
+        source = choose()
+        folder = os.path.dirname(source.library)
+        if source.engine != "wheel":
+            _refuse_others(source)
         _let_the_dsp_find(folder)
         on_phase("registering")
         devices = _registered(ort)
         if not devices:  # else an earlier engine of this process has registered it; twice is an error
-            ort.register_execution_provider_library(PROVIDER, library)
+            ort.register_execution_provider_library(PROVIDER, source.library)
             devices = _registered(ort)
+    except BridgeError as error:
+        return NoQnn(_unavailable(error))
     except Exception as error:  # noqa: BLE001 - the package refuses unknown machines with any exception
         told = translate(error)
+        name = source.words if source is not None and source.engine != "wheel" else _wheel(found)
+        elsewhere = source is not None and source.engine != "wheel"
         return NoQnn(
             ProviderUnavailable(
-                f"onnxruntime-qnn {found.onnxruntime_qnn} cannot be used with onnxruntime {found.onnxruntime}.",
+                f"{name} cannot be used with onnxruntime {found.onnxruntime}.",
                 cause=told.message,
-                fix=_fix(told.message),
+                fix=_fix_elsewhere(found) if elsewhere else _fix(told.message),
                 details={"onnxruntime": found.onnxruntime, "onnxruntime_qnn": found.onnxruntime_qnn},
             )
         )
-    return PluginQnn(devices, library, parse_version(found.onnxruntime_qnn))
+    return PluginQnn(devices, source)
+
+
+def _wheel(found: Installed) -> str:
+    return f"onnxruntime-qnn {found.onnxruntime_qnn}"
+
+
+def _unavailable(error: BridgeError) -> ProviderUnavailable:
+    if isinstance(error, ProviderUnavailable):
+        return error
+    return ProviderUnavailable(error.message, cause=error.cause, fix=error.fix, details=error.details)
+
+
+def _refuse_others(source: QnnSource) -> None:
+    """The library of another provider is refused before its code runs."""
+    try:
+        with open(source.library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            known = content.find(_QNN_ENTRY) >= 0
+    except (OSError, ValueError) as error:
+        raise ProviderUnavailable(
+            f"The provider's library cannot be read: {source.library}.", cause=str(error), fix=_NAME_IT
+        ) from error
+    if not known:
+        raise ProviderUnavailable(
+            f"{source.library} is no library of the QNN provider.",
+            cause=f"{_QNN_ENTRY.decode()} does not occur in it, and a provider for QNN needs that.",
+            fix=_NAME_IT,
+            details={"engine": source.engine, "library": source.library},
+        )
 
 
 def _registered(ort: Any) -> list[Any]:
@@ -95,6 +139,20 @@ def _let_the_dsp_find(folder: str) -> None:
     before = os.environ.get("ADSP_LIBRARY_PATH", "")
     if folder not in before.split(";"):
         os.environ["ADSP_LIBRARY_PATH"] = f"{folder};{before}" if before else folder
+
+
+_NAME_IT = (
+    "Name the folder that holds onnxruntime_providers_qnn and the Qnn libraries (ep_path=), or use engine='wheel'."
+)
+
+
+def _fix_elsewhere(found: Installed) -> str:
+    text = "The provider is made for a range of onnxruntime's releases and for one architecture. "
+    if "onnxruntime-windowsml" in found.distributions:
+        return (
+            text + "Install another onnxruntime-windowsml, or plain onnxruntime in its place, in the host's Python."
+        )
+    return text + "Upgrade onnxruntime in the host's Python, or use engine='wheel' (onnxruntime-qnn)."
 
 
 def _fix(text: str) -> str:

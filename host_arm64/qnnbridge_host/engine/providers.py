@@ -16,6 +16,7 @@ from qnnbridge_host.engine import qnn_checks, soc
 from qnnbridge_host.engine.config_keys import DISABLE_CPU_FALLBACK, RECORD_ASSIGNMENT
 from qnnbridge_host.engine.placement import CPU_PROVIDER, PlacementTarget
 from qnnbridge_host.engine.qnn_options import PROVIDER, SESSION_PREFIX
+from qnnbridge_host.engine.sources import QnnSource
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
@@ -41,7 +42,11 @@ class QnnAdapter(Protocol):
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Of onnxruntime-qnn."""
+        """Of onnxruntime-qnn; ``()`` if nothing says it."""
+
+    @property
+    def source(self) -> QnnSource | None:
+        """The origin of QNN; ``None`` without QNN."""
 
     def require(self) -> None:
         """Raise `ProviderUnavailable` if QNN cannot be used."""
@@ -59,6 +64,7 @@ class NoQnn:
     simulator = False
     library_folder: str | None = None
     version: tuple[int, ...] = ()
+    source: QnnSource | None = None
 
     def __init__(self, reason: ProviderUnavailable) -> None:
         self.reason = reason

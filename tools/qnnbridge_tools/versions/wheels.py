@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from qnnbridge_host.model.library_build import build_of
 from qnnbridge_host.model.releases import is_backend
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.doctor.library import read_library
@@ -141,23 +142,12 @@ def _last_lines(text: str) -> Sequence[str]:
     return [line for line in text.splitlines() if line.strip()][-SHOWN_LINES:]
 
 
-_BUILD = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}(?:_\d+)?)")
-_RESOURCE_NAME = "ProductVersion".encode("utf-16-le")
-_RESOURCE_TEXT = re.compile(r"\d+\.\d+\.\d+\.\d{6,}(?:_\d+)?")
-_RESOURCE_CHARACTERS = 64
-
 # Six numbers of QnnInterface_t: core API 2.x.y, then backend API. ELF compilers keep them as one constant.
 _INTERFACE = re.compile(
     rb"(?=\x02\0\0\0[\x0a-\x63]\0\0\0[\0-\x63]\0\0\0[\x01-\x63]\0\0\0[\0-\xff]\0\0\0[\0-\x63]\0\0\0)"
 )
 
 HTP_API_MAJOR = 5
-
-
-def build_of(path: Path) -> str | None:
-    """The QNN SDK build, from the version resource of a PE file, else from the text in the file."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _resource_version(data) or _text_version(data)
 
 
 def interface_of(path: Path) -> tuple[str, str] | None:
@@ -169,21 +159,6 @@ def interface_of(path: Path) -> tuple[str, str] | None:
         return None
     numbers = [str(number) for number in versions[0]]
     return ".".join(numbers[:3]), ".".join(numbers[3:])
-
-
-def _resource_version(data: mmap.mmap) -> str | None:
-    start = data.rfind(_RESOURCE_NAME)
-    if start < 0:
-        return None
-    start += len(_RESOURCE_NAME)
-    text = data[start : start + 2 * _RESOURCE_CHARACTERS].decode("utf-16-le", "replace")
-    found = _RESOURCE_TEXT.search(text)
-    return found[0] if found else None
-
-
-def _text_version(data: mmap.mmap) -> str | None:
-    found = {match[1] for match in _BUILD.finditer(data)}
-    return found.pop().decode("ascii") if len(found) == 1 else None
 
 
 _NAME = re.compile(r"onnxruntime_qnn-(?P<version>[^-]+)-(?P<python>[^-]+)-[^-]+-(?P<platform>[^-]+)\.whl")

@@ -1,0 +1,178 @@
+"""Where QNN's provider library comes from: the wheel of onnxruntime-qnn, the catalogue of Windows, or a folder.
+
+A setting is followed or refused. Without one the first that is there is taken, in this order: the wheel, whose
+release is known and stays; the catalogue, if it has a provider that is ready or can be prepared without a network.
+`reason` says why. Nothing is loaded here. Pure functions of the environment, the disk and the catalogue.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_host.distributions import CATALOGUE_DISTRIBUTION, QNN_DISTRIBUTION, Installed, build_info
+from qnnbridge_host.model.library_build import build_in
+from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
+from qnnbridge_protocol.errors import ProviderUnavailable
+from qnnbridge_protocol.records import NamedTuple
+
+if TYPE_CHECKING:
+    from qnnbridge_host.windows_ml import CatalogueEntry
+    from qnnbridge_protocol.engine_settings import EngineName
+
+# File names of the provider, as the wheels and Windows' packages have them.
+_LIBRARIES: Final = (
+    "onnxruntime_providers_qnn.dll",
+    "onnxruntime_providers_qnn_abi.dll",
+    "libonnxruntime_providers_qnn.so",
+    "libonnxruntime_providers_qnn_abi.so",
+)
+WINDOWS_ML: Final = "Windows ML"
+
+
+class QnnSource(NamedTuple):
+    """The origin of QNN in this process.
+
+    engine: "wheel", "windowsml" or "folder". library: the provider's file. name: for people. version: of what is
+    updated as one: the release of onnxruntime-qnn, or the version in the catalogue. package: the package family, or
+    the distribution. sdk: the QNN SDK build or its number. release: of onnxruntime-qnn, as far as a file says it.
+    reason: why this source was taken.
+    """
+
+    engine: EngineName
+    library: str
+    name: str
+    version: str | None = None
+    package: str | None = None
+    sdk: str | None = None
+    release: str | None = None
+    reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """``onnxruntime-qnn 2.7.0, QNN 2.51.0``."""
+        text = f"{self.name} {self.version}" if self.version else self.name
+        return text + (f", QNN {'.'.join(self.sdk.split('.')[:3])}" if self.sdk else "")
+
+    def versions(self) -> dict[str, str]:
+        """What a compiled model depends on besides the release and the SDK, for `HostInfo.versions`."""
+        told = {
+            "onnxruntime_qnn": self.release,
+            "qnn_sdk": self.sdk,
+            "ep_source": self.engine,
+            "ep_version": self.version,
+            "ep_package": self.package,
+        }
+        return {name: text for name, text in told.items() if text}
+
+    def to_wire(self) -> dict[str, Any]:
+        return {**{name: getattr(self, name) for name in self._fields}, "words": self.words}
+
+
+ReadyQnn = Callable[[], "CatalogueEntry"]
+
+
+def wanted(environ: Mapping[str, str] | None = None) -> tuple[EngineName, str | None]:
+    """The setting of this process. Raises `OptionError`."""
+    return engine_of(os.environ if environ is None else environ)
+
+
+def choose(found: Installed, environ: Mapping[str, str] | None = None, ready: ReadyQnn | None = None) -> QnnSource:
+    """The source for this process, if QNN is a plugin here.
+
+    Args:
+        found: the installed packages.
+        environ: the environment with the setting.
+        ready: gives the catalogue's provider; default `windows_ml.ready_qnn`, which downloads nothing.
+
+    Raises:
+        ProviderUnavailable: the source that is set cannot be used, or there is none.
+        OptionError: the setting is none.
+    """
+    env = os.environ if environ is None else environ
+    engine, path = engine_of(env)
+    if engine == "folder" and path is not None:
+        return _of_folder(path, f"{EP_PATH_VARIABLE} names it")
+    if engine == "wheel":
+        return _of_wheel(found, f"{ENGINE_VARIABLE}=wheel")
+    if engine == "windowsml":
+        return _of_catalogue((ready or _ready)(), f"{ENGINE_VARIABLE}=windowsml")
+    if found.generation == "plugin":
+        return _of_wheel(found, "it is installed beside onnxruntime, and no other source is set")
+    if CATALOGUE_DISTRIBUTION not in found.distributions:
+        raise _none(found)
+    why = found.problem or "onnxruntime-qnn is not installed"
+    return _of_catalogue((ready or _ready)(), f"{why.rstrip('.')}, and the catalogue of Windows has a provider")
+
+
+def _ready() -> CatalogueEntry:
+    from qnnbridge_host.windows_ml import ready_qnn
+
+    return ready_qnn()
+
+
+def _of_wheel(found: Installed, reason: str) -> QnnSource:
+    if found.generation != "plugin":
+        raise _none(found)
+    import onnxruntime_qnn as package
+
+    release = found.onnxruntime_qnn
+    library = package.get_library_path()
+    return QnnSource("wheel", library, QNN_DISTRIBUTION, release, QNN_DISTRIBUTION, found.qnn_sdk, release, reason)
+
+
+def _of_catalogue(entry: CatalogueEntry, reason: str) -> QnnSource:
+    sdk = build_in(os.path.dirname(entry.library))
+    name = f"{WINDOWS_ML} {entry.name}"
+    return QnnSource("windowsml", entry.library, name, entry.version, entry.package, sdk, None, reason)
+
+
+def _of_folder(path: str, reason: str) -> QnnSource:
+    library = _library_in(os.path.abspath(os.path.expanduser(path)))
+    folder = os.path.dirname(library)
+    told = build_info(folder)
+    release = told.get("__version__") if told.get("package_name") == QNN_DISTRIBUTION else None
+    sdk = build_in(folder) or told.get("qnn_version")
+    return QnnSource(
+        "folder", library, f"the provider in {folder}", release, told.get("package_name"), sdk, release, reason
+    )
+
+
+def _library_in(path: str) -> str:
+    """The provider's file: the path itself, or the one in the folder or in a folder of it."""
+    if os.path.isfile(path):
+        return path
+    for folder in (path, *_folders_in(path)):
+        for name in _LIBRARIES:
+            if os.path.isfile(os.path.join(folder, name)):
+                return os.path.join(folder, name)
+    there = os.path.isdir(path)
+    raise ProviderUnavailable(
+        f"{path} has no library of a QNN provider." if there else f"There is no file or folder {path}.",
+        cause=f"Looked for {', '.join(_LIBRARIES[::2])} in it and in its folders." if there else None,
+        fix=f"Name the folder with the provider's library, or the library ({EP_PATH_VARIABLE}, ep_path=).",
+        details={"engine": "folder", "path": path},
+    )
+
+
+def _folders_in(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.path for entry in entries if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _none(found: Installed) -> ProviderUnavailable:
+    if found.onnxruntime_qnn:
+        cause, verb = found.problem, "Reinstall"
+    else:
+        cause, verb = f"onnxruntime-qnn is not installed in {sys.executable}.", "Install"
+    return ProviderUnavailable(
+        "QNN is not available on this host.",
+        cause=cause,
+        fix=f"{verb} it there: `python -m pip install 'qnnbridge[host]'`. On Windows `pip install windowsml` gives "
+        "the catalogue of Windows as another source.",
+    )

@@ -1,0 +1,273 @@
+"""The catalogue of execution providers that Windows keeps (Windows ML), through the package ``windowsml``.
+
+Windows downloads a provider that fits the driver, and replaces it behind our back. A provider is `READY`,
+`NOT_READY` (installed; preparing it takes seconds and no network) or `NOT_PRESENT` (it has to be downloaded, which
+only `main` does, because somebody asked for it). One thread.
+
+``python -m qnnbridge_host.windows_ml list`` and ``download`` are for the tools: one JSON object a line, the last
+one with ``providers`` or ``error``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from qnnbridge_host.distributions import CATALOGUE_DISTRIBUTION, installed_here, parse_version
+from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, ProviderUnavailable
+from qnnbridge_protocol.records import NamedTuple
+
+QNN: Final = "QNNExecutionProvider"
+
+READY: Final = "Ready"
+NOT_READY: Final = "NotReady"
+NOT_PRESENT: Final = "NotPresent"
+_STATES: Final = (READY, NOT_READY, NOT_PRESENT)
+
+# Preparing an installed provider registers a package; a download is given up when nothing moves for so long.
+PREPARE_S: Final = 45.0
+STALLED_S: Final = 300.0
+
+_SHOWN: Final = 8
+_WINDOWS_11_24H2: Final = "Windows 11 24H2 (build 26100) or newer"
+
+OnProgress = Callable[[float], None]
+
+
+class CatalogueEntry(NamedTuple):
+    """One provider of the catalogue.
+
+    package: its package family. library: the file to register; "" until it is ready. state: see the module.
+    """
+
+    name: str
+    version: str
+    package: str
+    library: str
+    state: str
+    certification: str = "Unknown"
+
+    @property
+    def words(self) -> str:
+        return f"{self.name} {self.version or '(no version)'} ({self.state})"
+
+
+def listed() -> list[CatalogueEntry]:
+    """All providers of the catalogue. Raises `ProviderUnavailable` where there is none."""
+    with _catalogue() as found:
+        return [_entry(provider) for provider in found]
+
+
+def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done: None) -> CatalogueEntry:
+    """The provider for QNN, with a library that can be loaded.
+
+    Args:
+        download: whether a provider that is not on this computer is downloaded.
+        on_progress: the part that is done, 0 to 1. Called by another thread.
+
+    Raises:
+        ProviderUnavailable: no catalogue, none for QNN, or one that is not present.
+        DeadlineExceeded: the download stands still, or preparing takes too long.
+    """
+    with _catalogue() as found:
+        provider, entry = _best(found)
+        if entry.state == NOT_PRESENT and not download:
+            raise ProviderUnavailable(
+                f"Windows has a provider for QNN in its catalogue ({entry.words}), and it is not on this computer.",
+                cause="Windows downloads a provider when somebody asks for it, which takes minutes.",
+                fix=f"Download it once: `{sys.executable} -m qnnbridge_host.windows_ml download`."
+                " Or use engine='wheel' (onnxruntime-qnn).",
+                details={"engine": "windowsml", "state": entry.state},
+            )
+        if entry.state != READY:
+            limit_s = STALLED_S if entry.state == NOT_PRESENT else PREPARE_S
+            _make_ready(provider, entry, limit_s, on_progress)
+            entry = _entry(provider)
+        if not entry.library or not os.path.isfile(entry.library):
+            raise ProviderUnavailable(
+                f"Windows calls {entry.words} ready, and its library is not there.",
+                cause=f"The catalogue names {entry.library!r}."
+                if entry.library
+                else "The catalogue names no library.",
+                fix="Restart Windows, or repair the package in Settings > Apps; meanwhile use engine='wheel' "
+                "(onnxruntime-qnn).",
+                details={"engine": "windowsml", "library": entry.library},
+            )
+        return entry
+
+
+@contextmanager
+def _catalogue() -> Iterator[list[Any]]:
+    """The providers; their handles live as long as the catalogue is open."""
+    try:
+        import windowsml
+    except Exception as error:  # ImportError elsewhere, OSError of the DLL
+        raise _no_package(error) from error
+    try:
+        catalogue = windowsml.EpCatalog()
+    except OSError as error:
+        raise _no_catalogue(error) from error
+    try:
+        try:
+            found = list(catalogue.find_all_providers())
+        except OSError as error:
+            raise _no_catalogue(error) from error
+        yield found
+    finally:
+        catalogue.close()
+
+
+def _best(found: list[Any]) -> tuple[Any, CatalogueEntry]:
+    """The provider for QNN: one that is here before one that is not, then the newest."""
+    entries = [(provider, _entry(provider)) for provider in found]
+    fitting = [one for one in entries if one[1].name == QNN]
+    if not fitting:
+        others = ", ".join(entry.words for _, entry in entries[:_SHOWN])
+        raise ProviderUnavailable(
+            "The catalogue of Windows has no provider for QNN.",
+            cause=f"It has {others}."
+            if others
+            else "It is empty: Windows offers what fits the chip and its driver.",
+            fix="Update Windows and the NPU driver (Windows Update), or use engine='wheel' (onnxruntime-qnn).",
+            details={"engine": "windowsml", "found": [entry.name for _, entry in entries[:_SHOWN]]},
+        )
+    return min(fitting, key=lambda one: (_STATES.index(one[1].state), [-n for n in parse_version(one[1].version)]))
+
+
+def _entry(provider: Any) -> CatalogueEntry:
+    return CatalogueEntry(
+        str(provider.name),
+        str(provider.version),
+        str(provider.package_family_name),
+        str(provider.library_path),
+        str(provider.ready_state.name),
+        str(provider.certification.name),
+    )
+
+
+def _make_ready(provider: Any, entry: CatalogueEntry, limit_s: float, on_progress: OnProgress) -> None:
+    """Prepare or download. Given up when nothing moves for `limit_s` seconds."""
+    done, moved = threading.Event(), [time.monotonic()]
+
+    def progress(part: float) -> None:
+        # Some report 0 to 100.
+        moved[0] = time.monotonic()
+        on_progress(min(1.0, max(0.0, part / 100 if part > 1 else part)))
+
+    try:
+        work = provider.ensure_ready_async(on_complete=done.set, on_progress=progress)
+    except OSError as error:
+        raise _not_made_ready(entry, error) from error
+    try:
+        while not done.wait(0.1):
+            if time.monotonic() - moved[0] > limit_s:
+                raise DeadlineExceeded(
+                    f"Windows gives no sign of life for {limit_s:g} s while it makes {entry.words} ready.",
+                    cause="The download stands still." if entry.state == NOT_PRESENT else None,
+                    fix="Look at Settings > Windows Update, and try again.",
+                )
+        try:
+            work.wait()
+        except OSError as error:
+            raise _not_made_ready(entry, error) from error
+    except BaseException:
+        if not done.is_set():
+            work.cancel()
+            # `close` waits for the operation, without an end if Windows does not answer the cancelling.
+            if not done.wait(5.0):
+                raise
+        work.close()
+        raise
+    work.close()
+
+
+def _not_made_ready(entry: CatalogueEntry, error: OSError) -> ProviderUnavailable:
+    missing = entry.state == NOT_PRESENT
+    return ProviderUnavailable(
+        f"Windows could not {'download' if missing else 'prepare'} {entry.words}.",
+        cause=_words(error),
+        fix="Connect this computer to the internet and try again; where Windows Update is managed, its policy has "
+        "to allow the download. Without a network use engine='wheel' (onnxruntime-qnn) or ep_path=."
+        if missing
+        else "Restart Windows, or repair the package in Settings > Apps.",
+        details={"engine": "windowsml", "hresult": _hresult(error)},
+    )
+
+
+def _no_package(error: Exception) -> ProviderUnavailable:
+    if isinstance(error, ModuleNotFoundError) and error.name == CATALOGUE_DISTRIBUTION:
+        cause = f"The package windowsml is not installed in {sys.executable}."
+        fix = f"Install it there: `python -m pip install windowsml` ({_WINDOWS_11_24H2})."
+    elif sys.platform != "win32":
+        cause = f"{type(error).__name__}: {error}"
+        fix = "Only Windows has such a catalogue. Use engine='wheel' (onnxruntime-qnn)."
+    else:
+        cause = f"{type(error).__name__}: {error}"
+        fix = (
+            f"Its library needs {_WINDOWS_11_24H2}. Reinstall windowsml for the architecture of the host's Python, "
+        )
+        fix += "or use engine='wheel' (onnxruntime-qnn)."
+    return ProviderUnavailable(
+        "The catalogue of Windows ML cannot be read.", cause=cause, fix=fix, details={"engine": "windowsml"}
+    )
+
+
+def _no_catalogue(error: OSError) -> ProviderUnavailable:
+    return ProviderUnavailable(
+        "Windows does not open its catalogue of execution providers.",
+        cause=_words(error),
+        fix=f"Windows ML needs {_WINDOWS_11_24H2}, with its updates. Or use engine='wheel' (onnxruntime-qnn).",
+        details={"engine": "windowsml", "hresult": _hresult(error)},
+    )
+
+
+def _words(error: OSError) -> str:
+    number = _hresult(error)
+    return f"{error.strerror or error}" + (f" (HRESULT {number})" if number else "")
+
+
+def _hresult(error: OSError) -> str | None:
+    number = getattr(error, "winerror", None) or error.errno
+    return None if number is None else f"0x{number & 0xFFFFFFFF:08X}"
+
+
+def _tell(**fields: Any) -> None:
+    import json
+
+    print(json.dumps(fields), flush=True)
+
+
+def main(words: list[str]) -> int:
+    """The commands for the tools; 0 if it was done."""
+    if words not in (["list"], ["download"]):
+        print("usage: python -m qnnbridge_host.windows_ml list|download", file=sys.stderr)
+        return 2
+    package = installed_here().distributions.get(CATALOGUE_DISTRIBUTION)
+    try:
+        if words == ["download"]:
+            last = [-1]
+
+            def progress(part: float) -> None:
+                if int(part * 100) != last[0]:
+                    last[0] = int(part * 100)
+                    _tell(progress=part)
+
+            found = [ready_qnn(download=True, on_progress=progress)]
+        else:
+            found = listed()
+    except BridgeError as error:
+        _tell(error=error.to_wire(), package=package)
+        return 1
+    _tell(
+        providers=[{name: getattr(one, name) for name in CatalogueEntry._fields} for one in found], package=package
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,14 @@
+"""What the catalogue of Windows ML is to the host, with the real wheel; run by a Windows Python, prints one JSON object.
+
+usage: ``windows_catalogue.py FOLDER``; FOLDER: where ``windowsml`` lies.
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.insert(0, sys.argv[1])
+
+from qnnbridge_host.windows_ml import main
+
+sys.exit(0 if main(["list"]) in (0, 1) else 3)

@@ -1,0 +1,131 @@
+"""Where the host takes QNN from: the setting on its way to the host, and the choice there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from qnnbridge._launch.interpreter import engine_setting
+from qnnbridge_host.distributions import Installed, installed_versions
+from qnnbridge_host.engine.sources import choose
+from qnnbridge_host.windows_ml import CatalogueEntry
+from qnnbridge_protocol.engine_settings import ENGINES, engine_of, engine_variables
+from qnnbridge_protocol.errors import HostNotFound, OptionError, ProviderUnavailable
+
+NOT_THERE = Installed({}, onnxruntime="1.32.0")
+CATALOGUED = Installed({"windowsml": "2.5.96"}, onnxruntime="1.32.0")
+
+
+@pytest.mark.parametrize(
+    ("environ", "engine"),
+    [
+        ({}, ("auto", None)),
+        ({"QNNBRIDGE_ENGINE": ""}, ("auto", None)),
+        ({"QNNBRIDGE_ENGINE": " WindowsML "}, ("windowsml", None)),
+        ({"QNNBRIDGE_EP_PATH": "/p"}, ("folder", "/p")),
+        ({"QNNBRIDGE_ENGINE": "folder", "QNNBRIDGE_EP_PATH": "/p"}, ("folder", "/p")),
+    ],
+)
+def test_the_environment_names_the_engine(environ: dict[str, str], engine: tuple[str, str | None]) -> None:
+    assert engine_of(environ) == engine
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"QNNBRIDGE_ENGINE": "winml"}, "There is no engine 'winml'"),
+        ({"QNNBRIDGE_ENGINE": "folder"}, "no folder is named"),
+        ({"QNNBRIDGE_ENGINE": "wheel", "QNNBRIDGE_EP_PATH": "/p"}, "as well: /p"),
+        ({"QNNBRIDGE_ENGINE": "windowsml", "QNNBRIDGE_EP_PATH": "/p"}, "as well: /p"),
+    ],
+)
+def test_settings_that_say_nothing_or_two_things_are_refused(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words) as caught:
+        engine_of(environ)
+    assert caught.value.fix
+
+
+def test_an_argument_overrides_both_variables(tmp_path: Path) -> None:
+    assert engine_variables("windowsml", None) == {"QNNBRIDGE_ENGINE": "windowsml", "QNNBRIDGE_EP_PATH": ""}
+    folder = engine_variables(None, tmp_path / "x" / "..")
+    assert folder == {"QNNBRIDGE_ENGINE": "folder", "QNNBRIDGE_EP_PATH": os.fspath(tmp_path)}
+    assert engine_variables(None, None) == {}
+    assert {engine_of(engine_variables(name, None))[0] for name in ENGINES if name != "folder"} == {*ENGINES} - {
+        "folder"
+    }
+
+
+def test_the_configuration_file_counts_where_nothing_else_says_it(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[host]\nengine = 'folder'\nep_path = 'qnn'\n", "utf-8")
+    environ = {"QNNBRIDGE_CONFIG": str(file)}
+    assert engine_setting({}, environ) == {
+        "QNNBRIDGE_ENGINE": "folder",
+        "QNNBRIDGE_EP_PATH": os.fspath(tmp_path / "qnn"),
+    }
+    assert engine_setting({"QNNBRIDGE_ENGINE": "wheel"}, environ) == {}
+    assert engine_setting({}, {**environ, "QNNBRIDGE_ENGINE": "wheel"}) == {}
+    with pytest.raises(OptionError):
+        engine_setting({}, {**environ, "QNNBRIDGE_ENGINE": "winml"})
+    file.write_text("[host]\nengine = 'winml'\n", "utf-8")
+    with pytest.raises(OptionError, match="no engine 'winml'"):
+        engine_setting({}, environ)
+    file.write_text("[host]\nengine = 3\n", "utf-8")
+    with pytest.raises(HostNotFound, match=r"'engine' in \[host\] is not a text"):
+        engine_setting({}, environ)
+
+
+def test_hello_does_not_name_a_wheel_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QNNBRIDGE_ENGINE", raising=False)
+    monkeypatch.delenv("QNNBRIDGE_EP_PATH", raising=False)
+    before = installed_versions()
+    if "onnxruntime_qnn" not in before:
+        pytest.skip("onnxruntime-qnn has no package for this Python")
+    monkeypatch.setenv("QNNBRIDGE_ENGINE", "windowsml")
+    assert installed_versions().keys() == before.keys() - {"onnxruntime_qnn", "qnn_sdk"}
+
+
+# --- the choice in the host ------------------------------------------------------------------------------
+
+
+def entry(folder: Path) -> CatalogueEntry:
+    library = folder / "onnxruntime_providers_qnn.dll"
+    library.write_bytes(b"")
+    (folder / "QnnHtp.dll").write_bytes(b"\0v2.45.40.251028153101_1\0")
+    return CatalogueEntry("QNNExecutionProvider", "1.8.21.0", "A_b", str(library), "Ready")
+
+
+def test_the_catalogue_is_taken_where_no_wheel_is(tmp_path: Path) -> None:
+    source = choose(CATALOGUED, {}, lambda: entry(tmp_path))
+    assert source.engine == "windowsml"
+    assert source.sdk == "2.45.40.251028153101_1"
+    assert source.words == "Windows ML QNNExecutionProvider 1.8.21.0, QNN 2.45.40"
+    assert "onnxruntime-qnn is not installed" in source.reason
+    assert source.versions() == {
+        "qnn_sdk": "2.45.40.251028153101_1",
+        "ep_source": "windowsml",
+        "ep_version": "1.8.21.0",
+        "ep_package": "A_b",
+    }
+
+
+def test_nothing_asks_the_catalogue_where_its_package_is_not_installed(tmp_path: Path) -> None:
+    def never() -> CatalogueEntry:
+        raise AssertionError("the catalogue was asked")
+
+    with pytest.raises(ProviderUnavailable, match="not available") as caught:
+        choose(NOT_THERE, {}, never)
+    assert "pip install windowsml" in (caught.value.fix or "")
+    with pytest.raises(ProviderUnavailable):
+        choose(CATALOGUED, {"QNNBRIDGE_ENGINE": "wheel"}, never)
+
+
+def test_a_folder_may_hold_the_library_one_level_down(tmp_path: Path) -> None:
+    inner = tmp_path / "ExecutionProvider"
+    inner.mkdir()
+    library = entry(inner).library
+    source = choose(NOT_THERE, {"QNNBRIDGE_EP_PATH": str(tmp_path)})
+    assert (source.engine, source.library, source.release) == ("folder", library, None)
+    assert choose(NOT_THERE, {"QNNBRIDGE_EP_PATH": library}).library == library
