@@ -31,7 +31,9 @@ from qnnbridge_tools.serve.infer import (
     time_left_s,
 )
 from qnnbridge_tools.serve.json_reading import Take, read_document
+from qnnbridge_tools.serve.openai_embeddings import EmbeddingService
 from qnnbridge_tools.serve.openai_endpoints import LanguageService
+from qnnbridge_tools.serve.openai_forms import model_document, models_document
 from qnnbridge_tools.serve.repository import Repository
 from qnnbridge_tools.serve.responses import Guard, PartedResponse, answered, error_answer, json_answer
 from qnnbridge_tools.serve.transport import Admission, Ticket, Workers, receive_body
@@ -123,6 +125,7 @@ class InferenceService:
         *,
         control: bool,
         language: LanguageService,
+        embeddings: EmbeddingService,
         figures: Callable[[], Mapping[str, Any]] | None,
     ) -> None:
         self._repository = repository
@@ -130,6 +133,7 @@ class InferenceService:
         self._limits = limits
         self._control = control
         self.language = language
+        self.embeddings = embeddings
         self._figures = figures
         self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
         self._readers = Workers("reader", READERS)
@@ -143,10 +147,10 @@ class InferenceService:
         return Response(status_code=200)
 
     async def ready(self, request: Request) -> Response:
-        models, repository = self.language.models, self._repository
-        reason = models.why_not_ready() or (
-            repository.why_not_ready() if repository.names or not models.figures else None
-        )
+        by_folder, repository = (self.language.models, self.embeddings.models), self._repository
+        reason = next(filter(None, (models.why_not_ready() for models in by_folder)), None)
+        if reason is None and (repository.names or not any(models.wanted for models in by_folder)):
+            reason = repository.why_not_ready()
         reason = reason or await self._probe.why_not_ready()
         # The protocol wants a status of 4xx for "no".
         return Response(status_code=200) if reason is None else error_answer(bad_request(f"Not ready: {reason}"))
@@ -166,12 +170,19 @@ class InferenceService:
 
     async def metrics(self, request: Request) -> Response:
         models = self.language.models
-        if self._figures is None and not models.figures:
-            raise Refused(404, "A private host has no metrics; with --host daemon they are the daemon's.")
-        text = text_of(models.families())
+        text = text_of([*models.families(), *self.embeddings.models.families()])
         if self._figures is not None:
             text = metrics_text(await self._meters.do(self._figures)).removesuffix("# EOF\n") + text
         return Response(text, 200, {"content-type": CONTENT_TYPE})
+
+    async def list_models(self, request: Request) -> Response:
+        return json_answer(models_document([self.language.models, self.embeddings.models]))
+
+    async def show_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        registry = self.embeddings.models if name in self.embeddings.models.names else self.language.models
+        registry.get(name)
+        return json_answer(model_document(name, registry))
 
     # --- inference ---
 
@@ -270,11 +281,12 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
         ("/v2/health/ready", service.ready, get),
         ("/v2", service.server_metadata, get),
         ("/metrics", service.metrics, get),
-        ("/v1/models", service.language.list_models, get),
-        ("/v1/models/{name:path}", service.language.show_model, get),
+        ("/v1/models", service.list_models, get),
+        ("/v1/models/{name:path}", service.show_model, get),
         ("/v1/chat/completions", service.language.chat, post),
         ("/v1/completions", service.language.text, post),
         ("/v1/responses", service.language.respond, post),
+        ("/v1/embeddings", service.embeddings.embed, post),
         ("/v2/repository/index", service.index, post),
         ("/v2/repository/models/{name}/load", service.load, post),
         ("/v2/repository/models/{name}/unload", service.unload, post),

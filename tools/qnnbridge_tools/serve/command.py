@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,16 @@ def serve(
     language_models: Annotated[
         list[str] | None,
         typer.Option("--llm", metavar="NAME=FOLDER", help="A language model and its name. Repeatable."),
+    ] = None,
+    embedders: Annotated[
+        list[str] | None,
+        typer.Option("--embed", metavar="NAME=FOLDER", help="A model for embeddings and its name. Repeatable."),
+    ] = None,
+    buckets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bucket", metavar="NAME:DIM=16,32", help="Sizes of a free dimension of a model. May be repeated."
+        ),
     ] = None,
     where: Annotated[
         Where, typer.Option("--host", help="The daemon that applications share, or a host of its own.")
@@ -67,29 +78,38 @@ def serve(
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="One line on stderr for each request.")] = False,
 ) -> None:
-    """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton); OpenAI's interface with --llm."""
+    """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton); OpenAI's with --llm and --embed."""
     with reporting.work():
+        from qnnbridge_protocol.errors import OptionError
         from qnnbridge_tools import arguments
-        from qnnbridge_tools.serve import language_models as languages
-        from qnnbridge_tools.serve import options, repository, server
+        from qnnbridge_tools.serve import folder_models, options, repository, server
 
         arguments.check_seconds("--timeout", timeout)
         arguments.check_seconds("--drain", drain)
         arguments.check_seconds("--answer-timeout", answer_timeout)
-        server.require_packages()
+        server.require_packages(embeddings=bool(embedders))
         place = options.read_address(http)
         server.check_exposure(place, token_file)
         from qnnbridge_tools.serve.app import ServiceLimits
 
-        files = options.find_models(models or (), folders or (), optional=bool(language_models))
-        if not files:
+        files = options.find_models(models or (), folders or (), optional=bool(language_models or embedders))
+        generating = folder_models.read_names("--llm", language_models or ())
+        embedding = folder_models.read_names("--embed", embedders or ())
+        both = generating.keys() & embedding.keys()
+        if both:
+            raise OptionError(f'--llm and --embed both have a model called "{min(both)}".')
+        sizes = options.read_buckets(buckets or (), [*(file.name for file in files), *embedding])
+        files = [dataclasses.replace(file, buckets=sizes.get(file.name, {})) for file in files]
+        if not files and not embedding:
             of_files = {"--provider": provider is not Provider.QNN, "--provider-option": bool(provider_options)}
             arguments.refuse_together("--llm without --model", of_files)
         given = server.ServeOptions(
             address=place,
             token=options.read_token(token_file) if token_file is not None else None,
             files=files,
-            language_models=languages.read_names(language_models or ()),
+            language_models=generating,
+            embedders=embedding,
+            embedder_buckets={name: sizes[name] for name in embedding if name in sizes},
             sessions=repository.ServeSessionOptions(
                 providers=(f"{provider.name}ExecutionProvider",),
                 provider_options=arguments.read_provider_options(provider_options or ()),

@@ -6,14 +6,12 @@ import collections
 import dataclasses
 import statistics
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_tools.host.metrics import Family, counter, gauge, summary
-from qnnbridge_tools.serve.errors import RETRY_AFTER_S, Refused, in_words
+from qnnbridge_tools.serve.folder_models import FolderModels
 
 if TYPE_CHECKING:
     from qnnbridge import Host
@@ -33,6 +31,9 @@ class LanguageModel:
     name: str
     model: Model
     tokenizer: Tokenizer
+
+    def close(self) -> None:
+        self.model.close()
 
 
 class GenerationFigures:
@@ -82,104 +83,24 @@ class GenerationFigures:
         return {quantile: cuts[round(quantile * 100) - 1] for quantile in _QUANTILES}
 
 
-def read_names(texts: Iterable[str]) -> dict[str, Path]:
-    """`--llm NAME=FOLDER`. Raises `OptionError`, `NoSuchFile`."""
-    found: dict[str, Path] = {}
-    for text in texts:
-        name, equals, folder = text.partition("=")
-        if not equals or not name or not folder or not name.isprintable():
-            raise OptionError(
-                f'--llm "{text}" is not of the form NAME=FOLDER.', fix="For example --llm phi=phi-qnn."
-            )
-        if name in found:
-            raise OptionError(f'Two language models are called "{name}": {found[name]} and {folder}.')
-        if not Path(folder).is_dir():
-            raise NoSuchFile(f"There is no folder {folder}.")
-        found[name] = Path(folder)
-    return found
-
-
-class LanguageModels:
-    """By name. Any thread.
+class LanguageModels(FolderModels[LanguageModel]):
+    """With their figures.
 
     Args:
         folders: By name, in the order of the command line.
     """
 
-    def __init__(self, folders: dict[str, Path], host: Host, fallback: Fallback) -> None:
-        self._folders = folders
-        self._host = host
-        self._fallback = fallback
-        self._lock = threading.Lock()
-        self._loaded: dict[str, LanguageModel] = {}
-        self._failed: dict[str, BridgeError] = {}
-        self._starting = bool(folders)
-        self._closed = False
-        self.created = int(time.time())
+    def __init__(self, folders: Mapping[str, Path], host: Host, fallback: Fallback) -> None:
+        def load(name: str, folder: Path) -> tuple[LanguageModel, str]:
+            from qnnbridge.genai import Model, Tokenizer
+
+            model = Model(folder, host=host, fallback=fallback)
+            info = model.info
+            words = f"{info.layout} layout, context of {info.context_length} tokens"
+            return LanguageModel(name, model, Tokenizer(model)), words
+
+        super().__init__("language model", folders, load)
         self.figures = {name: GenerationFigures() for name in folders}
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Of those that are loaded."""
-        with self._lock:
-            return [name for name in self._folders if name in self._loaded]
-
-    def get(self, name: str) -> LanguageModel:
-        """Raises `Refused`."""
-        if name not in self._folders:
-            raise Refused(
-                404, f"The model {name[:80]!r} does not exist here.", field="model", reason="model_not_found"
-            )
-        with self._lock:
-            found, failed = self._loaded.get(name), self._failed.get(name)
-        if found is not None:
-            return found
-        if failed is not None:
-            raise Refused(503, f"The model {name} is not ready: {in_words(failed)}", field="model")
-        raise Refused(503, f"The model {name} is being loaded.", {"retry-after": str(RETRY_AFTER_S)}, field="model")
-
-    def why_not_ready(self) -> str | None:
-        with self._lock:
-            if self._starting:
-                return "language models are still being loaded"
-            return "no language model is loaded" if self._folders and not self._loaded else None
-
-    def load_all(self, told: Callable[[str], None]) -> dict[str, BridgeError]:
-        """One after another. Returns what could not be, by name."""
-        from qnnbridge.genai import Model, Tokenizer
-
-        for name, folder in self._folders.items():
-            if self._closed:
-                break
-            begun = time.monotonic()
-            try:
-                model = Model(folder, host=self._host, fallback=self._fallback)
-                found = LanguageModel(name, model, Tokenizer(model))
-            except BridgeError as error:
-                with self._lock:
-                    self._failed[name] = error
-            except Exception as error:  # noqa: BLE001 - the start must not hang on an unexpected error
-                with self._lock:
-                    self._failed[name] = BridgeError(f"Unexpected {type(error).__name__}: {error}")
-            else:
-                with self._lock:
-                    self._loaded[name] = found
-                info = model.info
-                told(
-                    f"{name}: {info.layout} layout, context of {info.context_length} tokens, "
-                    f"loaded in {time.monotonic() - begun:.1f} s"
-                )
-        with self._lock:
-            self._starting = False
-            return dict(self._failed)
-
-    def close(self) -> None:
-        """Free all models."""
-        with self._lock:
-            self._closed = True
-            loaded, self._loaded = list(self._loaded.values()), {}
-        for one in loaded:
-            one.model.close()
 
     def families(self) -> Iterator[Family]:
         """For /metrics."""

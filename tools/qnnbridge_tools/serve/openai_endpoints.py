@@ -1,4 +1,4 @@
-"""The endpoints of OpenAI's interface: /v1/models, /v1/chat/completions, /v1/completions, /v1/responses."""
+"""The endpoints of OpenAI's interface for text: /v1/chat/completions, /v1/completions, /v1/responses."""
 
 from __future__ import annotations
 
@@ -55,13 +55,6 @@ class LanguageService:
         # Each waits in a thread of its own for its turn; an idle one has none.
         self._workers = Workers("language", slots + waiting)
         self._readers = Workers("language reader", 1)
-
-    async def list_models(self, request: Request) -> Response:
-        return json_answer(forms.models_document([(name, self.models.created) for name in self.models.names]))
-
-    async def show_model(self, request: Request) -> Response:
-        found = self.models.get(request.path_params["name"])
-        return json_answer(forms.model_document(found.name, self.models.created))
 
     async def chat(self, request: Request) -> Response:
         return await self._complete(request, functools.partial(_generation, "chat"))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
 
 from qnnbridge_tools.serve.errors import CODE_HEADER, Refused, wrong
 from qnnbridge_tools.serve.openai_tools import COMPACT, ToolUse, read_calls, read_tools
@@ -284,12 +284,29 @@ def _schema(told: Any) -> str | None:
 # --- documents ---
 
 
-def models_document(models: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    return {"object": "list", "data": [model_document(name, created) for name, created in models]}
+class NamedModels(Protocol):
+    """Models of one kind."""
+
+    kind: str
+    created: int
+
+    @property
+    def names(self) -> Sequence[str]: ...
 
 
-def model_document(name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": "qnnbridge"}
+def models_document(registries: Iterable[NamedModels]) -> dict[str, Any]:
+    found = [model_document(name, models) for models in registries for name in models.names]
+    return {"object": "list", "data": found}
+
+
+def model_document(name: str, models: NamedModels) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": models.created,
+        "owned_by": "qnnbridge",
+        "kind": models.kind,
+    }
 
 
 _TYPES: Final[Mapping[int, str]] = {

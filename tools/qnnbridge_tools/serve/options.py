@@ -11,7 +11,7 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -149,11 +149,12 @@ _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A model that is to be served, as the command line names it."""
+    """A model that is to be served, as the command line names it. buckets: sizes of free dimensions."""
 
     name: str
     path: Path
     version: str = DEFAULT_VERSION
+    buckets: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
 
 def find_models(texts: Iterable[str], folders: Iterable[Path], *, optional: bool = False) -> list[ModelFile]:
@@ -209,3 +210,21 @@ def _in_folder(folder: Path) -> Sequence[ModelFile]:
 
 def _is_version(folder: Path) -> bool:
     return bool(_VERSION.fullmatch(folder.name)) and (folder / "model.onnx").is_file()
+
+
+def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, list[int]]]:
+    """`--bucket NAME:DIM=16,32`, by the name of the model. Raises `OptionError`."""
+    from qnnbridge_tools.arguments import read_bucket_sizes
+
+    longest_first = sorted(names, key=len, reverse=True)
+    by_name: dict[str, list[str]] = {}
+    for text in texts:
+        # A name may have a colon in it, and so may a dimension that is called by input and axis.
+        name = next((name for name in longest_first if text.startswith(f"{name}:")), None)
+        if name is None:
+            raise OptionError(
+                f'--bucket "{text}" does not begin with the name of a model that is served here.',
+                fix="Name the model, a free dimension and its sizes: --bucket text:seq=16,32,64.",
+            )
+        by_name.setdefault(name, []).append(text[len(name) + 1 :])
+    return {name: read_bucket_sizes(given) for name, given in by_name.items()}

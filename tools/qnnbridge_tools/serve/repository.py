@@ -77,7 +77,10 @@ def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> Loa
             provider_options=[options.provider_options],
             host=host,
             fallback=options.fallback,
+            buckets=file.buckets or None,
         )
+        if file.buckets:
+            warm(session)
     except PlacementRefused as refused:
         arguments.in_options(refused)
         raise
@@ -89,10 +92,19 @@ def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> Loa
         session.close()
         raise
     served = ServedModel(file.name, file.version, contract, session)
-    return LoadedModel(served, session, _summary(session.placement) + (", rewritten" if session.fixed else ""))
+    return LoadedModel(served, session, summary_of(session.placement) + (", rewritten" if session.fixed else ""))
 
 
-def _summary(placement: Placement) -> str:
+def warm(session: InferenceSession) -> None:
+    """Make all variants of a session with buckets, so that no request waits for one. Closes it if one fails."""
+    try:
+        session.warm()
+    except BaseException:
+        session.close()
+        raise
+
+
+def summary_of(placement: Placement) -> str:
     if not placement.known:
         return "ready"
     parts: list[str] = []

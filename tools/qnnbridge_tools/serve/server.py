@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from qnnbridge import Host
     from qnnbridge_tools.serve.app import ServiceLimits
-    from qnnbridge_tools.serve.language_models import LanguageModels
+    from qnnbridge_tools.serve.folder_models import FolderModels
 
 LOADER_END_TIMEOUT_S: Final = 5.0
 # Longer than load balancers keep idle connections: else they send requests into one that is being closed.
@@ -56,6 +56,8 @@ class ServeOptions:
     token: bytes | None
     files: Sequence[ModelFile]
     language_models: dict[str, Path]
+    embedders: dict[str, Path]
+    embedder_buckets: dict[str, dict[str, list[int]]]
     sessions: ServeSessionOptions
     where: Where
     host_python: str | None
@@ -67,17 +69,21 @@ class ServeOptions:
     origins: Sequence[str] = ()
 
 
-def require_packages() -> None:
+def require_packages(*, embeddings: bool = False) -> None:
     """Raises `BridgeError` that names the extra."""
+    needed = ["starlette.applications", "uvicorn", "msgspec"]
+    extra = "serve"
     try:
-        importlib.import_module("starlette.applications")
-        importlib.import_module("uvicorn")
-        importlib.import_module("msgspec")
+        for name in needed:
+            importlib.import_module(name)
+        if embeddings:
+            extra = "embeddings"
+            importlib.import_module("tokenizers")
     except ImportError as error:
         raise BridgeError(
             f"qnnbridge serve needs {error.name}, which this Python does not have: {sys.executable}.",
-            cause="It works with the packages of the extra [serve].",
-            fix=f'{sys.executable} -m pip install "qnnbridge[serve]"',
+            cause=f"It works with the packages of the extra [{extra}].",
+            fix=f'{sys.executable} -m pip install "qnnbridge[{extra}]"',
         ) from None
 
 
@@ -105,8 +111,11 @@ def check_dimensions(options: ServeOptions) -> None:
     """Raises `OptionError` for a `--dim` that no model has."""
     if options.sessions.dimensions.by_name:
         from qnnbridge_host.model.scan import scan_model
+        from qnnbridge_tools.serve.embedding_folder import read_folder
 
-        scans = [scan_model(file.path, count_nodes=False) for file in options.files]
+        embedders = [read_folder(folder).model for folder in options.embedders.values()]
+        paths = [*(file.path for file in options.files), *embedders]
+        scans = [scan_model(path, count_nodes=False) for path in paths]
         arguments.refuse_unknown(scans, options.sessions.dimensions)
 
 
@@ -119,10 +128,13 @@ def serve(options: ServeOptions) -> None:
         try:
             repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
             from qnnbridge_tools.serve.app import HostProbe, InferenceService, make_app
+            from qnnbridge_tools.serve.embeddings import EmbeddingModels
             from qnnbridge_tools.serve.language_models import LanguageModels
+            from qnnbridge_tools.serve.openai_embeddings import EmbeddingService
             from qnnbridge_tools.serve.openai_endpoints import LanguageService
 
             models = LanguageModels(options.language_models, host, options.sessions.fallback)
+            embedders = EmbeddingModels(options.embedders, options.embedder_buckets, options.sessions, host)
             limits = options.limits
 
             service = InferenceService(
@@ -137,10 +149,17 @@ def serve(options: ServeOptions) -> None:
                     waiting=limits.queue,
                     most_bytes=limits.most_bytes,
                 ),
+                embeddings=EmbeddingService(
+                    embedders,
+                    timeout_s=limits.timeout_s,
+                    threads=limits.threads,
+                    waiting=limits.queue,
+                    most_bytes=limits.most_bytes,
+                ),
                 figures=daemon_figures(host) if host.is_daemon else None,
             )
             server = _server(make_app(service, options.token, options.origins), options)
-            _run(server, listener, repository, models, host, options)
+            _run(server, listener, repository, (models, embedders), host, options)
         finally:
             host.close()
     finally:
@@ -187,7 +206,7 @@ def _run(
     server: uvicorn.Server,
     listener: socket.socket,
     repository: Repository,
-    models: LanguageModels,
+    models: Sequence[FolderModels[Any]],
     host: Host,
     options: ServeOptions,
 ) -> None:
@@ -195,8 +214,9 @@ def _run(
 
     def load() -> None:
         failed.update(repository.load_all(_say))
-        if not failed or options.keep_going:
-            failed.update(models.load_all(_say))
+        for registry in models:
+            if not failed or options.keep_going:
+                failed.update(registry.load_all(_say))
         if failed and not options.keep_going:
             server.should_exit = True
             return
@@ -212,7 +232,8 @@ def _run(
         server.run([listener])
     finally:
         repository.close()
-        models.close()
+        for registry in models:
+            registry.close()
         host.close()  # a model that is being loaded is not waited for
         loader.join(LOADER_END_TIMEOUT_S)
     if not options.keep_going and not told_to_end.is_set():
@@ -223,7 +244,9 @@ def _run(
 
 def _interfaces(options: ServeOptions) -> str:
     names = ["Open Inference Protocol v2"] if options.files else []
-    return " and ".join([*names, *(["OpenAI's interface at /v1"] if options.language_models else [])])
+    return " and ".join(
+        [*names, *(["OpenAI's interface at /v1"] if options.language_models or options.embedders else [])]
+    )
 
 
 def _end_on_signals(server: uvicorn.Server) -> threading.Event:
