@@ -6,6 +6,7 @@ session is made again there by the first call that needs it, after a look whethe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -179,16 +180,21 @@ class RemoteSession(ReplayingSession):
         decoder.finish()
         return outputs
 
-    def unload(self) -> None:
+    def unload(self, wait_s: float = 0.0) -> None:
         """Release it in the host and keep its recipe: the next call makes it again.
 
-        For one without a running call and without state of its own there.
+        For one without a running call and without state of its own there. wait_s: until it is released there.
         """
         with self._lock:
             process, number = self.host.supervisor.running, self.session_id
             self.live = None
             if process is not None and process.generation == self._generation:
-                process.channel.one_way.add({"op": "session.close", "session": number})
+                close = {"op": "session.close", "session": number}
+                if wait_s:
+                    with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                        process.call(close, (), deadline_after(wait_s), CallContext("session.close"))
+                else:
+                    process.channel.one_way.add(close)
             self._generation = UNLOADED
             self._place.clear()
 

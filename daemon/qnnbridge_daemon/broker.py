@@ -313,6 +313,7 @@ def _model(model: SharedModel) -> dict[str, Any]:
         "clients": len(model.owners),
         "sessions": model.sessions,
         "loaded": model.loaded,
+        "npu_bytes": placement.npu_bytes if model.loaded else 0,
         "idle_s": round(model.idle_s, 1),
         "calls": model.meter.calls,
         "errors": model.meter.errors,

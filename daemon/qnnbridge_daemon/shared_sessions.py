@@ -5,6 +5,9 @@ without users stays loaded for a moment, because the next run of the same progra
 One without calls is unloaded after a while and comes back with its next call, made again from the same files:
 it is answered with `ModelChanged` if those have changed.
 
+When the NPU has no room for a session, those on it that were used longest ago are unloaded, one after the other,
+until it has. One with a running call is left alone.
+
 A session with state (a profile, dynamic options, files that it writes) is never shared and never unloaded.
 
 Threads: any. The lock of the table is never held during anything slow; a model that is being made has a lock of
@@ -17,10 +20,11 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from qnnbridge._create import identify
 from qnnbridge._host import Host
@@ -31,6 +35,14 @@ from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_protocol.errors import BridgeError, CallError, Closed, ModelChanged
 from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
+
+_log = logging.getLogger("qnnbridge.daemon")
+
+T = TypeVar("T")
+
+# For the NPU host to release a session.
+RELEASE_WAIT_S = 10.0
+MOST_OCCUPANTS = 8
 
 _OWN_STATE = ("enable_profiling", "optimized_model_filepath")
 _OWN_ENTRIES = ("ep.context_enable", "ep.context_file_path", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
@@ -116,9 +128,13 @@ class SharedModel:
             self._calls += 1
             reload = not self.loaded
             self.loaded = True
-        if reload:
-            on_reload()
         try:
+            if reload:
+                try:
+                    on_reload()
+                except BaseException:
+                    self.loaded = False
+                    raise
             yield remote
         finally:
             with self._lock:
@@ -128,14 +144,17 @@ class SharedModel:
             if close:
                 remote.close()
 
-    def unload_if_idle(self, idle_s: float) -> bool:
-        """Release it in the NPU host after this time without a call. Returns whether it was released."""
+    def unload_if_idle(self, idle_s: float, wait_s: float = 0.0) -> bool:
+        """Release it in the NPU host after this time without a call. Returns whether it was released.
+
+        wait_s: until the NPU host has released it.
+        """
         with self._lock:
             if self.remote is None or self._calls or not (self.shared and self.loaded) or self._retired:
                 return False
             if time.monotonic() - self.last_used < idle_s:
                 return False
-            self.remote.unload()
+            self.remote.unload(wait_s)
             self.loaded = False
             return True
 
@@ -165,9 +184,48 @@ class SharedSessions:
         self.unloads = 0
         self.reloads = 0
 
-    def count_reload(self) -> None:
+    def reload(self, model: SharedModel, cancellation: Cancellation) -> None:
+        """Make an unloaded session again, before the call that needs it."""
         with self._lock:
             self.reloads += 1
+        remote = model.remote
+        if remote is not None and model.shared:
+            self._with_room(lambda: remote.open(None, "raise", cancellation))
+
+    def _with_room(self, attempt: Callable[[], T]) -> T:
+        """The attempt; as long as the NPU has no room for it, once more after another session was unloaded.
+
+        Raises the error of the last attempt, with what occupies the NPU.
+        """
+        while True:
+            try:
+                return attempt()
+            except BridgeError as error:
+                if not error.details.get("npu_memory"):
+                    raise
+                if not self._unload_oldest():
+                    error.evidence = (*error.evidence, *self._occupants())
+                    raise
+
+    def _unload_oldest(self) -> bool:
+        """Unload the session on the NPU that was used longest ago. Returns whether there was one without a call."""
+        on_npu = [model for model in self.models() if model.info.placement.qnn_nodes]
+        for model in sorted(on_npu, key=lambda one: one.last_used):
+            idle_s = model.idle_s
+            if model.unload_if_idle(0.0, RELEASE_WAIT_S):
+                with self._lock:
+                    self.unloads += 1
+                _log.info("%s, idle for %.0f s, was unloaded: the NPU had no room", model.label, idle_s)
+                return True
+        return False
+
+    def _occupants(self) -> list[str]:
+        """The sessions on the NPU, the largest first, a line each."""
+        there = [model for model in self.models() if model.loaded and model.info.placement.qnn_nodes]
+        there.sort(key=lambda model: -model.info.placement.npu_bytes)
+        shown = [(one.label, one.info.placement.npu_bytes / 1e6, len(one.owners)) for one in there[:MOST_OCCUPANTS]]
+        lines = [f"on the NPU: {label}, {size:.1f} MB, clients: {clients}" for label, size, clients in shown]
+        return lines + ([f"and {len(there) - MOST_OCCUPANTS} more"] if len(there) > MOST_OCCUPANTS else [])
 
     def models(self) -> list[SharedModel]:
         """All that are open."""
@@ -240,7 +298,7 @@ class SharedSessions:
 
     def _make(self, model: SharedModel, make: Make) -> None:
         begin = time.monotonic()
-        remote = make(model.stop)
+        remote = self._with_room(lambda: make(model.stop))
         model.opened_ms = round((time.monotonic() - begin) * 1000, 3)
         model.last_used = time.monotonic()
         model.loaded = True

@@ -148,9 +148,12 @@ class ModelService:
         if contexts is not None:
             self._sessions.hold(made.session, contexts)
         without_manifest = unchecked(source)
+        took = made.info.placement.npu_memory
         notices = [Notice("model", text) for text in warnings] + made.notices
         if without_manifest is not None:
             notices.append(Notice("once", without_manifest))
+        if took:
+            notices.append(Notice("once", f"{source.label} is {took}."))
         left_out = made.info.modelmeta.get("left_out")
         if left_out:
             text = f"{source.label}: get_modelmeta() lacks texts that are too long: {', '.join(left_out)}."

@@ -256,20 +256,22 @@ class SessionMaker:
             entry = {"key": manifest.key, "id": manifest.id}
             request.blame = {"fingerprint": loadable.fingerprint, "label": source.label, "entry": entry}
             spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files
+        create = functools.partial(
+            self._sessions.create,
+            request,
+            creation.enter,
+            model=model,
+            initializers=values,
+            files=tuple(path for path in files if path is not None),
+            dynamic=creation.dynamic,
+            seed=creation.seed,
+            deadline=creation.deadline,
+            stop=creation.stop,
+        )
+        size = manifest.size_bytes if loadable is not None else _size(source)
         for _ in range(1 if _writes(spec) else ATTEMPTS):
             before = source.stamps() if loadable is None else ()
-            session = self._sessions.create(
-                request,
-                creation.enter,
-                spec,
-                model,
-                values,
-                files=tuple(path for path in files if path is not None),
-                dynamic=creation.dynamic,
-                seed=creation.seed,
-                deadline=creation.deadline,
-                stop=creation.stop,
-            )
+            session = self._loaded(creation, spec, create, size)
             if loadable is not None:
                 return session, session.info
             untouched = False
@@ -282,6 +284,32 @@ class SessionMaker:
             if untouched:
                 return session, session.info
         raise source.never_rests()
+
+    def _loaded(
+        self,
+        creation: Creation,
+        spec: SessionSpec,
+        create: Callable[..., ResettableSession],
+        size_bytes: int,
+    ) -> ResettableSession:
+        """Create it, in the way that the NPU's memory allows, which its placement then says."""
+        from qnnbridge_host.npu_memory import Unmapped
+
+        source = creation.source
+        unmapped = Unmapped(creation.settings, source.fingerprint, source.label)
+        try:
+            session, words = unmapped.load(
+                spec, lambda: self._models.host_info.versions, lambda one: create(spec=one)
+            )
+        except BridgeError as error:
+            if error.details.get("npu_memory"):
+                error.evidence = (*error.evidence, self._sessions.on_npu_in_words())
+            raise
+        placement = session.info.placement
+        if placement.qnn_nodes or words:
+            told = dataclasses.replace(placement, npu_bytes=size_bytes, npu_memory=words)
+            session.info = dataclasses.replace(session.info, placement=told)
+        return session
 
     def _cache(self, creation: Creation, settings: CacheSettings) -> SessionCache:
         from qnnbridge_host.cache.lookup import SessionCache
@@ -337,6 +365,12 @@ class SessionMaker:
 
 def _blame(source: ModelSource) -> dict[str, Any]:
     return {"fingerprint": source.fingerprint, "label": source.label}
+
+
+def _size(source: ModelSource) -> int:
+    from qnnbridge_host.cache.key import size_of
+
+    return size_of(source)
 
 
 def _leave_native_code(creation: Creation) -> None:

@@ -233,6 +233,12 @@ class Sessions:
         found = self._open.get(number)
         return found is not None and found.on_npu
 
+    def on_npu_in_words(self) -> str:
+        """What occupies the NPU in this host."""
+        placements = [session.info.placement for session in list(self._open.values()) if session.on_npu]
+        size = sum(placement.npu_bytes for placement in placements)
+        return f"sessions on the NPU in this host: {len(placements)}, {size / 1e6:.1f} MB"
+
     def close(self, number: int) -> None:
         """Of one that is unknown it does nothing."""
         session = self._open.pop(number, None)

@@ -294,6 +294,8 @@ class Placement(Record):
     simulator: the QNN device is the x86 HTP simulator, not an NPU. soc_model: the target it computes for.
     cause: why nodes are on the CPU, one sentence, as far as known.
     source: where QNN comes from: ``onnxruntime-qnn 2.7.0, QNN 2.51.0``; empty for a session without QNN.
+    npu_bytes: size of what was loaded into QNN (the compiled model, else the model's files), 0 if nothing was.
+    npu_memory: what it took to load it, where the NPU's memory was not enough at first.
     """
 
     known: bool = True
@@ -307,6 +309,8 @@ class Placement(Record):
     soc_model: str | None = None
     cause: str | None = None
     source: str = ""
+    npu_bytes: int = 0
+    npu_memory: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cpu_list", tuple((str(n), str(o)) for n, o in self.cpu_list))

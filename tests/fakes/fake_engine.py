@@ -3,7 +3,7 @@
 The "model" is JSON: ``{"scale": 2.0, "npu": true, "on_create": ["sleep:0.1"], "on_run": ["segv"], "once": FILE}``.
 A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions happen in order,
 before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do.
-``on_npu_run`` is for a session that is not on the CPU, ``on_written`` comes behind the result of a repeated call. ``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a
+``unmappable`` and ``room`` are faults of the NPU's memory (`use_npu_memory`). ``on_npu_run`` is for a session that is not on the CPU, ``on_written`` comes behind the result of a repeated call. ``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a
 dot to it.
 """
 
@@ -204,8 +204,31 @@ class FakeSession:
         return "profile.json"
 
     def close(self) -> None:
+        _on_npu.discard(str(self.script))
         for action in self.script.get("on_close", ()):
             act(action)
+
+
+# Sessions that take room of the NPU, by their script.
+_on_npu: set[str] = set()
+
+
+def use_npu_memory(script: Mapping[str, Any], spec: SessionSpec) -> None:
+    """``unmappable``: the text of ONNX Runtime's error unless the weights are not mapped.
+    ``room``: the NPU has room for so many sessions that have one."""
+    options = next((p.options for p in spec.providers if p.name == "QNNExecutionProvider"), {})
+    unmapped = options.get("disable_file_mapped_weights") == "1"
+    text = script.get("unmappable")
+    if script.get("note_tries"):
+        act(f"note:{script['note_tries']}")
+    if text and not unmapped:
+        raise errors.Fail(text, details=details_of(errors.Fail, text))
+    room = script.get("room")
+    if room is not None:
+        if len(_on_npu) >= room:
+            full = "[ONNXRuntimeError] : 1 : FAIL : contextCreateFromBinary failed. Error: no memory, Code: 1002"
+            raise errors.Fail(full, details=details_of(errors.Fail, full))
+        _on_npu.add(str(dict(script)))
 
 
 class FakeEngine:
@@ -231,6 +254,7 @@ class FakeEngine:
         script = script_of(bytes(model))
         on_phase("creating")
         perform(script, "on_create")
+        use_npu_memory(script, spec)
         return FakeSession(script, spec)
 
 

@@ -216,6 +216,7 @@ class Loadable:
             raise Differs("other nodes of it are on the CPU than of the model")
         return dataclasses.replace(
             original,
+            placement=dataclasses.replace(theirs, npu_bytes=ours.npu_bytes, npu_memory=ours.npu_memory),
             provider_options=loaded.provider_options,
             profiling_start_time_ns=loaded.profiling_start_time_ns,
             create_seconds=loaded.create_seconds,

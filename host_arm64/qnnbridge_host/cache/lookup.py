@@ -301,7 +301,7 @@ class SessionCache:
         made."""
         if not isinstance(error, OrtError) or isinstance(error, _NOT_THE_ENTRYS_FAULT):
             return False
-        if error.details.get("host_must_restart"):
+        if error.details.get("host_must_restart") or error.details.get("npu_memory"):
             return False
         self._give_up(loadable, "unloadable", error.message)
         return True

@@ -19,7 +19,8 @@ from qnnbridge_host.cache.files import Damaged, make_private, read_json, write_j
 # not show the inputs and outputs of the original. crashes: two compiled models in a row killed the host or could
 # not be loaded.
 # slow: it is small but took long to compile, so it is worth an entry.
-Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow"]
+# unmapped: its weights cannot be mapped into the NPU's memory (`npu_memory`).
+Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped"]
 
 FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0

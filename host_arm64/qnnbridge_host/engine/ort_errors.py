@@ -238,6 +238,19 @@ QNN_COMMUNICATION = 1007
 # QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: it cannot, from this process.
 QNN_COMMUNICATION_FATAL = 1011
 
+# QNN_COMMON_ERROR_MEM_ALLOC and QNN_MEM_ERROR_MAPPING. When a context is made they mean the NPU's memory; when a
+# graph is finalized, an operator that the chip cannot take.
+_MEMORY_CODES = (1002, 8003)
+_MAKES_A_CONTEXT = r"contextCreateFromBinary|context from binary|Failed to create context\b"
+_NO_RPC_MEMORY = "rpcmem_alloc() failed"
+MEMORY_CAUSE = (
+    "The NPU has no room, or the weights could not be mapped. One process sees about 3.5 GB of its memory."
+)
+MEMORY_FIX = (
+    "Close other sessions and programs that use the NPU (`qnnbridge top` shows those of the daemon), "
+    "or split the model."
+)
+
 _RESET_TEXT = "SSR detected"
 _CPU_FALLBACK_DISABLED = "fallback to CPU EP has been explicitly disabled"
 
@@ -248,8 +261,11 @@ def translate(error: Exception, circumstances: Circumstances | None = None) -> B
         return error
     text = str(error)
     cls = _class_of(error, text)
+    details = details_of(cls, text)
     cause, fix = hint(text, circumstances or Circumstances())
-    return cls(text, cause=cause, fix=fix, details={"type": type(error).__name__, **details_of(cls, text)})
+    if details.get("npu_memory"):
+        cause, fix = MEMORY_CAUSE, MEMORY_FIX
+    return cls(text, cause=cause, fix=fix, details={"type": type(error).__name__, **details})
 
 
 def is_cpu_fallback_refusal(error: Exception) -> bool:
@@ -274,7 +290,7 @@ def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]
 
 
 def details_of(cls: type[BridgeError], text: str) -> dict[str, Any]:
-    """What ONNX Runtime's text says to a program: ``ort_code``, ``qnn_code``, ``npu_reset``.
+    """What ONNX Runtime's text says to a program: ``ort_code``, ``qnn_code``, ``npu_reset``, ``npu_memory``.
 
     Which class carries a reset differs between releases: `DeviceReset` since onnxruntime 1.28, before it
     `EngineError`, or `EPFail` with one of two codes.
@@ -289,4 +305,7 @@ def details_of(cls: type[BridgeError], text: str) -> dict[str, Any]:
     by_text = details.get("qnn_code") in (QNN_COMMUNICATION, QNN_COMMUNICATION_FATAL) or _RESET_TEXT in text
     if issubclass(cls, (errors.DeviceReset, errors.EngineError)) or (issubclass(cls, OrtError) and by_text):
         details["npu_reset"] = True
+    in_context = details.get("qnn_code") in _MEMORY_CODES and re.search(_MAKES_A_CONTEXT, text) is not None
+    if in_context or _NO_RPC_MEMORY in text:
+        details["npu_memory"] = True
     return details

@@ -76,7 +76,8 @@ class ClientFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """One shared session. runs_on: "QNN", "CPU", "QNN+CPU". clients, sessions: how many use it."""
+    """One shared session. runs_on: "QNN", "CPU", "QNN+CPU". clients, sessions: how many use it.
+    npu_bytes: size of what is loaded into QNN."""
 
     key: str
     label: str
@@ -86,6 +87,7 @@ class ModelFigures:
     clients: int
     sessions: int
     loaded: bool
+    npu_bytes: int
     idle_s: float
     calls: int
     errors: int

@@ -23,6 +23,7 @@ CLIENT_HEADERS = (
 MODEL_HEADERS = (
     "model",
     "runs on",
+    "NPU memory",
     "state",
     "clients",
     "calls",
@@ -59,6 +60,7 @@ def model_row(model: ModelFigures) -> list[str]:
     return [
         output.visible(model.label) or model.key[:KEY_SHOWN],
         _where(model),
+        size_text(model.npu_bytes) if model.npu_bytes else "-",
         model_state(model),
         str(model.clients),
         count_text(model.calls),

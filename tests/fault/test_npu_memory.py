@@ -1,0 +1,99 @@
+"""The NPU's memory: weights that cannot be mapped, and no room. Faults of the scripted engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fakes.hosts import fake_host, script
+
+import qnnbridge
+from qnnbridge import errors
+from qnnbridge_host.engine.ort_errors import details_of, translate
+
+X = np.arange(4, dtype=np.float32)
+UNMAPPED = "disable_file_mapped_weights"
+TEXTS = [
+    "[ONNXRuntimeError] : 1 : FAIL : contextCreateFromBinary failed. Error: memory allocation, Code: 1002",
+    "[ONNXRuntimeError] : 1 : FAIL : Failed to create context from binary. Error code: 8003",
+    "[ONNXRuntimeError] : 1 : FAIL : rpcmem_alloc() failed to allocate and returned nullptr.",
+]
+QNN = "QNNExecutionProvider"
+
+
+def tries(file: Path) -> int:
+    return len(file.read_text("utf-8")) if file.exists() else 0
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_weights_that_cannot_be_mapped_are_loaded_without_mapping(text: str, tmp_path: Path) -> None:
+    noted = tmp_path / "tries"
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(unmappable=text, note_tries=str(noted)), host=host)
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
+        assert f"{UNMAPPED}=1" in session.placement.npu_memory
+        assert session.placement.npu_bytes > 0
+        assert tries(noted) == 2
+        assert host.stats.generation == 1
+
+
+def test_what_helped_is_remembered_for_the_model_by_the_next_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QNNBRIDGE_CACHE", raising=False)
+    noted = tmp_path / "tries"
+    model = script(unmappable=TEXTS[0], note_tries=str(noted))
+    for expected in (2, 3, 4):
+        with fake_host() as host:
+            session = qnnbridge.InferenceSession(model, host=host)
+            assert f"{UNMAPPED}=1" in session.placement.npu_memory
+        assert tries(noted) == expected, "after the first session one attempt is enough"
+    other = script(note_tries=str(tmp_path / "others"))
+    with fake_host() as host:
+        assert not qnnbridge.InferenceSession(other, host=host).placement.npu_memory, "of this model only"
+
+
+def test_the_applications_own_setting_is_left_alone(tmp_path: Path) -> None:
+    noted = tmp_path / "tries"
+    model = script(unmappable=TEXTS[0], note_tries=str(noted))
+    with fake_host() as host:
+        with pytest.raises(errors.Fail):
+            qnnbridge.InferenceSession(model, providers=[(QNN, {UNMAPPED: "0"})], host=host)
+        assert tries(noted) == 1
+        session = qnnbridge.InferenceSession(model, providers=[(QNN, {UNMAPPED: "1"})], host=host)
+        assert not session.placement.npu_memory
+
+
+def test_where_there_is_no_room_the_error_has_both_attempts_and_what_is_there(tmp_path: Path) -> None:
+    noted = tmp_path / "tries"
+    with fake_host() as host:
+        first = qnnbridge.InferenceSession(script(room=1), host=host)
+        with pytest.raises(errors.Fail) as caught:
+            qnnbridge.InferenceSession(script(room=1, scale=3, note_tries=str(noted)), host=host)
+        text = str(caught.value)
+        assert f"With {UNMAPPED}=1" in text
+        assert "sessions on the NPU in this host: 1" in text
+        assert tries(noted) == 2
+        assert np.array_equal(first.run(None, {"x": X})[0], X * 2), "the session that is there goes on"
+        first.close()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_ort_errors_of_the_npus_memory_are_known(text: str) -> None:
+    assert details_of(errors.Fail, text)["npu_memory"] is True
+    told = translate(RuntimeError(text))
+    assert "no room" in (told.cause or "")
+    assert "qnnbridge top" in (told.fix or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[ONNXRuntimeError] : 1 : FAIL : Failed to finalize QNN graph. Error: memory allocation, Code: 1002",
+        "[ONNXRuntimeError] : 1 : FAIL : contextCreateFromBinary failed. Error: version, Code: 5005",
+    ],
+)
+def test_the_same_code_elsewhere_is_another_fault(text: str) -> None:
+    """1002 at the end of compiling means an operator; 5005 a context of another chip or version."""
+    assert "npu_memory" not in details_of(errors.Fail, text)
