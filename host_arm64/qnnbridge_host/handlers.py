@@ -66,6 +66,7 @@ class HostHandlers:
             "worker.compile": self._worker_compile,
             "worker.create": self._worker_create,
             "worker.fix": self._worker_fix,
+            "worker.wrap": self._worker_wrap,
         }
 
     def start(self, tell_phase: Callable[[str], None]) -> None:
@@ -278,13 +279,35 @@ class HostHandlers:
             changes = [f"{step.rewrite}: {change}" for step in result.kept for change in step.changes]
         return {"changes": changes, "constants": constants}, ()
 
+    def _worker_wrap(self, request: Request, _enter: Enter) -> Answer:
+        _require_onnx("A session of a context binary")
+        from qnnbridge_host.wrap.work import WrapRequest, work
 
-def _require_onnx() -> None:
+        header = request.header
+        try:
+            name = header["name"]
+            wanted = WrapRequest(
+                str(header["path"]),
+                None if name is None else str(name),
+                tuple(str(one) for one in header["graphs"]),
+                bool(header["together"]),
+                bool(header["float_io"]),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"worker.wrap without a proper description ({error})") from None
+        # That of Windows' catalogue has its libraries in a folder of its own.
+        folder = self._sessions.engine.describe().get("library_folder")
+        described, models = work(wanted, folder)
+        graphs = [list(one.graphs) for one in models]
+        return {"description": described.to_plain(), "models": graphs}, tuple(one.data for one in models)
+
+
+def _require_onnx(what: str = "fix=True") -> None:
     import importlib.util
 
     if importlib.util.find_spec("onnx") is None:
         raise ProviderUnavailable(
-            f"fix=True needs the package onnx, which the host's Python does not have: {sys.executable}.",
+            f"{what} needs the package onnx, which the host's Python does not have: {sys.executable}.",
             fix=f'{sys.executable} -m pip install "qnnbridge[host]"',
         )
 

@@ -122,8 +122,18 @@ class ModelService:
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
         )
         refuse_quarantined(source, quarantined)
+        if source.scan is None:
+            source = self._wrapped(request, stop, source, spec, settings, deadline, budget_s, check)
+            if source.binary is not None:
+                folder = os.path.dirname(source.binary)
         warnings = before_session(source, spec.providers, self._judged(source), spec.config_entries, folder, check)
         entries = dict(with_context_folder(source, spec.config_entries, folder))
+        if source.scan is not None and source.scan.is_compiled:
+            from qnnbridge_host.engine.config_keys import DISABLE_CPU_FALLBACK
+            from qnnbridge_host.model.bare_binary import only_converts
+
+            if only_converts(source):  # asked for by `wrap --float-io`: the CPU does nothing else
+                entries.setdefault(DISABLE_CPU_FALLBACK, "0")
         if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
             # The host's own current folder is another one, if several applications share it.
             entries[EXTERNAL_DATA_FOLDER] = os.path.abspath(folder)
@@ -169,6 +179,37 @@ class ModelService:
             "fix": None if made.fix is None else made.fix.to_wire(),
             "numbers": _kept_numbers(settings, made.cache.key),
         }, ()
+
+    def _wrapped(
+        self,
+        request: Request,
+        stop: StopSignal,
+        source: ModelSource,
+        spec: SessionSpec,
+        settings: CacheSettings | None,
+        deadline: float | None,
+        budget_s: float | None,
+        check: str | None,
+    ) -> ModelSource:
+        """The model around a bare context binary; any other source as it is. What cannot run here is refused before
+        anything reads the binary."""
+        from qnnbridge_host.model.bare_binary import facts_of, sketch
+        from qnnbridge_host.model.checks import before_session, path_for_qnn
+        from qnnbridge_host.wrap.sources import wrapped_source
+
+        facts = facts_of(source.path) if source.path is not None else None
+        if facts is None:
+            return source
+        drawn = source._replace(path=None, data=b"", scan=sketch(source.path or "", facts), binary=source.path)
+        folder = os.path.dirname(source.path or "")
+        host = self._judged(drawn)
+        before_session(drawn, spec.providers, host, spec.config_entries, folder, check)
+        # By this name QNN will look for the binary.
+        found = path_for_qnn(drawn._replace(path=source.path))
+        order = self.order(request, stop, source, deadline, budget_s)
+        library = f"{host.versions.get('onnxruntime_qnn')} {host.versions.get('qnn_sdk')}"
+        made = wrapped_source(source, spec.config_entries, settings, order, library)
+        return made._replace(binary=found)
 
     def compile(self, request: Request, _enter: Enter) -> Answer:
         """Compile models into files of the application's, each in a worker, tried before they are delivered."""

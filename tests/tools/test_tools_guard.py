@@ -153,3 +153,15 @@ def test_nobody_has_to_install_something_to_be_refused_then(command: str, tmp_pa
     measured, said = in_a_process(command, models.real(tmp_path), tmp_path / "out.onnx", hidden="onnxruntime")
     assert measured["code"] == 2
     assert f"qnnbridge {command} cannot work on it" in said
+
+
+@pytest.mark.parametrize("command", [*GUARDED, "run", "profile"])
+def test_a_bare_context_binary_is_named_with_the_way_to_a_model(command: str, tmp_path: Path) -> None:
+    binary = tmp_path / "model.bin"
+    binary.write_bytes((models.COMPILED / "a_qnn.bin").read_bytes())
+    arguments = [str(tmp_path / "out.onnx") if word == "OUT" else word for word in ARGUMENTS.get(command, ())]
+    result = CliRunner().invoke(app, [command, str(binary), *arguments, "--json"])
+    error = json.loads(result.stdout)["error"]
+    assert "is a QNN context binary" in f"{error['message']} {error['cause']}"
+    assert "qnnbridge wrap model.bin -o model_ctx.onnx" in error["fix"]
+    assert result.exit_code == 2

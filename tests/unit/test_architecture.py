@@ -53,7 +53,7 @@ PARTS_OF_THE_HOST = {
 }
 
 # What changes models needs the package onnx, and is imported when it is needed.
-NEEDING_ONNX = ("qnnbridge_host.graph", "qnnbridge_host.numerics", "qnnbridge_host.rewrite")
+NEEDING_ONNX = ("qnnbridge_host.graph", "qnnbridge_host.numerics", "qnnbridge_host.rewrite", "qnnbridge_host.wrap")
 
 # `model/` and `cache/` of the host run in tools and in tests without ONNX Runtime.
 PURE = ("qnnbridge_host.model", "qnnbridge_host.cache")

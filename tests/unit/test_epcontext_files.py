@@ -242,8 +242,10 @@ def test_embedded_parts_load_only_in_newer_releases(tmp_path: Path) -> None:
 def test_a_shared_binary_ends_the_simulator_and_suits_an_npu(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     binary = tmp_path / "a_qnn.bin"
-    # A second graph in the free space behind the description.
+    # A second graph in the free space behind the description, and weights in the table of contents.
     change(binary, 2000, b"QNNExecutionProvider_QNNExecutionProvider_5557084727266556725_1_0\0")
+    assert judge(path).level == "ok", "several graphs without common weights run on the simulator"
+    change(binary, 4200, b"WEIGHTS/0\0")
     verdict = judge(path)
     assert verdict.level == "cannot run here"
     assert "shared with other models" in verdict.reason

@@ -3,10 +3,11 @@
 ::
 
     v1/fixed/KEY/NAME.onnx, NAME.onnx.data, fixed.json
+    v1/wrapped/KEY/model.onnx, fixed.json
 
 A copy is made under the lock of its key, complete or absent, and read back only if its fingerprint is the one that
 was written down. The copies that were used longest ago go when all of them have more than a quarter of the cache's
-size. Any thread, any process.
+size. Models around bare context binaries (`qnnbridge_host.wrap`) are kept in the same way. Any thread, any process.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import BridgeError
 
 FOLDER: Final = "fixed"
+# All that this module keeps: what `cache clear` removes.
+FOLDERS: Final = (FOLDER, "wrapped")
 RECORD: Final = "fixed.json"
 SHARE_OF_CACHE: Final = 0.25
 
@@ -57,15 +60,16 @@ def find_or_make(
     max_bytes: int,
     deadline: float | None,
     on_wait: Callable[[float], bool | None],
+    kind: str = FOLDER,
 ) -> FixedModel | None:
     """The copy; ``None`` if another process makes it and the time was over before.
 
-    Raises the errors of rewriting, and `OSError`.
+    kind: the folder for copies of its kind. Raises the errors of rewriting, and `OSError`.
     """
     store.prepare()
-    folder = store.root / FOLDER / key
+    folder = store.root / kind / key
     folder.parent.mkdir(exist_ok=True)
-    held = store.lock(f"{FOLDER}-{key}", deadline, on_wait)
+    held = store.lock(f"{kind}-{key}", deadline, on_wait)
     if held is None:
         return None
     try:
@@ -81,7 +85,7 @@ def find_or_make(
             write_json(draft.folder / RECORD, record)
             os.rename(draft.folder, folder)
             draft.close()
-        _shrink(store, int(max_bytes * SHARE_OF_CACHE), keep=key)
+        _shrink(store.root / kind, int(max_bytes * SHARE_OF_CACHE), keep=key)
         return FixedModel(os.fspath(folder / name), made.changes)
     finally:
         held.release()
@@ -102,9 +106,9 @@ def _read(store: Store, folder: Path) -> FixedModel | None:
         return None
 
 
-def _shrink(store: Store, most: int, keep: str) -> None:
+def _shrink(kept: Path, most: int, keep: str) -> None:
     with contextlib.suppress(OSError):
-        folders = sorted((store.root / FOLDER).iterdir(), key=lambda folder: folder.stat().st_mtime)
+        folders = sorted(kept.iterdir(), key=lambda folder: folder.stat().st_mtime)
         sizes = {one: sum(file.stat().st_size for file in one.iterdir()) for one in folders}
         for folder in folders:
             if sum(sizes.values()) <= most:

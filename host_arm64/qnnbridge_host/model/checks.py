@@ -103,6 +103,11 @@ def _compare_with_manifest(source: ModelSource) -> None:
 
 def unchecked(source: ModelSource) -> str | None:
     """That nothing can be compared with a compiled model's files, in words; ``None`` if it can, or need not."""
+    if source.binary is not None:
+        return (
+            f"{source.label} is a context binary without a manifest: a damaged byte in it cannot be found, and "
+            "gives wrong numbers or ends the host. `qnnbridge wrap` writes a model of it with a manifest."
+        )
     if source.path is None or source.scan is None or not source.scan.is_compiled:
         return None
     if os.path.exists(os.path.splitext(source.path)[0] + MANIFEST_SUFFIX):
@@ -186,17 +191,17 @@ def _refused_on_cpu(scan: ModelScan) -> CompiledModelRefused:
 
 
 def _refuse_blob(source: ModelSource) -> None:
-    """The wrong one of a compiled model's two files; what else is no model, the host explains."""
+    """The wrong one of a compiled model's two files, or a DLC; what else is no model, the host explains."""
     if source.path is None:
         return
-    from qnnbridge_host.model.context_binary import looks_like_blob
+    from qnnbridge_host.model.context_binary import looks_like_blob, looks_like_container
 
     try:
         with open(source.path, "rb") as file:
             head, size = file.read(_HEAD_BYTES), os.fstat(file.fileno()).st_size
     except OSError:
         return
-    if looks_like_blob(head):
+    if looks_like_blob(head) or looks_like_container(head):
         raise no_model(head, size, source.path)
 
 

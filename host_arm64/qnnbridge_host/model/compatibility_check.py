@@ -174,7 +174,8 @@ def examine(
     manifest, manifest_problem, notes = _manifest(model)
     problem = problem or manifest_problem
     qnn = [node for node in nodes if node.source in QNN_SOURCES]
-    found = look(model, folder, qnn, manifest, hash_of or _hash_file)
+    # What Genie runs is in a DLC of its own, with neither header nor graphs of a context binary.
+    found = look(model, folder, [node for node in qnn if node.dlc_path is None], manifest, hash_of or _hash_file)
     was_made = made(scan.metadata, qnn, found.blobs)
     broken = problem or found.problem
     verdict = broken or _judge(nodes, found.blobs, was_made, host)
@@ -382,6 +383,20 @@ def _shared(_nodes: object, blobs: tuple[Blob, ...], _was: Made, host: HostTrait
     return Verdict(OK, notes=(f"Its {label} is shared with other models: copy and delete them together.",))
 
 
+def _genie(nodes: tuple[EpContextNode, ...], _blobs: object, _was: object, host: HostTraits) -> Verdict | None:
+    dlc = next((node.dlc_path for node in nodes if node.dlc_path is not None), None)
+    if dlc is None:
+        return None
+    if host.simulator:
+        return cannot_run(
+            f"its compiled part is the DLC {dlc}, which Genie runs, and this host is the QNN simulator",
+            "onnxruntime-qnn hands such a part (ep_context_type dlc) to Genie, Qualcomm's runtime for language "
+            "models, which needs an NPU.",
+            "Take the folder to a Windows-on-Arm PC, and generate with qnnbridge.genai or onnxruntime-genai.",
+        )
+    return Verdict(OK, notes=(f"Its compiled part is the DLC {dlc}, which onnxruntime-qnn hands to Genie.",))
+
+
 def _embedded_parts(
     nodes: tuple[EpContextNode, ...], _blobs: object, _was: object, host: HostTraits
 ) -> Verdict | None:
@@ -407,5 +422,6 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _chip,
     _shared,
     _user_driver,
+    _genie,
     _embedded_parts,
 )

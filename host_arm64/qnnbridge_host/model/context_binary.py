@@ -20,9 +20,15 @@ _MAGIC: Final = bytes.fromhex("00000002000000030000000000000001")
 _SIZES: Final = struct.Struct("<QQQ")
 # A binary for several chips is a ZIP archive of one for each.
 _SEVERAL_MAGIC: Final = b"PK\x03\x04"
+# How the name of the first file in a DLC begins. It stands behind a header of so many bytes.
+_CONTAINED: Final = (b"dlc.", b"htp.", b"model")
+_ENTRY_BYTES: Final = 30
 _BUILD: Final = re.compile(rb"v(\d+\.\d+\.\d+\.\d{6,})")
 _TARGET: Final = re.compile(rb"soc_type=([A-Za-z0-9_]{2,32});arch=(\d{2,3})")
 _VTCM: Final = re.compile(rb";vtcm_size=(\d{1,12});")
+# In the table of contents behind the description: the code of a graph, and weights that several graphs use.
+_CODE_MARK: Final = re.compile(rb"PICKLE/\d")
+_SHARED_MARK: Final = re.compile(rb"WEIGHTS/\d")
 _GRAPH: Final = re.compile(rb"QNN[A-Za-z]*_[A-Za-z0-9]+_[A-Za-z0-9_]*\d")
 
 BlobKind = Literal["context", "several contexts", "unknown", "text", "empty"]
@@ -41,7 +47,8 @@ class BlobFacts:
     """size: in bytes. declared_size: of the header. is_whole: ``None`` if unknown.
 
     graphs: names of those that ONNX Runtime's QNN made. described: the description was read whole, so a graph that
-    is not in `graphs` is not in the binary. first_line: of a text.
+    is not in `graphs` is not in the binary. shares_weights: graphs in it use the same weights, ``None`` if its
+    table of contents was not found. first_line: of a text.
     """
 
     kind: BlobKind
@@ -53,6 +60,7 @@ class BlobFacts:
     vtcm_mb: int | None = None
     graphs: tuple[str, ...] = ()
     described: bool = False
+    shares_weights: bool | None = None
     first_line: str = ""
 
 
@@ -94,12 +102,24 @@ def blob_facts(head: bytes, size: int) -> BlobFacts:
         vtcm_mb,
         tuple(dict.fromkeys(name.decode("ascii") for name in _GRAPH.findall(description))),
         described=payload <= len(head),
+        shares_weights=_shares_weights(head[payload:]),
     )
 
 
 def looks_like_blob(head: bytes) -> bool:
     """Whether a file that begins like this is a context binary of a single chip."""
     return head.startswith(_MAGIC)
+
+
+def looks_like_container(head: bytes) -> bool:
+    """Whether a file that begins like this is a DLC: an archive of a model, or of binaries for several chips."""
+    return head.startswith(_SEVERAL_MAGIC) and head[_ENTRY_BYTES:].startswith(_CONTAINED)
+
+
+def _shares_weights(contents: bytes) -> bool | None:
+    if _SHARED_MARK.search(contents):
+        return True
+    return False if _CODE_MARK.search(contents) else None
 
 
 def _sdk(data: bytes) -> str | None:

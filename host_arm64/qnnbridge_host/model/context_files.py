@@ -59,8 +59,12 @@ class Blob:
 
     @property
     def is_shared(self) -> bool:
-        """It holds graphs of other models, too, which use the same weights."""
-        return not self.is_of_another_model and not set(self.facts.graphs) <= self.names
+        """Its graphs use the same weights, whether this model has all of them or not."""
+        if self.is_of_another_model:
+            return False
+        if self.facts.shares_weights is not None:
+            return self.facts.shares_weights
+        return not set(self.facts.graphs) <= self.names
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def write_manifest(
     )
     document = {"schema": SCHEMA, **dataclasses.asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
-    _write_whole(manifest_path(os.path.join(folder, model)), text.encode("ascii"))
+    write_whole(manifest_path(os.path.join(folder, model)), text.encode("ascii"))
     return manifest
 
 
@@ -177,7 +177,7 @@ def _unreadable(file: str, why: str, fix: str | None = None) -> ContextUnusable:
     )
 
 
-def _write_whole(path: str, data: bytes) -> None:
+def write_whole(path: str, data: bytes) -> None:
     """In a file of another name first: a reader meanwhile, or after a loss of power, sees all or nothing."""
     import secrets
 

@@ -73,7 +73,7 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
 
     head: its first bytes. found: why and where it cannot be read on.
     """
-    from qnnbridge_host.model.context_binary import is_text, looks_like_blob
+    from qnnbridge_host.model.context_binary import is_text, looks_like_blob, looks_like_container
 
     name = f"The file {path}" if path else "What was given as a model"
     words: tuple[str, str, str]
@@ -100,8 +100,18 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
     elif looks_like_blob(head):
         words = (
             "is not an ONNX model: it is a QNN context binary",
-            "It is the part of a compiled model that is kept beside its .onnx file.",
-            "Give the .onnx file that names it, mostly the same name without _qnn.bin.",
+            "It is the part of a compiled model that is kept beside its .onnx file; AI Hub and QAIRT also make it "
+            "alone.",
+            "Give the .onnx file that names it, mostly the same name without _qnn.bin. If there is none: "
+            f"qnnbridge wrap {os.path.basename(path) if path else 'model.bin'} -o model_ctx.onnx",
+        )
+    elif looks_like_container(head):
+        words = (
+            "is not an ONNX model: it is a DLC, a container of Qualcomm's tools",
+            "It holds a model for QAIRT and Genie, or context binaries for several chips. onnxruntime-genai hands "
+            "a DLC to Genie, which generates text by itself; ONNX Runtime has no sessions of one.",
+            "Give the .onnx file that names it (ep_dlc_context), or make a context binary for one chip of it with "
+            "QAIRT's qnn-context-binary-generator: qnnbridge wrap makes a model of that.",
         )
     else:
         return _unreadable(name, size, path, found)

@@ -173,6 +173,7 @@ class ModelSource(NamedTuple):
     fingerprint: SHA-256 in hex of the model's bytes; if it has files beside it, of all their hashes.
     known: the model file (if it is one), then the files that it names.
     scan: its contents, without a count of its nodes; ``None`` if it is not recognised as an ONNX model.
+    binary: absolute path of the context binary, if the model was made around a bare one (`qnnbridge_host.wrap`).
     """
 
     path: str | None
@@ -180,10 +181,13 @@ class ModelSource(NamedTuple):
     fingerprint: str
     known: tuple[KnownFile, ...] = ()
     scan: ModelScan | None = None
+    binary: str | None = None
 
     @property
     def label(self) -> str:
         """How messages call it."""
+        if self.binary is not None:
+            return os.path.basename(self.binary)
         if self.path is None:
             return f"<{len(self.data or b'')} bytes, sha256 {self.fingerprint[:12]}>"
         return os.path.basename(self.path)

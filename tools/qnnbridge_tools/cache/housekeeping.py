@@ -98,7 +98,8 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     leftovers = store.sweep() if everything else 0
     if everything:
         remove_tree(HashMemo(store.folder).folder)
-        remove_tree(store.root / fixed_models.FOLDER)
+        for kind in fixed_models.FOLDERS:
+            remove_tree(store.root / kind)
     return Removed(
         entries=tuple(gone),
         kept=tuple(entry for entry in facts.entries if entry not in gone),

@@ -168,7 +168,9 @@ def fix(
 def inspect(
     model: Annotated[
         Path,
-        typer.Argument(metavar="MODEL", help="An ONNX file, or a folder with genai_config.json."),
+        typer.Argument(
+            metavar="MODEL", help="An ONNX file, a QNN context binary, or a folder with genai_config.json."
+        ),
     ],
     soc_model: SocModel = None,
     load: Annotated[
@@ -188,9 +190,13 @@ def inspect(
             facts = folder_report.gather(model, host_python=host_python, load=load)
             _tell(facts, folder_report.document, folder_report.print_facts, as_json=as_json)
             return
-        from qnnbridge_tools.models import inspection
+        from qnnbridge_tools.models import binaries, inspection
 
         arguments.refuse_together("A model file", {"--load": load and model.exists()})
+        if binaries.is_binary(model):
+            binary = binaries.gather(model, soc_model=soc_model, host_python=host_python)
+            _tell(binary, binaries.document, binaries.print_facts, as_json=as_json)
+            return
         found = inspection.gather(model, soc_model=soc_model, host_python=host_python)
         _tell(found, inspection.document, inspection.print_facts, as_json=as_json)
 
@@ -435,3 +441,39 @@ def verify(
             agrees = verified({}).verdict == "agrees"
         if not agrees:
             raise typer.Exit(reporting.EXIT_FAILED)
+
+
+def wrap(
+    binary: Annotated[Path, typer.Argument(metavar="BINARY", help="A QNN context binary: model.bin.")],
+    target: TargetModel,
+    graphs: Annotated[
+        list[str] | None,
+        typer.Option("--graph", metavar="NAME", help="Only this graph of the binary. May be repeated."),
+    ] = None,
+    together: Annotated[
+        bool, typer.Option("--together", help="One model that runs all graphs, instead of one for each.")
+    ] = False,
+    float_io: Annotated[
+        bool,
+        typer.Option(
+            "--float-io", help="Inputs and outputs are float32; the CPU converts to QNN's types and back."
+        ),
+    ] = False,
+    host_python: HostPython = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make an ONNX model around a context binary of AI Hub, QAIRT or QAI AppBuilder, for sessions to run."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools.models import binaries
+
+        done = binaries.wrap_binary(
+            binary,
+            target,
+            graphs=graphs or (),
+            together=together,
+            float_io=float_io,
+            host_python=host_python,
+            overwrite=overwrite,
+        )
+        _tell(done, binaries.wrapping_document, binaries.print_wrapping, as_json=as_json)

@@ -1,0 +1,37 @@
+"""`python -m qnnbridge_host.wrap`: one request as JSON on stdin, one answer as JSON on stdout, for commands."""
+
+from qnnbridge_host import stdio_guard
+
+# Native code may print on descriptor 1.
+IN_FD, OUT_FD = stdio_guard.claim()
+
+
+def main() -> None:
+    import base64
+    import json
+    import os
+
+    from qnnbridge_host.wrap.work import WrapRequest, work
+    from qnnbridge_protocol.errors import BridgeError, NoSuchFile
+
+    with open(IN_FD, "rb") as incoming:
+        request = WrapRequest.from_plain(json.load(incoming))
+    try:
+        described, models = work(request)
+        answer = {
+            "description": described.to_plain(),
+            "models": [[list(one.graphs), base64.b64encode(one.data).decode("ascii")] for one in models],
+        }
+    except BridgeError as error:
+        answer = {"error": error.to_wire()}
+    except OSError as error:
+        refused = NoSuchFile(f"{request.path} cannot be read.", cause=f"{error.strerror or error}.")
+        answer = {"error": refused.to_wire()}
+    with open(OUT_FD, "w", encoding="ascii") as outgoing:
+        json.dump(answer, outgoing)
+    # The library's own end is not waited for: what it does there is nobody's business any more.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""EPContext models around a context binary: what onnxruntime needs to run one. Needs `onnx`.
+
+QNN finds a graph of the binary by the name of the node, and its tensors by the names of the node's inputs and
+outputs; where those have other names, the node says which stands for which.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_host.model.bare_binary import FLOAT_IO
+from qnnbridge_host.model.binary_description import (
+    BinaryDescription,
+    GraphDescription,
+    TensorDescription,
+    type_words,
+)
+from qnnbridge_host.model.collector import DOMAIN, OP_TYPE
+from qnnbridge_protocol.errors import ContextUnusable, OptionError
+from qnnbridge_protocol.specs import QNN
+
+if TYPE_CHECKING:
+    import onnx
+
+# As onnxruntime-qnn writes them. QuantizeLinear knows 16 bits from operator set 21 on.
+_IR: Final = 10
+_OPSET: Final = 21
+_RANGES: Final = {
+    "INT8": (-(2**7), 2**7 - 1),
+    "INT16": (-(2**15), 2**15 - 1),
+    "INT32": (0, 0),  # DequantizeLinear takes no other zero point
+    "UINT8": (0, 2**8 - 1),
+    "UINT16": (0, 2**16 - 1),
+}
+_SHOWN: Final = 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Binary:
+    """A context binary. name: its path in the models around it. label: as messages call it."""
+
+    described: BinaryDescription
+    name: str
+    label: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WrappedModel:
+    """A model around graphs of a binary, as bytes."""
+
+    graphs: tuple[str, ...]
+    data: bytes
+
+
+def wrap(
+    binary: Binary, names: Sequence[str] = (), *, together: bool = False, float_io: bool = False
+) -> tuple[WrappedModel, ...]:
+    """A model for each graph, or (`together`) one of all.
+
+    Args:
+        names: of the graphs; default all that the binary has.
+        float_io: as for `build_model`.
+
+    Raises:
+        OptionError: the binary has no graph of such a name.
+        ContextUnusable: as `build_model`, and for a binary without graphs.
+    """
+    chosen = chosen_graphs(binary, names)
+    groups = [chosen] if together else [(graph,) for graph in chosen]
+    return tuple(
+        WrappedModel(
+            tuple(graph.name for graph in group),
+            bytes(build_model(binary, group, float_io=float_io).SerializeToString(deterministic=True)),
+        )
+        for group in groups
+    )
+
+
+def chosen_graphs(binary: Binary, names: Sequence[str]) -> tuple[GraphDescription, ...]:
+    """The graphs with these names, or all. Raises `ContextUnusable` for none, `OptionError` for unknown names."""
+    graphs = binary.described.graphs
+    if not graphs:
+        raise ContextUnusable(
+            f"The context binary {binary.label} has no graph.",
+            cause="It was written before a graph was compiled into it, or holds weights alone.",
+            fix="Make it again: a graph has to be finalised before the binary is written.",
+        )
+    known = {graph.name: graph for graph in graphs}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise OptionError(
+            f"The context binary {binary.label} has no graph {unknown[0]!r}.",
+            fix=f"Name one of: {', '.join(list(known)[:_SHOWN])}.",
+        )
+    return tuple(known[name] for name in dict.fromkeys(names)) if names else graphs
+
+
+def build_model(binary: Binary, graphs: Sequence[GraphDescription], *, float_io: bool = False) -> onnx.ModelProto:
+    """One model of these graphs of the binary.
+
+    Args:
+        binary: what it is made around.
+        graphs: those that the model runs; with several, names that two of them have get the graph's name in front.
+        float_io: fixed-point and half tensors are float32 for the application, by nodes around the graph.
+
+    Raises:
+        ContextUnusable: a tensor has a type that no array of an application has, or cannot be float32.
+    """
+    from onnx import helper
+
+    for graph in graphs:
+        for tensor in (*graph.inputs, *graph.outputs):
+            _check(binary, graph, tensor)
+    builder = _Builder(binary, float_io, _repeated(graphs))
+    for number, graph in enumerate(graphs):
+        builder.add(graph, owns=not number)
+    made = helper.make_graph(
+        builder.nodes, "qnn", builder.inputs, builder.outputs, builder.constants, value_info=builder.inner
+    )
+    model = helper.make_model(
+        made,
+        opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid(DOMAIN, 1)],
+        ir_version=_IR,
+        producer_name="qnnbridge wrap",
+    )
+    properties = {"external_dependencies": "ep_context_binary"}
+    helper.set_model_props(model, {**properties, FLOAT_IO: "1"} if float_io else properties)
+    return model
+
+
+def _repeated(graphs: Sequence[GraphDescription]) -> frozenset[str]:
+    """Names of tensors that stand more than once: of several graphs, or what a graph both reads and writes."""
+    seen: set[str] = set()
+    again: set[str] = set()
+    for graph in graphs:
+        for tensor in (*graph.inputs, *graph.outputs):
+            (again if tensor.name in seen else seen).add(tensor.name)
+    return frozenset(again)
+
+
+def _check(binary: Binary, graph: GraphDescription, tensor: TensorDescription) -> None:
+    why = None
+    if not tensor.name:
+        why = "has no name"
+    elif tensor.onnx_type is None:
+        why = f"is of {type_words(tensor.data_type)}, of which ONNX Runtime has no array that QNN could read"
+    elif tensor.layout:
+        why = f"has QNN's memory layout {tensor.layout}, which is no plain array"
+    elif tensor.dynamic:
+        why = "has a size that changes from run to run, which ONNX Runtime's QNN does not pass on"
+    elif 0 in tensor.dimensions:
+        why = "has no elements, which ends ONNX Runtime's QNN"
+    elif tensor.is_optional:
+        why = "may be left out of a run, which ONNX Runtime cannot do"
+    if why is not None:
+        raise ContextUnusable(
+            f"ONNX Runtime cannot run the graph {graph.name} of {binary.label}: its tensor {tensor.name!r} {why}.",
+            cause="The context binary was made for a program that calls QNN itself.",
+            evidence=(f"{tensor.name}: {tensor.words}",),
+            fix="Make the binary again with plain inputs and outputs (8, 16 or 32 bits, fixed sizes).",
+            details={"graph": graph.name, "tensor": tensor.name},
+        )
+
+
+class _Builder:
+    """Of one model."""
+
+    def __init__(self, binary: Binary, float_io: bool, repeated: frozenset[str]) -> None:
+        self._binary, self._float_io, self._repeated = binary, float_io, repeated
+        self.nodes: list[Any] = []
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        self.constants: list[Any] = []
+        # Types of tensors between two nodes: of an EPContext node, nothing follows from its inputs.
+        self.inner: list[Any] = []
+
+    def add(self, graph: GraphDescription, *, owns: bool) -> None:
+        from onnx import helper
+
+        names: dict[str, str] = {}
+        before: list[Any] = []
+        after: list[Any] = []
+        taken = [self._end(graph, one, before, names, is_input=True) for one in graph.inputs]
+        given = [self._end(graph, one, after, names, is_input=False) for one in graph.outputs]
+        attributes: dict[str, Any] = {
+            "main_context": int(owns),
+            "embed_mode": 0,
+            "source": QNN,
+            "partition_name": graph.name,
+            "ep_sdk_version": self._binary.described.build,
+            "max_size": 0,
+        }
+        if owns:
+            attributes["ep_cache_context"] = self._binary.name
+        if names:
+            attributes["io_name_overrides"] = "".join(f"{shown}={own};" for own, shown in names.items())
+        node = helper.make_node(OP_TYPE, taken, given, name=graph.name, domain=DOMAIN, **attributes)
+        self.nodes += [*before, node, *after]
+
+    def _end(
+        self,
+        graph: GraphDescription,
+        tensor: TensorDescription,
+        nodes: list[Any],
+        names: dict[str, str],
+        *,
+        is_input: bool,
+    ) -> str:
+        """Add an input or output of the model; the name at the EPContext node."""
+        from onnx import TensorProto, helper
+
+        shown = tensor.name
+        if shown in self._repeated:
+            shown = f"{graph.name}/{shown}" if is_input else f"{graph.name}/{shown}/out"
+        number = getattr(TensorProto, tensor.onnx_type or "")
+        ends = self.inputs if is_input else self.outputs
+        converted = self._float_io and (tensor.is_fixed_point or tensor.onnx_type == "FLOAT16")
+        shape = list(tensor.dimensions)
+        if not converted:
+            if shown != tensor.name:
+                names[tensor.name] = shown
+            ends.append(helper.make_tensor_value_info(shown, number, shape))
+            return shown
+        # Inside of the model the graph's own name is free then, unless two graphs have it.
+        inner = f"{shown}/qnn"
+        names[tensor.name] = inner
+        self.inner.append(helper.make_tensor_value_info(inner, number, shape))
+        ends.append(helper.make_tensor_value_info(shown, TensorProto.FLOAT, shape))
+        source, target = (shown, inner) if is_input else (inner, shown)
+        if tensor.onnx_type == "FLOAT16":
+            nodes.append(
+                helper.make_node("Cast", [source], [target], name=f"{shown}/cast", to=number if is_input else 1)
+            )
+            return inner
+        scale, zero, axis = self._constants(graph, tensor, shown, is_input=is_input)
+        operator = "QuantizeLinear" if is_input else "DequantizeLinear"
+        attributes = {} if axis is None else {"axis": axis}
+        nodes.append(
+            helper.make_node(operator, [source, scale, zero], [target], name=f"{shown}/{operator}", **attributes)
+        )
+        return inner
+
+    def _constants(
+        self, graph: GraphDescription, tensor: TensorDescription, shown: str, *, is_input: bool
+    ) -> tuple[str, str, int | None]:
+        """Scale and zero point of a tensor that becomes float32, and the axis. QNN's offset is the zero point's
+        negative."""
+        from onnx import TensorProto, helper
+
+        kind, given = tensor.onnx_type or "", tensor.quantisation
+        least, most = _RANGES.get(kind, (1, 0))
+        why = None
+        if given is None or given.encoding is not None or not given.scales:
+            why = "the binary does not have its scale and offset"
+        elif given.bits is not None and given.bits != _bits(tensor):
+            why = f"it uses {given.bits} of its {_bits(tensor)} bits"
+        elif is_input and kind in ("INT32", "UINT32"):
+            why = "ONNX has no QuantizeLinear to 32 bits"
+        elif not all(least <= -offset <= most for offset in given.offsets):
+            why = f"its offset {given.offsets[0]} is no zero point of {kind}"
+        elif not all(0 < scale < float("inf") for scale in given.scales):
+            why = f"its scale is {given.scales[0]}"
+        elif given.axis is not None and not (
+            0 <= given.axis < len(tensor.dimensions) and tensor.dimensions[given.axis] == len(given.scales)
+        ):
+            why = f"it has {len(given.scales)} scales along axis {given.axis}"
+        if why is not None or given is None:
+            raise ContextUnusable(
+                f"The tensor {tensor.name!r} of the graph {graph.name} of {self._binary.label} cannot be float "
+                f"for the application: {why}.",
+                cause="--float-io puts QuantizeLinear and DequantizeLinear around the graph.",
+                evidence=(f"{tensor.name}: {tensor.words}",),
+                fix="Leave --float-io out, and convert this tensor in the application.",
+                details={"graph": graph.name, "tensor": tensor.name},
+            )
+        shape = [] if given.axis is None else [len(given.scales)]
+        scale, zero = f"{shown}/scale", f"{shown}/zero_point"
+        self.constants += [
+            helper.make_tensor(scale, TensorProto.FLOAT, shape, given.scales),
+            helper.make_tensor(zero, getattr(TensorProto, kind), shape, [-offset for offset in given.offsets]),
+        ]
+        return scale, zero, given.axis
+
+
+def _bits(tensor: TensorDescription) -> int:
+    return int(f"{tensor.data_type & 0xFF:x}")
