@@ -202,6 +202,7 @@ def test_a_killed_host_costs_a_pause(host: qnnbridge.Host, expected: dict[str, l
 
 
 def test_the_cache_keeps_the_model_and_not_the_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path / "cache"))
     binary = Path(shutil.copy(RELEASES / "2.6.0_qnn.bin", tmp_path / "of its own name.bin"))
     with qnnbridge.Host() as host:

@@ -27,7 +27,12 @@ def saved(folder: Path, data: bytes, name: str = "model.bin") -> str:
 @pytest.mark.parametrize("release", SDK)
 def test_the_header_of_each_release_is_read(release: str) -> None:
     facts = look_at_binary(str(RELEASES / f"{release}_qnn.bin"))
-    assert (facts.kind, facts.is_whole, facts.shares_weights) == ("context", True, False)
+    # QNN 2.47 has no such table of contents.
+    assert (facts.kind, facts.is_whole, facts.shares_weights) == (
+        "context",
+        True,
+        None if release == "2.3.0" else False,
+    )
     assert str(facts.sdk).startswith(f"{SDK[release]}.")
 
 

@@ -43,9 +43,7 @@ class WrapRequest:
         )
 
 
-def work(
-    request: WrapRequest, folder: str | None = None
-) -> tuple[BinaryDescription, tuple[WrappedModel, ...]]:
+def work(request: WrapRequest, folder: str | None = None) -> tuple[BinaryDescription, tuple[WrappedModel, ...]]:
     """folder: of the QNN that the session will use. Raises what `read_binary` and `wrap` raise."""
     described = read_binary(request.path, folder if folder and has_library(folder) else None)
     if request.name is None:
