@@ -10,6 +10,7 @@ import collections
 import threading
 from collections.abc import Callable
 
+from qnnbridge._platform._native import Lock
 from qnnbridge._platform._shield import Changes, start_thread
 from qnnbridge_protocol.errors import Closed
 
@@ -38,7 +39,7 @@ class Background:
         self._name = name
         self._most = threads
         self._jobs: collections.deque[Callable[[], None]] = collections.deque()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._changes: Changes[bool] = Changes()
         self._threads = 0
 

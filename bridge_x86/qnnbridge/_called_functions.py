@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-import queue
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from qnnbridge._platform._native import SimpleQueue
 from qnnbridge._platform._shield import start_thread
 from qnnbridge._transport.channel import ChannelFailed, inside
 from qnnbridge_protocol.errors import BridgeError, CallBackFailed, HostError, OptionError
@@ -88,7 +88,7 @@ class CalledFunctions:
         self._on_news = on_news
         self._channel: Channel | None = None
         self._context = contextvars.copy_context()
-        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._frames: SimpleQueue[Frame | None] = SimpleQueue()
         self._serves = False
         self._raised: BaseException | None = None
 

@@ -11,12 +11,12 @@ import dataclasses
 import logging
 import os
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge._platform._native import Lock
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
@@ -57,7 +57,7 @@ _STAGES: Final = {
 
 _PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _said: set[str] = set()
-_said_lock = threading.Lock()
+_said_lock = Lock()
 
 
 class CacheWarning(UserWarning):

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import dataclasses
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sized
@@ -18,6 +17,7 @@ from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._fastpath.sharing import default_sharing
 from qnnbridge._launch.interpreter import HostInterpreter, engine_setting, find_host, host_command, host_environment
 from qnnbridge._platform import default_spawner
+from qnnbridge._platform._native import Lock
 from qnnbridge._platform._shield import when_gone
 from qnnbridge._releases import Releases, call_if_alive
 from qnnbridge._supervision.blame import Blame, IsolationLock
@@ -174,7 +174,7 @@ class Host:
         self._isolation = IsolationLock(blame)
         self.sharing = default_sharing(shared_memory, spin)
         self._arrays: SharedArrays | None = None
-        self._arrays_lock = threading.Lock()
+        self._arrays_lock = Lock()
         self.recycler = Recycler(recycle or RecycleAfter())
         # Sessions and objects that the application has dropped.
         self._releases = Releases()

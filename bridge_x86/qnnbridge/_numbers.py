@@ -12,12 +12,12 @@ import contextlib
 import dataclasses
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._create import encoded, warn_application
+from qnnbridge._platform._native import Lock
 from qnnbridge._platform._shield import start_thread
 from qnnbridge._recipe import Verify
 from qnnbridge._supervision.deadlines import deadline_after
@@ -75,7 +75,7 @@ class NumbersCheck:
     def __init__(self, remote: RemoteSession, mode: Verify) -> None:
         self._remote = remote
         self._mode = mode
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.waits = False
         placement = remote.info.placement
         if mode == "off":

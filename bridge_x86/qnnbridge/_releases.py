@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from qnnbridge._platform._native import RLock
 
 if TYPE_CHECKING:
     import weakref
@@ -22,7 +23,7 @@ class Releases:
     def __init__(self) -> None:
         self.waiting: collections.deque[tuple[str, int, int]] = collections.deque()
         # Re-entrant: a signal handler may make a call while its thread is in here.
-        self._lock = threading.RLock()
+        self._lock = RLock()
 
     def add(self, operation: str, generation: int, number: int) -> None:
         """Neither locks nor blocks."""

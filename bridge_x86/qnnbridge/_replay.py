@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from qnnbridge._platform._native import RLock
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._supervision.deadlines import OnDeadline, Patience, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
@@ -77,7 +77,7 @@ class ReplayingSession:
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         self._create_context = dataclasses.replace(self.context, op="session.create")
-        self._lock = threading.RLock()  # for `in_turn`
+        self._lock = RLock()  # for `in_turn`
         # Key and id of the entry of the cache that native code works on, or was loaded last.
         self._entry: tuple[str, str] | None = None
         # The cache's result for this session.

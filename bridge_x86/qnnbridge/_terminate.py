@@ -6,12 +6,12 @@ are called by the assigning thread.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from qnnbridge._platform._native import Lock
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_protocol.errors import BridgeError
 
@@ -37,7 +37,7 @@ class TerminateFlag:
     def __init__(self) -> None:
         self._terminate = False
         self._listeners: list[Callable[[bool], None]] = []
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[TerminateFlag], tuple[()]]:
         # Of a pickled session: who could set it is in another process.

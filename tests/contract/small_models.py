@@ -60,6 +60,12 @@ def add_and_multiply() -> onnx.ModelProto:
     )
 
 
+def doubling() -> bytes:
+    """y = x + x, of fixed size."""
+    made = model([node("Add", ["x", "x"], ["y"])], [tensor("x", [1, 4])], [tensor("y", [1, 4])])
+    return bytes(made.SerializeToString())
+
+
 def counting_loop() -> bytes:
     """A Loop that adds 1 to x as often as n says: as slow as wanted, and stoppable between two turns."""
     body = helper.make_graph(

@@ -87,7 +87,7 @@ def test_too_little_memory_for_a_thread_is_the_error_of_too_many_threads(monkeyp
     def refuse(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(_shield._thread, "start_new_thread", refuse)
+    monkeypatch.setattr(_shield, "start_new_thread", refuse)
     with pytest.raises(RuntimeError, match="no memory"):
         start_thread("test", print)
     assert shielded("test", lambda: 3) == 3

@@ -7,7 +7,6 @@ for other sessions: what padding changes follows from the inputs, too.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from qnnbridge._buckets.plan import Sizes
 from qnnbridge._numbers import MAX_BYTES
+from qnnbridge._platform._native import Lock
 from qnnbridge._platform._shield import start_thread
 from qnnbridge._recipe import Verify
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer
@@ -35,7 +35,7 @@ class PaddingCheck:
         self.found = ""
         self._label = label
         self._mode = mode
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # Variants of which a padded call was compared.
         self._tried: set[Sizes] = set()
 

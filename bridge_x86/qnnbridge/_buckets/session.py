@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +52,7 @@ from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import FeedChecker
 from qnnbridge._numbers import NOT_RUN, Counted, verify_mode
 from qnnbridge._ort_value import to_application
+from qnnbridge._platform._native import Lock
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import RunArguments
 from qnnbridge._session import CpuFallbackWarning, check_outputs
@@ -115,7 +115,7 @@ class BucketedSession:
         warn: Warn = warnings.warn,
     ) -> None:
         self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
-        self._counts, self._counting = _Counts(), threading.Lock()
+        self._counts, self._counting = _Counts(), Lock()
         self._ruled_out: dict[str, str] = {}
         deadline = deadline_after(timeout)
         try:

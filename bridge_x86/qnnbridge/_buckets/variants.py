@@ -8,12 +8,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from qnnbridge._background import Background
 from qnnbridge._buckets.plan import BucketPlan, Sizes
+from qnnbridge._platform._native import Lock, RLock
 from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._providers import CPU
 from qnnbridge._session import BaseSession
@@ -128,7 +129,7 @@ class Variant:
     """lock: around making it. made_by: what it was first needed for. runs: calls (and parts of calls) in it."""
 
     sizes: Sizes
-    lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+    lock: RLock = dataclasses.field(default_factory=RLock)
     session: BaseSession | None = None
     made_by: MadeBy | None = None
     seconds: float = 0.0
@@ -143,7 +144,7 @@ class Variants:
         self.recipe = recipe
         self._open_session = open_session
         self._variants = {sizes: Variant(sizes) for sizes in (*plan.variants(), FREE)}
-        self._counting = threading.Lock()
+        self._counting = Lock()
         self._dynamic: dict[str, str] = {}
         self._closed = False
 
@@ -277,14 +278,10 @@ def warm(
         work.go_on()
     else:
         # Not a pool of the standard library: it would keep the interpreter from ending while one compiles.
-        threads = [
-            threading.Thread(target=work.go_on, name="qnnbridge warm", daemon=True)
-            for _ in range(min(workers, len(wanted)))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        threads = Background("qnnbridge warm", threads=min(workers, len(wanted)))
+        for _ in range(min(workers, len(wanted))):
+            threads.submit(work.go_on)
+        threads.wait(None)
     if work.failure is not None:
         raise work.failure
 
@@ -301,7 +298,7 @@ class _Work:
         self._done = 0
         self._deadline = deadline
         self._on_progress = on_progress
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.failure: BaseException | None = None
 
     def go_on(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._daemon import START_TIMEOUT_S, DaemonAccess
 from qnnbridge._host import Host
+from qnnbridge._platform._native import Lock
 from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ PRIVATE: Final = "private"
 
 _default: Host | None = None
 _shared: Host | None = None
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def connect(
@@ -109,7 +109,7 @@ def daemon_by_default() -> bool:
 
 def _forget_locks() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from qnnbridge._platform import (
     connection_ended,
     release_stream,
 )
+from qnnbridge._platform._native import Lock, sleep
 from qnnbridge._supervision.deaths import DeathReport
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed
@@ -147,7 +147,7 @@ class DaemonLink:
         self._fds = fds
         self.stderr_fd = self._nothing()
         self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._given_up = False
 
     def poll(self) -> int | None:
@@ -354,7 +354,7 @@ class DaemonConnector:
         """Wait a moment, less if the daemon that was started says something. True if that settles what became of
         it."""
         if self._starting is None:
-            time.sleep(max(0.0, until - time.monotonic()))
+            sleep(max(0.0, until - time.monotonic()))
             return False
         try:
             outcome = self._starting.wait(until)

@@ -15,12 +15,12 @@ import dataclasses
 import json
 import os
 import secrets
-import time
 from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge import _platform as platform
 from qnnbridge._platform import read_private_file, write_private_file
+from qnnbridge._platform._native import sleep
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.errors import HostStartFailed
 
@@ -160,7 +160,7 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
             except PermissionError:
                 if not tries_left:
                     raise
-                time.sleep(_REPLACE_INTERVAL_S)
+                sleep(_REPLACE_INTERVAL_S)
     except BaseException as error:
         temporary.unlink(missing_ok=True)  # a full disk, say, lets it be made and not be written
         if isinstance(error, OSError) and error.filename is None:

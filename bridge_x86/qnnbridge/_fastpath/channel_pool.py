@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from qnnbridge._fastpath.memory import Slab, SlabOfArrays, slab_size
 from qnnbridge._fastpath.plans import ChannelPlans, NoSharedMemory
 from qnnbridge._fastpath.sharing import Sharing
 from qnnbridge._platform import ChannelStreams, ShareHandle, _fds, reclaim
+from qnnbridge._platform._native import Lock, RLock
 from qnnbridge._platform._shield import start_thread
 from qnnbridge._transport.channel import ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import NO_CONTEXT, ChannelFailed
@@ -51,7 +51,7 @@ class WakeEvent:
     """Wakes the maintenance thread. Any thread, also a signal handler that interrupts it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._lock.acquire()
 
     def __call__(self) -> None:
@@ -108,11 +108,11 @@ class ChannelPool:
         self._sharing = sharing
         self._on_look = on_look
         self._forks = _fds.forks
-        self._lock = threading.RLock()
+        self._lock = RLock()
         # Held while the host attaches memory that several callers may want to attach, which may take long.
         # Re-entrant locks know their owner, so Ctrl+C between taking it and entering the block cannot leave it
         # taken.
-        self._attaching = threading.RLock()
+        self._attaching = RLock()
         # Idle channels; the one used last is the last.
         self.idle: collections.deque[ChannelPlans] = collections.deque()
         self._all: dict[int, _Open] = {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import math
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
 from qnnbridge._feeds import InputNode
 from qnnbridge._option_fields import suggest
 from qnnbridge._platform import SharedMemory, ShareHandle
+from qnnbridge._platform._native import Lock
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import InvalidArgument
 
@@ -139,7 +139,7 @@ class SharedArrays:
     def __init__(self, sharing: Sharing, on_dropped: Callable[[int], None]) -> None:
         """on_dropped: called with the number of a freed slab, so that the host forgets it."""
         self._budget = sharing.array_memory
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # By who writes and size of the blocks: slabs, and for each of their blocks a reference that tells its life.
         self._pools: dict[tuple[bool, int], list[tuple[Slab, list[weakref.ref[SharedBlock] | None]]]] = {}
         # All slabs that the host may have been shown.

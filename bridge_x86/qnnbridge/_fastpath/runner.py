@@ -17,6 +17,7 @@ from qnnbridge._fastpath.call import CallKey, CallSignature, Feed, Find, Names, 
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
 from qnnbridge._fastpath.memory import SHARED_BYTES, SharedArrays, allocate
 from qnnbridge._fastpath.plans import BOOL, CallPlan, ChannelPlans, NoSharedMemory
+from qnnbridge._platform._native import locks_hold
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.host_process import FastCallFailed
@@ -261,7 +262,7 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
 def _upkeep(remote: FastSession, process: HostProcess) -> bool:
     """Do once a second what the slow path does before every call. False if the call must take the slow path."""
     supervisor = remote.host.supervisor
-    if remote.closed or not remote.host.blame.quiet or supervisor.current is not process:
+    if remote.closed or not (remote.host.blame.quiet and locks_hold()) or supervisor.current is not process:
         return False
     if remote.host.log_function is not None:
         return False

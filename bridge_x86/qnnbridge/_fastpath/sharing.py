@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import weakref
 from collections.abc import Callable
 
 from qnnbridge._platform import CHANNELS, MEMORY
+from qnnbridge._platform._native import Lock
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES
 
 # Each piece of arrays keeps a descriptor open, because the next host has to be shown it.
@@ -40,7 +40,7 @@ class Budget:
         """limit: in bytes. most: pieces."""
         self._limit = limit
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._rooms: dict[int, weakref.ref[Room]] = {}
 
     @property

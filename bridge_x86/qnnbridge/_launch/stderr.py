@@ -21,11 +21,11 @@ import dataclasses
 import logging
 import os
 import re
-import threading
 from collections.abc import Iterator
 from typing import Final
 
 from qnnbridge._platform import OwnedFds
+from qnnbridge._platform._native import Lock
 from qnnbridge._platform._shield import Changes, start_thread
 
 # Evidence is for a person: longer lines are cut in the middle (characters).
@@ -294,7 +294,7 @@ class StderrCollector:
         self._fd = self._fds.duplicate(fd)
         self._all = Bounded(HEAD_BYTES, TAIL_BYTES)
         self._sections: collections.OrderedDict[int, _Section] = collections.OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._changes: Changes[bool] = Changes()
         self._at_end = False
         self._closed = False

@@ -17,11 +17,11 @@ import functools
 import itertools
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from qnnbridge._platform._native import RLock
 from qnnbridge._platform._shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
@@ -29,11 +29,11 @@ if sys.platform == "win32":
     # No fork, and closing a descriptor waits there for a reader of the same descriptor: no lock around that.
     _lock = contextlib.nullcontext()
 else:
-    _lock = threading.RLock()
+    _lock = RLock()
 
 # Held while a program is started. `Popen` waits for the end of a pipe of its own, of which a fork that happens in
 # between would hold a copy: the start would last as long as the fork lives. Taken before the other lock.
-no_fork = threading.RLock()
+no_fork = RLock()
 
 # How many forks lie between the first process that imported this and this one: `os.getpid` is a system call.
 forks = 0

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._native import original, sleep
 
 assert sys.platform != "win32"
 
@@ -113,7 +114,7 @@ def check_peer(uid: int | None, own: int) -> None:
 
 def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStream:
     """A connection to the daemon of this folder. Raises `OSError` if there is none."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection: socket.socket = original("socket", "socket")(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(_left(deadline))
         with SocketPath(folder) as path:
@@ -123,7 +124,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
                     return DaemonStream(connection)
                 except BlockingIOError:
                     # So many are waiting to be let in that the kernel takes no more, and offers no way to wait.
-                    time.sleep(min(_CROWD_PAUSE_S, _left(deadline)))
+                    sleep(min(_CROWD_PAUSE_S, _left(deadline)))
     except BaseException:
         connection.close()
         raise

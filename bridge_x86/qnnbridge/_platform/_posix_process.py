@@ -13,19 +13,18 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import queue
 import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from typing import Final
 
 from qnnbridge._platform._fds import OwnedFds, no_fork
+from qnnbridge._platform._native import Lock, SimpleQueue, popen, sleep, waitpid
 from qnnbridge._platform._programs import ChildProcess, DetachedBase, start_failed
+from qnnbridge._platform._shield import start_thread
 from qnnbridge_protocol.errors import ForkedClient, HostStartFailed
 
 assert sys.platform != "win32"
@@ -75,7 +74,7 @@ class PosixChild:
         self._process = process
         self._fds = fds
         self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._exit_code: int | None = None
         # The exit code as the system gives it, once.
         self._collected: list[tuple[int, int]] = []
@@ -131,7 +130,7 @@ class PosixChild:
             # process and no other group can have got this number.
             _kill_group(self.pid)
             # Collected and kept in one step of C: it is given only once (see `_shield`).
-            self._collected.extend(itertools.starmap(os.waitpid, ((self.pid, 0),)))
+            self._collected.extend(itertools.starmap(waitpid, ((self.pid, 0),)))
         code = os.waitstatus_to_exitcode(self._collected[0][1])
         self._process.returncode = code  # or Popen would call the process a forgotten one
         return code
@@ -155,7 +154,7 @@ class PosixChild:
                 pause_s = min(pause_s, deadline - time.monotonic())
                 if pause_s <= 0:
                     return None
-            time.sleep(pause_s)
+            sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_WAIT_S)
         return code
 
@@ -172,9 +171,9 @@ class PosixSpawner:
 
     def __init__(self) -> None:
         self._owner = os.getpid()
-        self._lock = threading.Lock()
-        self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._lock = Lock()
+        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._has_thread = False
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
         if self._owner != os.getpid():
@@ -183,43 +182,72 @@ class PosixSpawner:
                 fix="Start a host of its own in each process.",
             )
         self._start_thread()
-        child: Future[PosixChild] = Future()
+        order = _Order(list(argv), dict(env), cwd)
         try:
-            self._orders.put((list(argv), dict(env), cwd, child))
-            return child.result()
-        except OSError as error:
-            raise start_failed(argv[0], cwd, error, native_machine()) from error
+            self._orders.put(order)
+            order.ended.acquire()
         except BaseException:  # Ctrl+C, or what a signal handler of the application raises
-            child.add_done_callback(_abandon)
+            order.abandon()
             raise
+        if isinstance(order.error, OSError):
+            raise start_failed(argv[0], cwd, order.error, native_machine()) from order.error
+        if order.error is not None:
+            raise order.error
+        assert order.child is not None
+        return order.child
 
     def _start_thread(self) -> None:
         with self._lock:
-            if self._thread is not None:
+            if self._has_thread:
                 return
-            thread = threading.Thread(
-                target=_spawn_for_ever, args=(self._orders,), name="qnnbridge-spawner", daemon=True
-            )
             try:
-                thread.start()
+                start_thread("qnnbridge-spawner", _spawn_for_ever, self._orders)
             except RuntimeError as error:  # the interpreter is shutting down, or the limit of threads
                 raise HostStartFailed(
                     "No thread can be started that would start the host.", cause=str(error)
                 ) from error
-            self._thread = thread
+            self._has_thread = True
 
 
-_Order = tuple[list[str], dict[str, str], "str | None", "Future[PosixChild]"]
+class _Order:
+    """One program to be started. ended: held until it is started."""
 
+    def __init__(self, argv: list[str], env: dict[str, str], cwd: str | None) -> None:
+        self.argv = argv
+        self.env = env
+        self.cwd = cwd
+        self.child: PosixChild | None = None
+        self.error: BaseException | None = None
+        self.ended = Lock()
+        self.ended.acquire()
+        self._abandoned = False
+        self._ending = Lock()
 
-def _spawn_for_ever(orders: queue.SimpleQueue[_Order]) -> None:
-    while True:
-        argv, env, cwd, child = orders.get()
+    def carry_out(self) -> None:
         try:
-            child.set_result(_spawn(argv, env, cwd))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller; this thread must not end
-            child.set_exception(error)
-        del child  # or the last child would live until the next order
+            self.child = _spawn(self.argv, self.env, self.cwd)
+        except BaseException as error:  # noqa: BLE001 - handed to the caller; the thread must not end
+            self.error = error
+        self.ended.release()
+        if self._abandoned:
+            self._end_child()
+
+    def abandon(self) -> None:
+        """The caller was interrupted. Whoever comes last ends the child."""
+        self._abandoned = True
+        self._end_child()
+
+    def _end_child(self) -> None:
+        child = self.child
+        if child is not None and self._ending.acquire(blocking=False):
+            child.kill()
+            child.wait(_ABANDON_TIMEOUT_S)
+            child.close()
+
+
+def _spawn_for_ever(orders: SimpleQueue[_Order]) -> None:
+    while True:
+        orders.get().carry_out()  # in no variable, or the last child would live until the next order
 
 
 def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
@@ -233,7 +261,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
         # Of this end only: the two ends of a pipe are separate open files.
         os.set_blocking(our_stdin, False)
         with no_fork:
-            process = subprocess.Popen(
+            process = popen()(
                 argv,
                 stdin=child_stdin,
                 stdout=child_stdout,
@@ -249,15 +277,6 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
     except BaseException:
         fds.close_all()
         raise
-
-
-def _abandon(order: Future[PosixChild]) -> None:
-    """The caller was interrupted while its child was being started. Runs in the spawner thread."""
-    if order.exception() is None:
-        child = order.result()
-        child.kill()
-        child.wait(_ABANDON_TIMEOUT_S)
-        child.close()
 
 
 def _kill_group(leader: int) -> None:
@@ -278,7 +297,7 @@ def _watch(pid: int) -> int | None:
 
 
 _spawner: PosixSpawner | None = None
-_spawner_lock = threading.Lock()
+_spawner_lock = Lock()
 
 
 def default_spawner() -> PosixSpawner:
@@ -292,7 +311,7 @@ def default_spawner() -> PosixSpawner:
 
 def _forget_spawner() -> None:
     global _spawner, _spawner_lock
-    _spawner, _spawner_lock = None, threading.Lock()
+    _spawner, _spawner_lock = None, Lock()
 
 
 os.register_at_fork(after_in_child=_forget_spawner)
@@ -307,10 +326,9 @@ class Detached(DetachedBase):
     def close(self) -> None:
         """Listen no more. Collects the process that was started, which has left the real one behind long ago."""
         super().close()
-        try:
-            self._process.wait(_FORK_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pass
+        deadline = time.monotonic() + _FORK_TIMEOUT_S  # `Popen.wait` sleeps with `time.sleep`
+        while self._process.poll() is None and time.monotonic() < deadline:
+            sleep(_FIRST_WAIT_S)
 
 
 def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Detached:
@@ -320,7 +338,7 @@ def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Det
     ours, theirs = fds.pipe()
     try:
         with no_fork:
-            process = subprocess.Popen(
+            process = popen()(
                 list(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

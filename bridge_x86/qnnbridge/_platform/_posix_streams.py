@@ -20,9 +20,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._native import original
 from qnnbridge._platform._shield import shielded, when_gone
 
 assert sys.platform != "win32"
+
+# eventlet takes the one of `select` away.
+new_poll = original("select", "poll")
 
 _SIGPIPE = int(signal.SIGPIPE)
 _SIG_DFL = int(signal.SIG_DFL)
@@ -93,7 +97,7 @@ def poll_fd(fd: int, events: int, timeout_s: float | None) -> bool:
     """Whether one of the events (or an error) came in time."""
     if fd < 0:
         raise OSError(errno.EBADF, "the descriptor is closed")  # poll would ignore it, and wait for ever
-    poll = select.poll()
+    poll = new_poll()
     poll.register(fd, events)
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))
 
@@ -181,7 +185,7 @@ class ChannelStreams:
             self._fds.close_all()
             raise
         self._come_by = _identity(self.read_fd)
-        poll = select.poll()
+        poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
         # Waits for at most so many milliseconds until there is something to read; falsy if nothing came.
         self.poll = poll.poll

@@ -22,7 +22,6 @@ What the bridge uses instead:
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import functools
 import os
@@ -33,6 +32,8 @@ import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+
+from qnnbridge._platform._native import Lock, RLock, SimpleQueue, get_ident, start_new_thread, threads_are_replaced
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class TooLate(Exception):
     """The turn did not come in time."""
 
 
-def in_turn(lock: threading.RLock, timeout_s: float, work: Callable[[], T]) -> T:
+def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
     """`work`, while this thread has the lock. timeout_s: -1 waits for ever. Raises `TooLate`.
 
     The lock is taken inside of the ``try``, and a re-entrant one knows whether this thread has it.
@@ -64,7 +65,8 @@ def in_turn(lock: threading.RLock, timeout_s: float, work: Callable[[], T]) -> T
 
 def is_interruptible() -> bool:
     """Whether signal handlers run in this thread."""
-    return threading.get_ident() == threading.main_thread().ident
+    # With greenlets the main thread has another number. What is done elsewhere without need does no harm.
+    return threads_are_replaced() or get_ident() == threading.main_thread().ident
 
 
 class _Once:
@@ -73,7 +75,7 @@ class _Once:
     def __init__(self, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         self._work = work
         self._arguments = arguments
-        self._begun = threading.Lock()
+        self._begun = Lock()
 
     def __call__(self) -> None:
         if self._begun.acquire(blocking=False):
@@ -87,12 +89,15 @@ def start_thread(name: str, work: Callable[..., object], *arguments: Any) -> Non
 
 def _start_thread(name: str, once: _Once) -> None:
     try:
-        _thread.start_new_thread(_start, (name, once))
+        start_new_thread(_start, (name, once))
     except MemoryError:
         raise RuntimeError("no memory for another thread") from None
 
 
 def _start(name: str, once: _Once) -> None:
+    if threads_are_replaced():
+        once()  # a `Thread` would be a greenlet
+        return
     # Here nothing interrupts `Thread.start`.
     try:
         threading.Thread(target=once, name=name, daemon=True).start()
@@ -110,7 +115,7 @@ def shielded(name: str, work: Callable[[], T]) -> T:
     # Nothing from here to the end of the wait may need memory: a thread that cannot tell its end is waited for.
     results: list[T | None] = [None]
     errors: list[BaseException | None] = [None]
-    ended = threading.Lock()
+    ended = Lock()
     ended.acquire()
 
     def do() -> None:
@@ -144,7 +149,7 @@ class Changes(Generic[T]):
     """Wakes the threads that wait for a change of something; in place of a `Condition`. Any thread."""
 
     def __init__(self) -> None:
-        self._waiting: dict[queue.SimpleQueue[None], None] = {}
+        self._waiting: dict[SimpleQueue[None], None] = {}
 
     def tell(self) -> None:
         """Something has changed."""
@@ -154,7 +159,7 @@ class Changes(Generic[T]):
     def wait_for(self, held: Callable[[], T], timeout_s: float | None) -> T:
         """What `held` says last: something true, or when the time is over."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        woken: SimpleQueue[None] = SimpleQueue()
         self._waiting[woken] = None
         try:
             while not (value := held()):
@@ -180,7 +185,7 @@ class _Watched:
     """Of this process: a fork has none of its threads."""
 
     def __init__(self) -> None:
-        self.gone: queue.SimpleQueue[_Watch] = queue.SimpleQueue()
+        self.gone: SimpleQueue[_Watch] = SimpleQueue()
         # By their `id`: a weak reference is as little to be hashed as its object.
         self.watches: dict[int, _Watch] = {}
         self.cleaner = False

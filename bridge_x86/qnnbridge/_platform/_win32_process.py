@@ -16,13 +16,13 @@ import msvcrt
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from qnnbridge._platform import _win32_api as api
 from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._native import Lock, popen
 from qnnbridge._platform._programs import ChildProcess, DetachedBase, start_failed
 from qnnbridge_protocol.errors import HostStartFailed
 
@@ -54,7 +54,7 @@ class WindowsChild:
         self._process: int | None = process
         self._job = job
         self._fds = fds
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._exit_code: int | None = None
 
     def poll(self) -> int | None:
@@ -237,7 +237,7 @@ def _duplicate(handle: int) -> int:
     return _winapi.DuplicateHandle(us, handle, us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
 
 
-_error_mode_lock = threading.Lock()
+_error_mode_lock = Lock()
 
 
 @contextlib.contextmanager
@@ -289,7 +289,7 @@ def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Det
 
 
 def _start_without_job(argv: Sequence[str], env: Mapping[str, str], cwd: str, flags: int) -> Detached:
-    process = subprocess.Popen(
+    process = popen()(
         list(argv),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

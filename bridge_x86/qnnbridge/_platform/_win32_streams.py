@@ -15,7 +15,6 @@ import errno
 import msvcrt
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from ctypes import wintypes
@@ -23,6 +22,8 @@ from typing import Any
 
 from qnnbridge._platform import _win32_api as api
 from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._native import Lock, SimpleQueue, sleep
+from qnnbridge._platform._shield import Changes, is_interruptible, start_thread
 
 assert sys.platform == "win32"
 
@@ -63,13 +64,13 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
             pause_s = min(max(pause_s * 1.5, _FIRST_WAIT_S), _LONGEST_WAIT_S)
             if timeout_s is not None:
                 pause_s = min(pause_s, timeout_s - waited_s)
-        time.sleep(pause_s)
+        sleep(pause_s)
 
 
 def let_ctrl_c_through(fd: int) -> None:
     """To be called before a read that may block for ever: Ctrl+C does not interrupt that, only the main thread
     gets it, and so only the main thread has to wait in another way."""
-    if threading.current_thread() is threading.main_thread():
+    if is_interruptible():
         wait_readable(fd, None)
 
 
@@ -120,7 +121,10 @@ class _PipeWriter:
     def __init__(self, fd: int) -> None:
         self._fd = os.dup(fd)
         self._pipe = msvcrt.get_osfhandle(self._fd)
-        self._condition = threading.Condition()
+        self._lock = Lock()
+        self._changes: Changes[bool] = Changes()
+        # How many bytes of the buffer the thread is to write; 0 ends it.
+        self._orders: SimpleQueue[int] = SimpleQueue()
         self._buffer: bytearray | None = None
         self._taken = 0  # bytes in the buffer that the thread has still to write
         self._stopped = False
@@ -131,7 +135,7 @@ class _PipeWriter:
         if not flat:
             return 0
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._condition:
+        with self._lock:
             self._await_thread(deadline)
             first = _joined(flat)
             # The number counts a read that the other side waits in as room taken, so it errs on the safe side.
@@ -140,11 +144,13 @@ class _PipeWriter:
             return self._hand_over(flat)
 
     def stop(self) -> None:
-        with self._condition:
+        with self._lock:
             self._stopped = True
             if self._buffer is None:
                 os.close(self._fd)
-            self._condition.notify_all()
+            else:
+                self._orders.put(0)
+        self._changes.tell()
 
     def _await_thread(self, deadline: float | None) -> None:
         """Until the thread has written what it has. In slices, because Ctrl+C does not interrupt a wait here."""
@@ -152,7 +158,11 @@ class _PipeWriter:
             left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError("the other side did not read in time")
-            self._condition.wait(min(left_s, _CTRL_C_INTERVAL_S))
+            self._lock.release()
+            try:
+                self._changes.wait_for(lambda: self._stopped or not self._taken, min(left_s, _CTRL_C_INTERVAL_S))
+            finally:
+                self._lock.acquire()
         if self._error is not None:
             raise self._error
         if self._stopped:
@@ -161,9 +171,8 @@ class _PipeWriter:
     def _hand_over(self, chunks: Sequence[memoryview]) -> int:
         if self._buffer is None:
             self._buffer = bytearray(BUFFER_BYTES)
-            thread = threading.Thread(target=self._run, name="qnnbridge-pipe-writer", daemon=True)
             try:
-                thread.start()
+                start_thread("qnnbridge-pipe-writer", self._run)
             except RuntimeError as error:  # the interpreter is shutting down
                 self._buffer = None
                 raise BrokenPipeError(errno.EPIPE, str(error)) from error
@@ -175,30 +184,25 @@ class _PipeWriter:
             if taken == BUFFER_BYTES:
                 break
         self._taken = taken
-        self._condition.notify_all()
+        self._orders.put(taken)
         return taken
 
     def _run(self) -> None:
         assert self._buffer is not None
         buffer = memoryview(self._buffer)
         try:
-            while True:
-                with self._condition:
-                    while not self._taken and not self._stopped:
-                        self._condition.wait()
-                    if self._stopped:
-                        return
-                    rest = buffer[: self._taken]
+            while (count := self._orders.get()) and not self._stopped:
+                rest = buffer[:count]
                 error: OSError | None = None
                 try:
                     while rest:
                         rest = rest[_write(self._fd, rest) :]
                 except OSError as failure:
                     error = failure
-                with self._condition:
+                with self._lock:
                     self._taken = 0
                     self._error = error
-                    self._condition.notify_all()
+                self._changes.tell()
         finally:
             os.close(self._fd)
 
@@ -223,7 +227,7 @@ def _write(fd: int, piece: memoryview) -> int:
 
 
 _writers: dict[int, _PipeWriter] = {}
-_writers_lock = threading.Lock()
+_writers_lock = Lock()
 
 
 # Whether the host can open further streams here.

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Final, Literal
 
+from qnnbridge._platform._native import Lock
 from qnnbridge._platform._shield import Changes
 from qnnbridge._transport.channel import CallContext, Deadline
 
@@ -71,7 +71,7 @@ class Blame:
     """See the module."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._isolated: dict[str, _Isolated] = {}
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
@@ -161,7 +161,7 @@ class IsolationLock:
 
     def __init__(self, blame: Blame) -> None:
         self._blame = blame
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._changes: Changes[bool] = Changes()
         # Calls by a key of their own, with whether they exclude all others. Nothing is counted up and down: an
         # interrupted caller might leave that out.

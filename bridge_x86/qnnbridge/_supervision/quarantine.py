@@ -18,12 +18,12 @@ import hashlib
 import json
 import math
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge._diagnosis.reports import state_dir, write_whole
+from qnnbridge._platform._native import Lock
 from qnnbridge._supervision.blame import NativeCall, Points
 from qnnbridge._supervision.restart_policy import Clock, RealClock
 from qnnbridge_protocol.errors import ModelQuarantined
@@ -95,7 +95,7 @@ class Quarantine:
         self._path = path
         self.versions = versions
         self._clock: Clock = clock or RealClock()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._accounts: Accounts = {}
         self._refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
         self._sources: dict[str, Source] = {}

@@ -38,11 +38,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import random
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from qnnbridge._platform._native import Lock
 from qnnbridge_protocol.errors import BreakerOpen, BridgeError, from_wire
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class RestartPolicy:
         self._max_open_s = max_open_s
         self._clock: Clock = clock or RealClock()
         self._jitter = jitter
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.reset()
 
     def reset(self) -> None:
@@ -284,7 +284,7 @@ class Recycler:
     def __init__(self, after: RecycleAfter) -> None:
         self._after = after
         self._next_check = 0.0
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._generation = 0
         self._counted = 0
         # Sessions made in this generation, by key.

@@ -10,13 +10,13 @@ import contextlib
 import dataclasses
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable
 
 from qnnbridge._platform import Spawner, _fds
-from qnnbridge._platform._shield import shielded, start_thread
+from qnnbridge._platform._native import Lock, check_locks, sleep
+from qnnbridge._platform._shield import Changes, shielded, start_thread
 from qnnbridge._supervision.deaths import DeathHandler, DeathReport
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
@@ -83,18 +83,19 @@ class Supervisor:
         self._process: HostProcess | None = None
         # A generation that has not said HELLO yet.
         self._starting: HostProcess | None = None
-        self._start_lock = threading.Lock()
-        self._death_lock = threading.Lock()
+        self._start_lock = Lock()
+        self._death_lock = Lock()
         # Kept as long as any caller still holds the process: a call may learn of its death late.
         self._deaths: weakref.WeakKeyDictionary[HostProcess, DeathReport] = weakref.WeakKeyDictionary()
-        self._closed = threading.Event()
+        self._is_closed = False
+        self._closing: Changes[bool] = Changes()
         self._retired: list[HostProcess] = []
         # The interpreter is about to end: no caller is told anything any more.
         self.exiting = False
 
     @property
     def closed(self) -> bool:
-        return self._closed.is_set()
+        return self._is_closed
 
     @property
     def foreign(self) -> bool:
@@ -118,6 +119,7 @@ class Supervisor:
 
         Raises `HostStartFailed`, `BreakerOpen`, `Closed`, `ForkedClient`, `DeadlineExceeded`.
         """
+        check_locks()
         process = self._process
         if process is not None and process.usable and self._owner_pid == os.getpid():
             return process
@@ -130,7 +132,7 @@ class Supervisor:
         if not self._start_lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise _too_late()
         try:
-            if self._closed.is_set():
+            if self._is_closed:
                 raise Closed("The host was closed.", fix="Create a new qnnbridge.Host.")
             process = self._process
             if process is None or not process.usable:
@@ -145,6 +147,7 @@ class Supervisor:
         Raises what `process` raises before that.
         """
         if not self.counters.generation:
+            check_locks()
             shielded("qnnbridge start", lambda: self._start_ahead(deadline))
 
     def _start_ahead(self, deadline: float | None) -> None:
@@ -163,7 +166,8 @@ class Supervisor:
         """
         if self.exiting:
             # Only daemon threads are left; an error in one would only be noise behind the application's last words.
-            threading.Event().wait()
+            while True:
+                sleep(3600)
         return shielded("qnnbridge inquest", lambda: self._lost(process, failure, deadline))
 
     def _lost(self, process: HostProcess, failure: ChannelFailed, deadline: float | None) -> BridgeError:
@@ -249,7 +253,8 @@ class Supervisor:
         shielded("qnnbridge close", self._close)
 
     def _close(self) -> None:
-        self._closed.set()
+        self._is_closed = True
+        self._closing.tell()
         if self.foreign:
             return
         reason = Closed("The host was closed while the call was under way.")
@@ -327,7 +332,7 @@ class Supervisor:
         if start.delay_s:
             if deadline is not None and time.monotonic() + start.delay_s > deadline:
                 raise _too_late()
-            if self._closed.wait(start.delay_s):
+            if self._closing.wait_for(lambda: self._is_closed, start.delay_s):
                 raise Closed("The host was closed.")
         try:
             self._reach(deadline)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
+from qnnbridge._platform._native import RLock, local
 from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._transport.open_requests import (
     NO_CONTEXT,
@@ -61,7 +61,7 @@ TAKE_IN_TIMEOUT_S = 1.0
 LAST_WORDS_TIMEOUT_S = 1.0
 
 # In a thread that runs a function which the host has called: `channel`, the connection that waits for it.
-inside = threading.local()
+inside = local()
 
 
 class Channel:
@@ -78,8 +78,8 @@ class Channel:
         self._on_silence = on_silence
         self._owner = os.getpid()
         # Re-entrant for `in_turn`.
-        self._send_lock = threading.RLock()
-        self._lead = threading.RLock()
+        self._send_lock = RLock()
+        self._lead = RLock()
         self._callers = Callers(hello.limits.max_in_flight)
         self._greeting: Frame | None = None
         self._retired = False

@@ -10,13 +10,13 @@ import dataclasses
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge._platform import ChildProcess, Spawner, out_of_memory_kills
+from qnnbridge._platform._native import Lock
 from qnnbridge._transport.channel import CallContext, Channel, ChannelFailed, Deadline
 from qnnbridge_protocol.drivers.processes import this_system
 from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed, VersionMismatch
@@ -87,7 +87,7 @@ class HostProcess:
         self.sharing = launch.sharing
         # `pool`, after its first use.
         self.open_pool: ChannelPool | None = None
-        self._pool_lock = threading.Lock()
+        self._pool_lock = Lock()
         self._seen_loading = 0
         self.load_timeout_s = launch.timeout_s
         self._hello = hello = Hello(

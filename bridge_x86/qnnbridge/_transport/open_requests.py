@@ -28,10 +28,10 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from qnnbridge._platform._native import Lock, RLock
 from qnnbridge._platform._shield import Changes, TooLate, in_turn
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -58,7 +58,7 @@ class OneWayRequests:
     keeps a request until the next frame, or until `send` is called. The lock is never waited for. Any thread.
     """
 
-    def __init__(self, lock: threading.RLock, write: Callable[[Header], bool]) -> None:
+    def __init__(self, lock: RLock, write: Callable[[Header], bool]) -> None:
         """write: called under the lock; writes a request, or returns False to have it written later."""
         self._lock = lock
         self._write = write
@@ -231,7 +231,7 @@ class Waiter:
         # EVENT frames that the caller has to take before it waits on. Empty for callers that only want the answer.
         self.news: collections.deque[Frame] | tuple[()] = ()
         self.on_news = on_news
-        self.wakeup = threading.Lock()
+        self.wakeup = Lock()
         self.wakeup.acquire()
 
     def wake(self) -> None:
@@ -281,7 +281,7 @@ class OpenRequests:
 
     def __init__(self) -> None:
         # Re-entrant: a signal handler may make a call while its thread is in here.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._open: dict[int, _Open] = {}
         self._changes: Changes[bool] = Changes()
         # Whether a thread waits in `wait_idle`.

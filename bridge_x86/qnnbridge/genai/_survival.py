@@ -14,13 +14,13 @@ while it is loaded) into quarantine, and is raised. Any thread.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qnnbridge._host_objects import HostObject, object_message
+from qnnbridge._platform._native import RLock
 from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._supervision.deadlines import Patience, overdue
 from qnnbridge._terminate import Terminable, TerminateRelay
@@ -148,7 +148,7 @@ class Remade:
         self.host = host
         self._kind = kind
         self._make = make
-        self._lock = threading.RLock()  # for `in_turn`
+        self._lock = RLock()  # for `in_turn`
         self._object: HostObject | None = None
         self._made_after = 0
         self.times_made = 0

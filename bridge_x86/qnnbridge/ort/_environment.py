@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import DistributionFinder, MetadataPathFinder
@@ -20,6 +19,7 @@ from typing import Any
 from qnnbridge._daemon.connect import default_host
 from qnnbridge._launch.interpreter import find_host
 from qnnbridge._option_fields import OrtHardwareDeviceType, incompatible
+from qnnbridge._platform._native import Lock
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
@@ -80,7 +80,7 @@ def _same_folder(one: str, other: str) -> bool:
 # Fatal, the highest severity of a log line.
 MOST_SEVERE = 4
 
-_lock = threading.Lock()
+_lock = Lock()
 _settings: dict[str, int] = {}
 _version: str | None = None
 

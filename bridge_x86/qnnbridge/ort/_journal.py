@@ -11,11 +11,12 @@ import contextlib
 import dataclasses
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Protocol
+
+from qnnbridge._platform._native import Lock, local
 
 REPORT_VARIABLE = "QNNBRIDGE_REPORT_DIR"
 
@@ -52,7 +53,7 @@ class _Silent:
         return self._nothing
 
 
-class _Thread(threading.local):
+class _Thread(local):
     """runs: whether this thread is within a run."""
 
     runs = False
@@ -61,7 +62,7 @@ class _Thread(threading.local):
 class _Writing:
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._thread = _Thread()
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
         self._hosts: dict[int, Any] = {}
@@ -132,7 +133,7 @@ class _Writing:
 
 
 _made: Journal | None = None
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def journal() -> Journal:

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from qnnbridge._buckets.plan import free_dimensions, name_axes
 from qnnbridge._buckets.variants import opener
 from qnnbridge._create import identify, show_notices
 from qnnbridge._ort_value import OrtValue
+from qnnbridge._platform._native import Lock
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.ort._providers import SIZES_VARIABLE
 from qnnbridge_protocol.errors import BridgeError, OptionError
@@ -89,7 +89,7 @@ class SizesOfFirstCall:
     def __init__(self, inputs: Sequence[NodeInfo], make: Callable[[Seen], BaseSession | None]) -> None:
         self._axes = free_dimensions(inputs)
         self._make = make
-        self._making = threading.Lock()
+        self._making = Lock()
         self._seen: Seen | None = None
         self._session: BaseSession | None = None
         self._told = False

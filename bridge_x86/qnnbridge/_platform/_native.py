@@ -1,0 +1,104 @@
+"""Locks, threads and waits of the operating system, also under gevent and eventlet.
+
+These two replace names of the standard library (`monkey.patch_all`, `monkey_patch`) by ones that switch to another
+greenlet of the same thread. The bridge's locks would then let a second greenlet in, its threads would be greenlets
+that do not run while one of them waits in C, and its deadlines would wait for a switch that never comes. So the
+bridge takes what it waits with from here. A call of a session blocks its thread, as it does in onnxruntime itself.
+
+What gevent and eventlet replaced before this module was imported comes from their own record of it. What gevent
+replaces later is not looked at again; eventlet also reaches into objects that exist (`check_locks`).
+"""
+
+from __future__ import annotations
+
+import _thread
+import importlib.util
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from qnnbridge_protocol.errors import HostStartFailed
+
+
+def original(module: str, name: str) -> Any:
+    """A name of the standard library as Python has it."""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None and hasattr(gevent, "get_original"):
+        return gevent.get_original(module, name)
+    eventlet = sys.modules.get("eventlet.patcher")
+    if eventlet is not None and eventlet.is_monkey_patched(module):
+        return getattr(eventlet.original(module), name)
+    return getattr(importlib.import_module(module), name)
+
+
+if TYPE_CHECKING:
+    from _thread import start_new_thread
+    from os import waitpid
+    from queue import SimpleQueue
+    from threading import Lock, RLock, get_ident, local
+    from time import sleep
+else:
+    Lock = original("_thread", "allocate_lock")
+    RLock = original("_thread", "RLock")
+    local = original("_thread", "_local")
+    get_ident = original("_thread", "get_ident")
+    start_new_thread = original("_thread", "start_new_thread")
+    SimpleQueue = original("queue", "SimpleQueue")
+    sleep = original("time", "sleep")
+    waitpid = original("os", "waitpid")
+
+
+def threads_are_replaced() -> bool:
+    """Whether `threading` makes greenlets of threads."""
+    return _thread.start_new_thread is not start_new_thread
+
+
+def popen() -> type[subprocess.Popen[bytes]]:
+    """`subprocess.Popen`. gevent also takes away what the original needs, so that takes a copy of its module."""
+    if original("subprocess", "Popen") is subprocess.Popen:
+        return subprocess.Popen
+    spec = importlib.util.find_spec("subprocess")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return cast("type[subprocess.Popen[bytes]]", module.Popen)
+
+
+# One lock to look at: eventlet replaces all of its kind at once, or none.
+_specimen = RLock()
+
+
+def locks_hold() -> bool:
+    """Whether the locks of objects that exist are still those that were given to them."""
+    return isinstance(_specimen, RLock)
+
+
+def check_locks() -> None:
+    """Raises `HostStartFailed` if eventlet has replaced them."""
+    if not locks_hold():
+        error = HostStartFailed(
+            "qnnbridge cannot work in this process: eventlet has replaced its locks.",
+            cause="eventlet.monkey_patch() was called after qnnbridge had been imported, and replaces the locks of "
+            "all modules by some that do not hold between threads.",
+            fix="Call eventlet.monkey_patch() before anything else is imported, as eventlet's documentation says.",
+        )
+        error.retry = "pointless"
+        raise error
+
+
+__all__ = [
+    "Lock",
+    "RLock",
+    "SimpleQueue",
+    "check_locks",
+    "get_ident",
+    "local",
+    "locks_hold",
+    "original",
+    "popen",
+    "sleep",
+    "start_new_thread",
+    "threads_are_replaced",
+    "waitpid",
+]
