@@ -354,7 +354,8 @@ class StderrCollector:
     def _read(self) -> None:
         fd = self._fd
         try:
-            while data := os.read(fd, _READ_BYTES):
+            # A number that other code has closed may be somebody's stream by now.
+            while self._fds.is_ours(fd) and (data := os.read(fd, _READ_BYTES)):
                 self._take(self._splitter.feed(data))
         except OSError:
             pass  # a fork of the application, where the descriptor was closed; or a pipe cut off on Windows

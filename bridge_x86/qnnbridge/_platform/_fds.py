@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import functools
 import itertools
 import os
@@ -41,8 +42,32 @@ forks = 0
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 
 
+# What a descriptor refers to: type and rights, number of the file, device. Windows has the first alone of a pipe.
+Mark = tuple[int, ...]
+
+
+def mark_of(fd: int) -> Mark:
+    """Raises `OSError` for a descriptor that is closed."""
+    return os.fstat(fd)[:3]
+
+
+def is_marked(fd: int, mark: Mark | None) -> bool:
+    """Whether the descriptor still refers to what it did."""
+    try:
+        return mark_of(fd) == mark
+    except OSError:
+        return False
+
+
+def closed_by_others() -> OSError:
+    return OSError(errno.EBADF, "other code of this program has closed the descriptor")
+
+
 class OwnedFds:
     """A set of descriptors with one owner. Closed by its owner, by garbage collection, or in a forked child.
+
+    One that other code has closed (`os.closerange`, a library that makes a daemon of the program) is not closed
+    again: its number may be that of somebody's file by now.
 
     What a system call gives is kept, and what is closed is forgotten, within one step of C: an exception of a
     signal handler can neither lose a descriptor nor have it closed twice.
@@ -50,7 +75,8 @@ class OwnedFds:
 
     def __init__(self) -> None:
         self._fds: list[int] = []
-        when_gone(self, functools.partial(_close_all, self._fds))
+        self._marks: dict[int, Mark] = {}
+        when_gone(self, functools.partial(_close_all, self._fds, self._marks))
         with _lock:
             _all.add(self)
 
@@ -67,11 +93,14 @@ class OwnedFds:
         """Own the descriptor that a C function makes."""
         with _lock:
             self._fds.extend(itertools.starmap(function, (arguments,)))
-            return self._fds[-1]
+            fd = self._fds[-1]
+            self._mark(fd)
+            return fd
 
     def adopt(self, fd: int) -> int:
         with _lock:
             self._fds.append(fd)
+            self._mark(fd)
         return fd
 
     def take(self, receive: Callable[[], Iterable[int]]) -> list[int]:
@@ -79,26 +108,46 @@ class OwnedFds:
         with _lock:
             before = len(self._fds)
             self._fds.extend(itertools.chain.from_iterable(itertools.starmap(receive, ((),))))
-            return self._fds[before:]
+            taken = self._fds[before:]
+            for fd in taken:
+                self._mark(fd)
+            return taken
+
+    def mark(self, fd: int) -> Mark | None:
+        """What one of them referred to when it came here; ``None`` if it is closed."""
+        return self._marks.get(fd)
+
+    def is_ours(self, fd: int) -> bool:
+        """Whether it still refers to what it did when it came here."""
+        return is_marked(fd, self._marks.get(fd))
 
     def close(self, fd: int) -> None:
         """Close one of them; one that is closed already is left alone."""
         with _lock:
-            _close(self._fds, fd)
+            _close(self._fds, self._marks, fd)
 
     def close_all(self) -> None:
-        _close_all(self._fds)
+        _close_all(self._fds, self._marks)
+
+    def _mark(self, fd: int) -> None:
+        with contextlib.suppress(OSError):  # closed behind our back, or none of this system: it has no mark
+            self._marks[fd] = mark_of(fd)
 
 
-def _close(fds: list[int], fd: int) -> None:
+def _close(fds: list[int], marks: dict[int, Mark], fd: int) -> None:
     with contextlib.suppress(ValueError):  # it is closed already
-        collections.deque(map(os.close, map(fds.pop, map(fds.index, (fd,)))), 0)
+        mark = marks.get(fd)
+        if mark is not None and not is_marked(fd, mark):
+            fds.remove(fd)
+        else:
+            collections.deque(map(os.close, map(fds.pop, map(fds.index, (fd,)))), 0)
+        marks.pop(fd, None)
 
 
-def _close_all(fds: list[int]) -> None:
+def _close_all(fds: list[int], marks: dict[int, Mark]) -> None:
     for fd in tuple(fds):
         with _lock:
-            _close(fds, fd)
+            _close(fds, marks, fd)
 
 
 if sys.platform != "win32":

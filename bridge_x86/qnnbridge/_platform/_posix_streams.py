@@ -19,11 +19,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._fds import OwnedFds, closed_by_others, mark_of
 from qnnbridge._platform._native import original
 from qnnbridge._platform._shield import shielded, when_gone
 
 assert sys.platform != "win32"
+
+_fstat = os.fstat
 
 # eventlet takes the one of `select` away.
 new_poll = original("select", "poll")
@@ -156,7 +158,7 @@ class SharedMemory:
 
     def share_handle(self, pid: int) -> ShareHandle:
         """For the host with this process id."""
-        return _share_handle(self._fd)
+        return _share_handle(self._fds, self._fd)
 
     def take_view(self) -> memoryview:
         """The memory, once: from then on it stays mapped as long as something refers to this."""
@@ -184,7 +186,7 @@ class ChannelStreams:
         except BaseException:
             self._fds.close_all()
             raise
-        self._come_by = _identity(self.read_fd)
+        self._inode, self._device = (self._fds.mark(self.write_fd) or mark_of(self.write_fd))[1:]
         poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
         # Waits for at most so many milliseconds until there is something to read; falsy if nothing came.
@@ -192,7 +194,7 @@ class ChannelStreams:
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
         """Of what the host reads from and of what it writes to."""
-        return _share_handle(self._their_read), _share_handle(self._their_write)
+        return _share_handle(self._fds, self._their_read), _share_handle(self._fds, self._their_write)
 
     def opened(self) -> None:
         """The host has its ends, so that a death on either side is the end of the streams."""
@@ -206,6 +208,9 @@ class ChannelStreams:
 
     def write(self, data: bytes | bytearray) -> None:
         """Something small, into a pipe that is empty. Raises `OSError`."""
+        now = _fstat(self.write_fd)
+        if now[1] != self._inode or now[2] != self._device:
+            raise closed_by_others()  # the number is that of somebody's file
         if _signal.getsignal(_SIGPIPE) == _SIG_DFL:
             _write_without_signal(self.write_fd, data)
         else:
@@ -218,7 +223,7 @@ class ChannelStreams:
         fds = OwnedFds()
         try:
             fd = fds.make(os.open, f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            if _identity(fd) == self._come_by:  # and not what was given the number of a line that is closed
+            if mark_of(fd)[1:] == (self._fds.mark(self.read_fd) or ())[1:]:  # and not what has that number now
                 os.write(fd, data)
         finally:
             fds.close_all()
@@ -237,11 +242,9 @@ def _write_without_signal(fd: int, data: bytes | bytearray) -> None:
     write_some(fd, [memoryview(data)], None)
 
 
-def _identity(fd: int) -> tuple[int, int]:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino
-
-
-def _share_handle(fd: int) -> ShareHandle:
-    device, inode = _identity(fd)
+def _share_handle(fds: OwnedFds, fd: int) -> ShareHandle:
+    mark = fds.mark(fd)
+    if mark is None or mark_of(fd) != mark:
+        raise closed_by_others()
+    _, inode, device = mark
     return {"pid": os.getpid(), "fd": fd, "device": device, "inode": inode}

@@ -21,7 +21,7 @@ from ctypes import wintypes
 from typing import Any
 
 from qnnbridge._platform import _win32_api as api
-from qnnbridge._platform._fds import OwnedFds
+from qnnbridge._platform._fds import OwnedFds, closed_by_others
 from qnnbridge._platform._native import Lock, SimpleQueue, sleep
 from qnnbridge._platform._shield import Changes, is_interruptible, start_thread
 
@@ -346,6 +346,8 @@ class ChannelStreams:
 
     def write(self, data: bytes | bytearray) -> None:
         """Something small, into a pipe that is empty. Raises `OSError`."""
+        if not self._fds.is_ours(self.write_fd):
+            raise closed_by_others()  # the number may be that of somebody's file
         os.write(self.write_fd, data)
 
     def close(self) -> None:

@@ -11,13 +11,15 @@ sender finishes it; if nothing of it was written, it is taken back.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
-from qnnbridge._platform._native import RLock, local
+from qnnbridge._platform._fds import is_marked, mark_of
+from qnnbridge._platform._native import RLock
 from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._transport.open_requests import (
     NO_CONTEXT,
@@ -31,10 +33,13 @@ from qnnbridge._transport.open_requests import (
     OneWayRequests,
     OpenRequests,
     Waiter,
+    descriptors_closed,
     error_of,
     forked,
+    inside,
     interrupted,
     reentered,
+    remaining,
     stalled,
 )
 from qnnbridge_protocol.connection import Connection, Role, State
@@ -60,9 +65,6 @@ TAKE_IN_TIMEOUT_S = 1.0
 # Time to read a dead host's last output from the pipe, counted from the failed write.
 LAST_WORDS_TIMEOUT_S = 1.0
 
-# In a thread that runs a function which the host has called: `channel`, the connection that waits for it.
-inside = local()
-
 
 class Channel:
     """See the module. All methods may be called from any thread."""
@@ -73,6 +75,7 @@ class Channel:
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
         self._write_fd = write_fd
+        self._marks = {fd: mark_of(fd) for fd in (write_fd, read_fd)}
         self._stuck_since: float | None = None
         self._read_fd = read_fd
         self._on_silence = on_silence
@@ -146,15 +149,14 @@ class Channel:
             raise reentered(header.get("op"))
         waiter = Waiter(on_news)
         try:
-            if not self._callers.enter(waiter, None if deadline is None else _remaining(deadline)):
+            if not self._callers.enter(waiter, None if deadline is None else remaining(deadline)):
                 raise Deadline("not-started")
             answer = self._exchange(
                 (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
         finally:
-            self._callers.waiting.pop(
-                waiter, None
-            )  # one step of C, as all that must not be left out (see `_shield`)
+            # One step of C, as all that must not be left out (see `_shield`).
+            self._callers.waiting.pop(waiter, None)
             self._callers.has_left()
         if answer.kind is Kind.ERROR:
             raise error_of(answer, retired=self._retired)
@@ -201,12 +203,10 @@ class Channel:
             while not self._said_goodbye:
                 self._read(deadline)
 
-        try:
-            in_turn(self._send_lock, _remaining(deadline), say)
+        with contextlib.suppress(TooLate, ChannelFailed, Deadline, RuntimeError):
+            in_turn(self._send_lock, remaining(deadline), say)
             # A caller without a deadline may have the lead as long as its call lasts.
-            in_turn(self._lead, _remaining(deadline), listen)
-        except (TooLate, ChannelFailed, Deadline, RuntimeError):
-            pass
+            in_turn(self._lead, remaining(deadline), listen)
         return self._said_goodbye
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
@@ -219,12 +219,11 @@ class Channel:
         They may be closed only then: the next host's pipes get their numbers, and a late reader would take bytes
         out of those. False if a caller still waits (another process keeps the pipe open).
         """
-        try:
+        with contextlib.suppress(TooLate):
             in_turn(self._send_lock, timeout_s, self._writer.discard)
             in_turn(self._lead, timeout_s, lambda: None)
-        except TooLate:
-            return False
-        return True
+            return True
+        return False
 
     # --- asking ---
 
@@ -274,11 +273,9 @@ class Channel:
     def _send(self, message: Message, deadline: float | None, waiter: Waiter | None, context: CallContext) -> None:
         """Write a request."""
 
-        def write() -> None:
-            self._write_request(message, deadline, waiter, context)
-
+        write = functools.partial(self._write_request, message, deadline, waiter, context)
         try:
-            in_turn(self._send_lock, _remaining(deadline), write)
+            in_turn(self._send_lock, remaining(deadline), write)
         except TooLate:
             raise Deadline("not-started") from None
         finally:
@@ -348,6 +345,7 @@ class Channel:
         pipe.add(chunks)
         pipe.write = writer(self._write_fd)
         while pipe.pending:
+            self._check_ours(self._write_fd)
             try:
                 pipe.write_some()
                 self._stuck_since = None
@@ -374,7 +372,7 @@ class Channel:
         until = time.monotonic() + LAST_WORDS_TIMEOUT_S
         if deadline is not None:
             until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
-        self._read_while(lambda: not self.failed, _remaining(until), until)
+        self._read_while(lambda: not self.failed, remaining(until), until)
         return self.fail(None)
 
     def _withdraw(self, request_id: int) -> str:
@@ -392,7 +390,7 @@ class Channel:
                 raise self.requests.failure.again()
             if self._read_for(waiter, deadline):
                 continue
-            left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, _remaining(deadline))
+            left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
             if not waiter.wakeup.acquire(timeout=left) and deadline is not None and time.monotonic() >= deadline:
                 raise Deadline("still-running")
         return waiter.answer
@@ -439,6 +437,7 @@ class Channel:
         if not reader.ready:
             self._wait_for_bytes(deadline)
             let_ctrl_c_through(self._read_fd)
+            self._check_ours(self._read_fd)
         try:
             reader.read_into(self._connection.get_buffer(), self._received)
         except ProtocolDesync as error:
@@ -451,7 +450,8 @@ class Channel:
         since = time.monotonic()
         in_frame = self._connection.mid_frame
         while True:
-            left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, _remaining(deadline))
+            left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
+            self._check_ours(self._read_fd)
             if wait_readable(self._read_fd, left):
                 return
             if self.requests.failure is not None:
@@ -486,15 +486,15 @@ class Channel:
         else:
             self.requests.answer(frame)
 
+    def _check_ours(self, fd: int) -> None:
+        # Else somebody's file would get our bytes, or lose its own.
+        if not is_marked(fd, self._marks[fd]):
+            raise self.fail(descriptors_closed())
+
     def _check_owner(self) -> None:
         # In a fork the descriptor numbers may belong to other files.
         if self._owner != os.getpid():
             raise ChannelFailed(forked(self._owner))
-
-
-def _remaining(deadline: float | None) -> float:
-    """Seconds left; without a deadline -1, which is what `Lock.acquire` takes for ever."""
-    return -1 if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 __all__ = ["CANCEL_TIMEOUT_S", "CallContext", "Channel", "ChannelFailed", "ChannelRetired", "Deadline", "Lost"]

@@ -28,16 +28,18 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from qnnbridge._platform._native import Lock, RLock
+from qnnbridge._platform._native import Lock, RLock, local
 from qnnbridge._platform._shield import Changes, TooLate, in_turn
 from qnnbridge_protocol.errors import (
     BridgeError,
     CallBackFailed,
     Cancelled,
     ForkedClient,
+    HostCrashed,
     HostHung,
     ProtocolDesync,
     from_wire,
@@ -136,6 +138,10 @@ def stalled(verb: str, seconds: float) -> HostHung:
     )
 
 
+# In a thread that runs a function which the host has called: `channel`, the connection that waits for it.
+inside = local()
+
+
 def reentered(op: object) -> CallBackFailed:
     return CallBackFailed(
         f"A function that the host has called calls the same host again ({op}).",
@@ -149,6 +155,16 @@ def forked(owner: int) -> ForkedClient:
     return ForkedClient(
         f"This process is a fork of process {owner}, which owns the host.",
         fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
+    )
+
+
+def descriptors_closed() -> HostCrashed:
+    return HostCrashed(
+        "The connection to the host is lost: this program has closed its descriptors.",
+        cause="Other code closed all open files (os.closerange, a library that makes a daemon of the program).",
+        fix="Let it close only what it opened, or do that before the first session. The next call starts the host "
+        "again.",
+        details={"from_outside": True},
     )
 
 
@@ -215,6 +231,11 @@ class ChannelInUse(Protocol):
     @property
     def phase(self) -> str | None: ...
     def answered(self) -> bool: ...
+
+
+def remaining(deadline: float | None) -> float:
+    """Seconds left; without a deadline -1, which is what `Lock.acquire` takes for ever."""
+    return -1 if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class Waiter:
