@@ -23,6 +23,7 @@ import secrets
 import struct
 from typing import Final
 
+from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import VersionMismatch
 
 AUTH_VERSION: Final = 1
@@ -122,7 +123,9 @@ class ClientSide:
         if (version, reserved) != (AUTH_VERSION, 0):
             raise VersionMismatch(
                 f"The daemon's opening dialogue has version {version}, this side knows version {AUTH_VERSION}.",
-                fix="Upgrade the older one (python -m pip install --upgrade qnnbridge), then restart the daemon: "
+                fix="Build the application again with the daemon's qnnbridge, or upgrade the daemon."
+                if is_frozen()
+                else "Upgrade the older one (python -m pip install --upgrade qnnbridge), then restart the daemon: "
                 "qnnbridge host restart --daemon",
             )
         if not hmac.compare_digest(instance, self._instance):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import HandshakeFailed, HostStartFailed, VersionMismatch, from_wire
 from qnnbridge_protocol.frames import WIRE_VERSION, desync
 from qnnbridge_protocol.limits import MIN_HEADER_BYTES, Limits
@@ -201,6 +202,8 @@ def _mismatch(
 def _upgrade(name: str, client_is_older: bool, python: str) -> str:
     upgrade = "-m pip install --upgrade qnnbridge"
     if client_is_older:
+        if is_frozen():
+            return f"This application has to be built again with the qnnbridge of the {name}."
         return f"Upgrade the application side: python {upgrade} (with its own Python)."
     if name == "daemon":
         return f"Upgrade the daemon: {python or 'python'} {upgrade}   Then: qnnbridge host restart --daemon"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge._daemon import START_TIMEOUT_S, DaemonAccess
 from qnnbridge._host import Host
 from qnnbridge._platform._native import Lock
+from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def connect(
     """
     patience_s = math.inf if timeout is None else timeout
     host = daemon_host(
-        DaemonAccess(start, arguments=_arguments(python), start_timeout_s=patience_s),
+        DaemonAccess(start, _own_python(python), _arguments(python), patience_s),
         limits=limits,
         shared_memory=shared_memory,
         spin=spin,
@@ -114,6 +115,15 @@ def _forget_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_locks)
+
+
+def _own_python(python: str | os.PathLike[str] | None) -> str | None:
+    """The interpreter of the daemon itself, where it cannot be the one that runs here."""
+    if python is None or not is_frozen():
+        return None
+    from qnnbridge._launch.interpreter import find_host
+
+    return find_host(python).path
 
 
 def _arguments(python: str | os.PathLike[str] | None) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from typing import Final, Literal
 
 from qnnbridge._daemon.discovery import make_runtime_folder
 from qnnbridge._platform import Detached, native_machine, start_detached, start_failed, wait_readable
+from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
 
 READY: Final = "@qnnbridge-daemon ready"
@@ -89,7 +90,14 @@ class Starting:
 
 
 def daemon_command(python: str | None = None) -> list[str]:
-    """How a daemon is started: with the qnnbridge that runs here, unless another interpreter is named."""
+    """How a daemon is started: with the qnnbridge that runs here, unless another interpreter is named.
+
+    A frozen application starts it with the host's interpreter, which has all packages. Raises `HostNotFound`.
+    """
+    if is_frozen():
+        from qnnbridge._launch.interpreter import find_host
+
+        return [python or find_host().path, "-I", "-X", "utf8", "-m", MODULE]
     if python is not None:
         return [python, "-X", "utf8", "-m", MODULE]
     if not sys.executable:
@@ -122,9 +130,10 @@ def _roots() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    return variables_from_anywhere(
-        {name: value for name, value in os.environ.items() if name.upper() not in _DROPPED}
-    )
+    from qnnbridge._launch.interpreter import without_bundle
+
+    whole = without_bundle(os.environ)
+    return variables_from_anywhere({name: value for name, value in whole.items() if name.upper() not in _DROPPED})
 
 
 def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from qnnbridge._platform import (
     read_executable,
     registered_pythons,
 )
+from qnnbridge_protocol.drivers.processes import is_frozen
 
 _WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 
@@ -116,9 +117,9 @@ class Surroundings:
     """What the search looks at, so that a test can be on any machine.
 
     process, computer: machine types of this process and of the computer. executable: the running interpreter,
-    empty in a program that is not Python itself. not_isolated: folders on the path that an interpreter started
-    with ``-I`` does not have. install_tag: filled by the search, with the registered Python that only lacks the
-    packages.
+    empty in a program that is not Python itself. frozen: as an application is that was shipped with its Python.
+    not_isolated: folders on the path that an interpreter started with ``-I`` does not have. install_tag: filled by
+    the search, with the registered Python that only lacks the packages.
     """
 
     environ: Mapping[str, str]
@@ -130,6 +131,7 @@ class Surroundings:
     registered: Callable[[], list[RegisteredPython]]
     origin: Callable[[str], str | None] = _origin
     install_tag: str | None = None
+    frozen: bool = False
 
     @classmethod
     def current(cls) -> Surroundings:
@@ -137,10 +139,11 @@ class Surroundings:
             environ=os.environ,
             process=process_machine(),
             computer=computer_machine(),
-            executable="" if getattr(sys, "frozen", False) else sys.executable or "",
+            executable="" if is_frozen() else sys.executable or "",
             version=sys.version_info[:2],
             not_isolated=_not_isolated(),
             registered=registered_pythons,
+            frozen=is_frozen(),
         )
 
     @property
@@ -217,6 +220,8 @@ def running_host(surroundings: Surroundings, looked_at: list[str]) -> str | None
 
 
 def _why_not_running(surroundings: Surroundings) -> str | None:
+    if surroundings.frozen:
+        return "this application is frozen, it has no Python that could run the host"
     if not surroundings.executable:
         return "this program is not a Python interpreter that could be started again"
     problem = surroundings.why_not_machine(surroundings.process)

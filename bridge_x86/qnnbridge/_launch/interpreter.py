@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from qnnbridge._launch.installed import Surroundings, interpreter_machine, registered_host, running_host
-from qnnbridge_protocol.drivers.processes import name_of
+from qnnbridge_protocol.drivers.processes import is_frozen, name_of
 from qnnbridge_protocol.errors import HostNotFound
 
 HOST_MODULE = "qnnbridge_host"
@@ -27,10 +27,12 @@ HOST_MODULE = "qnnbridge_host"
 # and a Python stack on stderr when native code crashes.
 INTERPRETER_FLAGS = ("-I", "-u", "-X", "utf8", "-X", "faulthandler")
 
-DROPPED_PREFIXES = ("PYTHON", "CONDA_", "_CE_", "PIP_")
+DROPPED_PREFIXES = ("PYTHON", "CONDA_", "_CE_", "PIP_", "_PYI_", "_MEIPASS")
 # What describes the application's interpreter and poisons another one. A preloaded library was chosen for the
 # application, and built for its machine; LD_LIBRARY_PATH stays, because vendors' NPU libraries are found by it.
 DROPPED = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "__PYVENV_LAUNCHER__", "LD_PRELOAD", "LD_AUDIT"})
+
+_LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LIBPATH")
 
 HOST_DEFAULTS = {
     # Else numpy's library starts a thread per core, and start-up under load takes twice as long.
@@ -53,8 +55,26 @@ def host_environment(
     extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The environment `base`, by default this process', without what harms the host; `extra` has the last word."""
-    kept = {name: value for name, value in (os.environ if base is None else base).items() if not _dropped(name)}
+    whole = without_bundle(os.environ if base is None else base)
+    kept = {name: value for name, value in whole.items() if not _dropped(name)}
     return {**kept, **HOST_DEFAULTS, **(extra or {})}
+
+
+def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what the loader of a frozen application has put there for itself alone.
+
+    PyInstaller's has its libraries found first, and keeps what the user had set under another name. Another Python
+    would take the application's libraries for its own.
+    """
+    kept = dict(environ)
+    if is_frozen():
+        bundle = getattr(sys, "_MEIPASS", None)
+        for name in _LIBRARY_PATHS:
+            before = kept.pop(f"{name}_ORIG", None)
+            entries = (kept.pop(name, "") if before is None else before).split(os.pathsep)
+            if any(left := [entry for entry in entries if entry and entry != bundle]):
+                kept[name] = os.pathsep.join(left)
+    return kept
 
 
 def _dropped(name: str) -> bool:
@@ -125,7 +145,11 @@ def _text_in_host(file: Path, name: str, must_exist: bool = False) -> str | None
 def _read(file: Path, must_exist: bool) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
-            toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+            # Imports that tools which freeze applications see.
+            if sys.version_info >= (3, 11):
+                import tomllib as toml
+            else:
+                toml = importlib.import_module("tomli")
             return dict(toml.load(stream))
     except FileNotFoundError:
         if must_exist:
@@ -197,7 +221,9 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
     raise HostNotFound(
         "No Python interpreter was found that could run the host.",
         cause="Nothing is configured, and no Python that was looked at has the packages of the host.",
-        fix=f"Run: qnnbridge setup-host   (it makes an environment for the host). By hand: "
+        fix=_how_to_install(surroundings)
+        if surroundings.frozen
+        else f"Run: qnnbridge setup-host   (it makes an environment for the host). By hand: "
         f"{_how_to_install(surroundings)}",
         evidence=looked_at,
     )
@@ -208,6 +234,13 @@ def _why_not_configured(file: Path) -> str:
 
 
 def _how_to_install(surroundings: Surroundings) -> str:
+    if surroundings.frozen:
+        machine = "an ARM64 Python" if surroundings.is_windows_on_arm else "a Python"
+        return (
+            f"Whoever ships this application has to bring the host along: {machine} 3.11 or newer with the "
+            f"packages of qnnbridge[host], named by Host(python=...), {VARIABLE} or [host] python in the "
+            "configuration file. See docs/shipping.md of qnnbridge."
+        )
     if surroundings.is_windows_on_arm:
         tag = surroundings.install_tag or "3.13-arm64"
         python = (

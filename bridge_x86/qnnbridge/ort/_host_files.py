@@ -20,6 +20,7 @@ from typing import Any
 from qnnbridge._daemon.connect import default_host
 from qnnbridge._launch.interpreter import find_host
 from qnnbridge.ort._environment import host_version, package_folders
+from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import BridgeError
 
 _log = logging.getLogger("qnnbridge.ort")
@@ -101,9 +102,11 @@ class _Loader(importlib.machinery.SourceFileLoader):
             missing = (error.name or "").partition(".")[0]
             if not missing or missing in (_PACKAGE, "qnnbridge") or getattr(error, "_told", False):
                 raise
+            python = f"the Python of the application ({sys.executable})"
+            where = "this frozen application" if is_frozen() else python
             told = ModuleNotFoundError(
                 f"No module named {error.name!r}: {self.name} of onnxruntime {host_version()} needs the package "
-                f"{missing}, and the Python of the application ({sys.executable}) lacks it. Install it there.",
+                f"{missing}, and {where} lacks it. {'Build it with that' if is_frozen() else 'Install it there'}.",
                 name=error.name,
                 path=error.path,
             )

@@ -38,6 +38,7 @@ from typing import Any, Final
 import platformdirs
 
 from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import BreakerOpen, HostStartFailed
 
 # Set where the drop-in is on; its value is the folder.
@@ -164,7 +165,8 @@ def install() -> None:
     ort.take_the_place()
     if os.environ.get(VARIABLE):  # a program that `qnnbridge exec` runs, or one that it started
         show_in_words()
-    offer_to_children(os.environ)
+    if not is_frozen():  # its own processes are itself again; any other Python lacks qnnbridge
+        offer_to_children(os.environ)
 
 
 def target_of(name: str) -> str | None:
@@ -183,12 +185,11 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
         ours = target_of(fullname)
         if ours is None:
             return _by_our_name(fullname)
-        origin = _file_of(ours)
-        if origin is None:
+        own = _own(ours)
+        if own is None:
             return _of_the_host(fullname)
-        return importlib.machinery.ModuleSpec(
-            fullname, _Loader(ours), origin=origin, is_package=origin.endswith(_PACKAGE_FILE)
-        )
+        is_package = own.submodule_search_locations is not None
+        return importlib.machinery.ModuleSpec(fullname, _Loader(ours), origin=own.origin, is_package=is_package)
 
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
         asked = getattr(context, "name", None)
@@ -206,19 +207,22 @@ def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec:
     return spec
 
 
-_PACKAGE_FILE = os.sep + "__init__.py"
-
-
-def _file_of(ours: str) -> str | None:
-    """The file of a module of this package; ``None`` if it has none."""
-    folder = os.path.join(os.path.dirname(__file__), *ours.split(".")[2:])
-    return next((path for path in (folder + _PACKAGE_FILE, f"{folder}.py") if os.path.isfile(path)), None)
+def _own(ours: str) -> importlib.machinery.ModuleSpec | None:
+    """A module of this package, as the other finders have it: in a frozen application there are no files."""
+    path = getattr(sys.modules.get(ours.rpartition(".")[0]), "__path__", None)
+    for finder in sys.meta_path:
+        if getattr(finder, "is_stand_in", False) or path is None:
+            continue
+        spec = finder.find_spec(ours, path)
+        if spec is not None:
+            return spec
+    return None
 
 
 def _by_our_name(fullname: str) -> importlib.machinery.ModuleSpec | None:
     """``from onnxruntime import quantization`` looks for a module under the name that ours has itself."""
     base, _, rest = fullname.partition("qnnbridge.ort.")
-    if base or not rest or _file_of(fullname) is not None:
+    if base or not rest or _own(fullname) is not None:
         return None
     name = f"onnxruntime.{rest}"
     spec = _of_the_host(name)

@@ -10,6 +10,12 @@ import os
 import sys
 
 
+def is_frozen() -> bool:
+    """Whether this program was made one with its Python (PyInstaller, cx_Freeze, Nuitka): `sys.executable` is the
+    application then, and there is nowhere to install a package."""
+    return bool(getattr(sys, "frozen", False)) or "__compiled__" in globals()  # Nuitka's mark of a module
+
+
 def this_system() -> str:
     """Names the system whose process numbers this process sees: two processes there get the same name."""
     if sys.platform == "win32":
