@@ -7,6 +7,7 @@ would keep the application from ending too.
 from __future__ import annotations
 
 import collections
+import sys
 import threading
 from collections.abc import Callable
 
@@ -30,6 +31,15 @@ def silence_daemon_threads() -> None:
             before(ended)
 
     threading.excepthook = hook
+
+
+def refuse_at_the_end() -> None:
+    """Raises `Closed` in a ``__del__`` at the end of the interpreter, when no module can be imported any more."""
+    if sys.is_finalizing():
+        raise Closed(
+            "The program is ending: its hosts are closed.",
+            fix="Make this call before the end of the program, or in a function that atexit runs, not in __del__.",
+        )
 
 
 class Background:

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._background import Background
+from qnnbridge._background import Background, refuse_at_the_end
 from qnnbridge._node import ModelMetadata, NodeArg, checked_name
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
@@ -197,6 +197,7 @@ class RunVariants:
         on_deadline: OnDeadline = "raise",
     ) -> list[OrtValue]:
         """Like `run`, with `OrtValue` in and out."""
+        refuse_at_the_end()
         from qnnbridge._ort_value import OrtValue
 
         feed = {name: value.value for name, value in input_dict_ort_values.items()}
@@ -221,6 +222,7 @@ class RunVariants:
         Args:
             outputs: values for results, in the order of the names; ``None`` for a new one.
         """
+        refuse_at_the_end()
         from qnnbridge._fastpath.bound import BoundValues
 
         if run_options is not None or not self._quick:
@@ -260,6 +262,7 @@ class RunVariants:
 
     def io_binding(self) -> IOBinding:
         """An empty binding for `run_with_iobinding`."""
+        refuse_at_the_end()
         from qnnbridge._io_binding import IOBinding
 
         return IOBinding(self)

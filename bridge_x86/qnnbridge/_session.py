@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qnnbridge._background import Background
+from qnnbridge._background import Background, refuse_at_the_end
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
@@ -216,6 +216,7 @@ class BaseSession(RunVariants):
             if run_options is None:
                 results, failed = self._run_repeated(names, input_feed, wish, timeout, retry, on_deadline)
             if results is None:
+                refuse_at_the_end()
                 how = RunArguments(run_options, timeout, retry, on_deadline, failed)
                 results = self._run_slow_path(names, input_feed, how)
             if out is not None:
@@ -266,6 +267,7 @@ class BaseSession(RunVariants):
         Args:
             shape: default that of the model, if it is fixed.
         """
+        refuse_at_the_end()
         from qnnbridge._fastpath.memory import empty
 
         try:
@@ -278,6 +280,7 @@ class BaseSession(RunVariants):
 
         After a `DeadlineExceeded` that says "still-running" the host may write to it until that run has ended.
         """
+        refuse_at_the_end()
         from qnnbridge._fastpath.memory import empty
 
         try:

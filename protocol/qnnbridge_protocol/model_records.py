@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -382,6 +383,14 @@ def check_travels(path: str) -> None:
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
+        named = _name_in_utf8(path)
+        if named is not None:
+            raise InvalidArgument(
+                f"The path {named!a} cannot be used in this locale.",
+                cause=f"Its bytes are UTF-8, and this Python reads {sys.getfilesystemencoding()}: {_locale()}.",
+                fix=_USE_UTF8,
+                details={"path": named},
+            ) from None
         shown = path.encode("utf-8", "backslashreplace").decode()
         raise InvalidArgument(
             f"The path {shown} is not valid Unicode.",
@@ -391,8 +400,33 @@ def check_travels(path: str) -> None:
         ) from None
 
 
+_USE_UTF8 = "Start the application with PYTHONUTF8=1, or in a locale of UTF-8 (LC_ALL=C.UTF-8)."
+
+
+def _name_in_utf8(path: str) -> str | None:
+    """What the bytes of the path mean in UTF-8, if this Python reads them in another way."""
+    try:
+        name = os.fsencode(path).decode("utf-8")
+    except UnicodeError:
+        return None
+    return None if name == path else name
+
+
+def _locale() -> str:
+    """The variables of the locale, the strongest first."""
+    named = [f"{name}={os.environ[name]}" for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)]
+    return ", ".join(named) or "no locale is set"
+
+
 def unreadable(shown: str, path: str, error: OSError | ValueError) -> NoSuchFile:
     """The error for a model that cannot be read. shown: the path as the application gave it."""
+    if isinstance(error, UnicodeEncodeError):
+        return NoSuchFile(
+            f"The model {shown!a} cannot be read in this locale.",
+            cause=f"{sys.getfilesystemencoding()} has no bytes for its name: {_locale()}.",
+            fix=_USE_UTF8,
+            details={"path": path},
+        )
     return NoSuchFile(
         f"The model {shown} cannot be read.",
         cause=f"{getattr(error, 'strerror', None) or error} (looked for {path}).",

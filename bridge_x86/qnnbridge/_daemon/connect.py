@@ -6,6 +6,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge._background import refuse_at_the_end
 from qnnbridge._daemon import START_TIMEOUT_S, DaemonAccess
 from qnnbridge._host import Host
 from qnnbridge._platform._native import Lock
@@ -83,7 +84,8 @@ def shared_daemon_host() -> Host:
 
 
 def chosen_host(host: Host | str | None) -> Host:
-    """The host that a session is to use. Raises `OptionError`."""
+    """The host that a session is to use. Raises `OptionError`, and `Closed` at the end of the interpreter."""
+    refuse_at_the_end()
     if host is None:
         return default_host()
     if isinstance(host, Host):

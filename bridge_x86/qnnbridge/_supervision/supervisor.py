@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable
 
+from qnnbridge._background import refuse_at_the_end
 from qnnbridge._platform import Spawner, _fds
 from qnnbridge._platform._native import Lock, check_locks, sleep
 from qnnbridge._platform._shield import Changes, shielded, start_thread
@@ -120,6 +121,7 @@ class Supervisor:
         Raises `HostStartFailed`, `BreakerOpen`, `Closed`, `ForkedClient`, `DeadlineExceeded`.
         """
         check_locks()
+        refuse_at_the_end()
         process = self._process
         if process is not None and process.usable and self._owner_pid == os.getpid():
             return process
