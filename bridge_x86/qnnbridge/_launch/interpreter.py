@@ -70,9 +70,10 @@ def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
     if is_frozen():
         bundle = getattr(sys, "_MEIPASS", None)
         for name in _LIBRARY_PATHS:
-            before = kept.pop(f"{name}_ORIG", None)
-            entries = (kept.pop(name, "") if before is None else before).split(os.pathsep)
-            if any(left := [entry for entry in entries if entry and entry != bundle]):
+            now = kept.pop(name, "")
+            entries = kept.pop(f"{name}_ORIG", now).split(os.pathsep)
+            left = [entry for entry in entries if entry and entry != bundle]
+            if left:
                 kept[name] = os.pathsep.join(left)
     return kept
 
