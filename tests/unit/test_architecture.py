@@ -223,6 +223,44 @@ def test_no_module_only_forwards_names_of_others() -> None:
 # --- names -----------------------------------------------------------------------------------------------
 
 
+# What gevent and eventlet replace, and where the bridge may have it from.
+REPLACED = {
+    "threading": {
+        "Lock",
+        "RLock",
+        "Event",
+        "Condition",
+        "Semaphore",
+        "BoundedSemaphore",
+        "Barrier",
+        "Timer",
+        "local",
+        "Thread",
+    },
+    "queue": {"SimpleQueue", "Queue", "LifoQueue", "PriorityQueue"},
+    "select": {"poll", "select", "epoll"},
+    "subprocess": {"Popen", "run", "call", "check_call", "check_output"},
+    "socket": {"socket", "socketpair", "create_connection"},
+    "time": {"sleep"},
+    "os": {"waitpid"},
+}
+# The original, and a thread that is started inside of one of the operating system's.
+MAY_BE_REPLACED = {("qnnbridge._platform._native", "Popen"), ("qnnbridge._platform._shield", "Thread")}
+
+
+def test_the_bridge_waits_with_what_greenlets_do_not_replace() -> None:
+    found = set()
+    for name in [name for name in MODULES if within(name, "qnnbridge")]:
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                base, word = node.func.value, node.func.attr
+                if isinstance(base, ast.Name) and word in REPLACED.get(base.id, ()):
+                    found.add((name, word))
+            elif isinstance(node, ast.ImportFrom) and name != "qnnbridge._platform._native":
+                found |= {(name, one.name) for one in node.names if one.name in REPLACED.get(node.module or "", ())}
+    assert found <= MAY_BE_REPLACED
+
+
 def test_a_class_name_has_one_meaning() -> None:
     """Twins of the two platforms, and classes that have the names of onnxruntime's on purpose, may share theirs."""
     homes: dict[str, list[str]] = {}
