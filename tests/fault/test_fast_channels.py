@@ -178,12 +178,14 @@ def test_a_channel_that_ends_alone_costs_nothing(host: qnnbridge.Host, tmp_path:
     assert process.pool is not None
     (plans,) = process.pool.idle
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, plans.channel._streams.read_fd)  # end of file
+    read_fd = plans.channel._streams.read_fd
+    os.dup2(null, read_fd)  # end of file
     os.close(null)
     for _ in range(3):
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert session.generation == 1
     assert host.stats.crashes == 0
+    os.close(read_fd)  # it is not the channel's any more, which has left it alone
 
 
 def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(

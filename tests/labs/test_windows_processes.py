@@ -31,6 +31,7 @@ EXPECTED: dict[str, Any] = {
     "handles_are_given_back": 0,
     "guarded_streams": ["890a0d0a1a0d0a", 0, ["print", "puts", "child", "handle"]],
     "parent_watch": ["('handle',)", True, 77, 78],
+    "libraries_of_a_frozen_application": ["", "", "C:\\app"],
     "machines": ["x64", "x64", "x64"],
     "registry": [["QnnbridgeTest/3.13-arm64", [3, 13], "C:\\Python313-arm64\\python.exe"]],
 }

@@ -47,6 +47,30 @@ def echo() -> Any:
 
 
 @fact
+def libraries_of_a_frozen_application() -> Any:
+    """PyInstaller's loader sets the folder; a host must not have it."""
+    from qnnbridge._platform import _win32_api as api
+    from qnnbridge._platform._win32_process import plain_dll_search
+
+    api.set_dll_folder("C:\\app")
+    sys.frozen = True  # type: ignore[attr-defined]
+    try:
+        with plain_dll_search():
+            within = api.dll_folder()
+        child = start(
+            "import ctypes; b = ctypes.create_unicode_buffer(300); "
+            "ctypes.windll.kernel32.GetDllDirectoryW(300, b); print(b.value, end='')"
+        )
+        inherited = read_all(child.stdout_fd).decode()
+        child.wait(TIMEOUT_S)
+        child.close()
+        return [within, inherited, api.dll_folder()]
+    finally:
+        del sys.frozen  # type: ignore[attr-defined]
+        api.set_dll_folder("")
+
+
+@fact
 def exit_codes() -> Any:
     ways = {
         "access violation": "import faulthandler; faulthandler._read_null()",

@@ -80,6 +80,9 @@ _kernel32.ResumeThread.argtypes = (wintypes.HANDLE,)
 _kernel32.ResumeThread.restype = wintypes.DWORD
 _kernel32.SetErrorMode.argtypes = (wintypes.UINT,)
 _kernel32.SetErrorMode.restype = wintypes.UINT
+_kernel32.GetDllDirectoryW.argtypes = (wintypes.DWORD, wintypes.LPWSTR)
+_kernel32.SetDllDirectoryW.argtypes = (wintypes.LPCWSTR,)
+_MOST_CHARACTERS = 32768
 _kernel32.CancelIoEx.argtypes = (wintypes.HANDLE, ctypes.c_void_p)
 _kernel32.DisconnectNamedPipe.argtypes = (wintypes.HANDLE,)
 _kernel32.GetCurrentProcess.restype = wintypes.HANDLE
@@ -138,6 +141,17 @@ def resume_thread(thread: int) -> None:
 def set_error_mode(mode: int) -> int:
     """Returns the mode that was."""
     return int(_kernel32.SetErrorMode(mode))
+
+
+def dll_folder() -> str:
+    """Where DLLs are looked for before the system's folders; empty if nowhere else."""
+    buffer = ctypes.create_unicode_buffer(_MOST_CHARACTERS)
+    _kernel32.GetDllDirectoryW(_MOST_CHARACTERS, buffer)
+    return buffer.value
+
+
+def set_dll_folder(folder: str) -> None:
+    _kernel32.SetDllDirectoryW(folder or None)
 
 
 def cancel_io(file: int) -> None:

@@ -24,6 +24,7 @@ from qnnbridge._platform import _win32_api as api
 from qnnbridge._platform._fds import OwnedFds
 from qnnbridge._platform._native import Lock, popen
 from qnnbridge._platform._programs import ChildProcess, DetachedBase, start_failed
+from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import HostStartFailed
 
 assert sys.platform == "win32"
@@ -150,7 +151,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
         theirs.append(child_stdout)
         stderr_fd, child_stderr = _read_pipe(fds)
         theirs.append(child_stderr)
-        with _no_dialogs():
+        with _no_dialogs(), plain_dll_search():
             process, thread, pid = _create_process(argv, env, cwd, theirs)
         if job is not None:
             job = _assign(job, process)
@@ -238,6 +239,7 @@ def _duplicate(handle: int) -> int:
 
 
 _error_mode_lock = Lock()
+_dll_folder_lock = Lock()
 
 
 @contextlib.contextmanager
@@ -250,6 +252,22 @@ def _no_dialogs() -> Iterator[None]:
             yield
         finally:
             api.set_error_mode(before)
+
+
+@contextlib.contextmanager
+def plain_dll_search() -> Iterator[None]:
+    """PyInstaller's loader has DLLs looked for in the application's folder, and a child inherits that: an ARM64
+    host would find x64 ones."""
+    if not is_frozen():
+        yield
+        return
+    with _dll_folder_lock:
+        before = api.dll_folder()
+        api.set_dll_folder("")
+        try:
+            yield
+        finally:
+            api.set_dll_folder(before)
 
 
 _spawner = WindowsSpawner()
@@ -289,16 +307,17 @@ def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Det
 
 
 def _start_without_job(argv: Sequence[str], env: Mapping[str, str], cwd: str, flags: int) -> Detached:
-    process = popen()(
-        list(argv),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=dict(env),
-        cwd=cwd,
-        close_fds=True,
-        creationflags=flags,
-    )
+    with plain_dll_search():
+        process = popen()(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            close_fds=True,
+            creationflags=flags,
+        )
     assert process.stderr is not None
     fds = OwnedFds()
     copy = fds.adopt(os.dup(process.stderr.fileno()))
