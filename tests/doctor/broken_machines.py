@@ -27,7 +27,7 @@ from machines import (
     x64_pc,
 )
 
-from qnnbridge_tools.doctor.facts import DaemonFacts, Library, ProbeResult
+from qnnbridge_tools.doctor.facts import Catalogue, CatalogueProvider, DaemonFacts, Library, ProbeResult
 from qnnbridge_tools.doctor.machine import CacheContents
 from qnnbridge_tools.doctor.survey import SurveyOptions
 
@@ -62,6 +62,69 @@ def broken(code: str, *words: str) -> Callable[[Build], Build]:
 
 def _qnn(host: Python, name: str) -> str:
     return host.path(f"onnxruntime_qnn/{name}")
+
+
+# --- the source of QNN ---
+
+
+def with_catalogue(
+    *providers: CatalogueProvider,
+    engine: str = "windowsml",
+    wheel: str | None = None,
+    problem: str = "",
+    **more: str,
+) -> SimulatedMachine:
+    """A host with windowsml; wheel: the release of onnxruntime-qnn, if there is one. more: of the computer."""
+    machine, _, host = snapdragon(wheel or "2.7.0", **more)
+    install_small(host, "windowsml", version="2.5.96")
+    if wheel is None:
+        host.machine.remove_folder(host.path("onnxruntime_qnn"))
+        host.machine.remove_folder(host.path("onnxruntime_qnn-2.7.0.dist-info"))
+    if engine:
+        machine.environ["QNNBRIDGE_ENGINE"] = engine
+    fix = "Reinstall windowsml." if problem else ""
+    machine.found_catalogue = Catalogue(tuple(providers), problem, fix)
+    return machine
+
+
+def of_catalogue(machine: SimulatedMachine, sdk: str) -> SimulatedMachine:
+    """With the QNN of the catalogue's provider on the disk."""
+    machine.put(rf"{CATALOGUE_FOLDER}\QnnHtp.dll", File(2_000_000, library=Library("ARM64", sdk)))
+    return machine
+
+
+CATALOGUE_FOLDER = r"C:\Program Files\WindowsApps\QNN.EP.1.8_1.8.21.0_arm64__8wekyb3d8bbwe\ExecutionProvider"
+READY = CatalogueProvider(
+    "QNNExecutionProvider", "1.8.21.0", "QNN", rf"{CATALOGUE_FOLDER}\onnxruntime_providers_qnn.dll", "Ready"
+)
+ABSENT = dataclasses.replace(READY, library="", state="NotPresent")
+OTHER = CatalogueProvider("VitisAIExecutionProvider", "1.8.1", state="NotPresent")
+
+
+@broken("engine.catalogue-unreadable", "0x80040154", "Reinstall windowsml", "QNNBRIDGE_ENGINE")
+def a_catalogue_that_windows_does_not_open() -> SimulatedMachine:
+    return with_catalogue(problem="Class not registered (HRESULT 0x80040154)")
+
+
+@broken("engine.catalogue-no-qnn", "VitisAIExecutionProvider", "Update Windows")
+def a_catalogue_without_qnn() -> SimulatedMachine:
+    return with_catalogue(OTHER)
+
+
+@broken("engine.not-downloaded", "1.8.21.0", "windows_ml download")
+def a_provider_that_is_not_downloaded() -> SimulatedMachine:
+    return with_catalogue(OTHER, ABSENT)
+
+
+@broken("engine.not-downloaded", "1.8.21.0", "windows_ml download")
+def a_provider_that_is_not_downloaded_where_nothing_is_set_and_no_wheel_is() -> SimulatedMachine:
+    return with_catalogue(ABSENT, engine="")
+
+
+@broken("engine.catalogue-fits-better", "2.51.0", "2.45.40", "2.46.0", "QNNBRIDGE_ENGINE windowsml")
+def a_wheel_that_is_too_new_and_a_catalogue_that_fits() -> SimulatedMachine:
+    machine = with_catalogue(READY, wheel="2.7.0", engine="", system_qnn="2.46.0.0")
+    return of_catalogue(machine, "2.45.40.251028153101")
 
 
 # --- the computer ---

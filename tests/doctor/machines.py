@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol import __version__
-from qnnbridge_tools.doctor.facts import DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
+from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
 from qnnbridge_tools.doctor.machine import (
     CacheContents,
     Kind,
@@ -78,6 +78,7 @@ class SimulatedMachine:
         self.free = 100 << 30
         self.cached = CacheContents()
         self.found_daemon = DaemonFacts()
+        self.found_catalogue: Catalogue | None = None
         self.probed: list[ProbeRequest] = []
         self.probe_result = ProbeResult(skipped="this computer is simulated")
 
@@ -204,6 +205,9 @@ class SimulatedMachine:
         return self.answers.get(self._key(python)) or StartFailure(
             None, "[WinError 193] not a valid Win32 application"
         )
+
+    def catalogue(self, python: str) -> Catalogue | None:
+        return self.found_catalogue
 
     def probe(self, order: ProbeRequest) -> ProbeResult:
         self.probed.append(order)

@@ -233,6 +233,20 @@ CATALOGUE: Final[dict[str, Problem]] = {
     "sdk.too-old-for-chip": Problem(
         BLOCKED, "Each chip needs a stub and a skel of its own Hexagon version.", _CPU, ("probe.",)
     ),
+    "engine.catalogue-unreadable": Problem(
+        BLOCKED, "A source of QNN that is set is never replaced by another one.", hides=_NO_HOST
+    ),
+    "engine.catalogue-no-qnn": Problem(
+        BLOCKED, "Windows offers the providers that fit the chip and its driver.", hides=_NO_HOST
+    ),
+    "engine.not-downloaded": Problem(
+        BLOCKED, "Windows downloads a provider when somebody asks for it; the host does not.", hides=_NO_HOST
+    ),
+    "engine.catalogue-fits-better": Problem(
+        BLOCKED,
+        "A bundled QNN that is newer than the system's fails on the NPU; Windows chooses its own for the driver.",
+        hides=("sdk.newer-than-system", "probe."),
+    ),
     "sdk.newer-than-system": Problem(
         BLOCKED,
         "A bundled QNN that is newer than the system's fails on the NPU when a session is made or run.",

@@ -13,6 +13,7 @@ from qnnbridge_tools.doctor.findings import Finding, Healthy, Remedy, Report, Se
 from qnnbridge_tools.doctor.subjects import (
     computer,
     driver,
+    engine,
     environment,
     files,
     genai,
@@ -30,6 +31,7 @@ CHECKS: Final = (
     host.CHECK,
     computer.APPLICATION_CHECK,
     packages.CHECK,
+    engine.CHECK,
     genai.CHECK,
     files.CHECK,
     sdk.CHECK,
@@ -43,7 +45,13 @@ CHECKS: Final = (
 )
 
 # Predictions: a probe on the NPU that went well proves that they did not come true.
-_PROVED_WRONG: Final = ("sdk.newer-than-system", "path.not-ascii", "path.too-long", "files.incomplete")
+_PROVED_WRONG: Final = (
+    "sdk.newer-than-system",
+    "engine.catalogue-fits-better",
+    "path.not-ascii",
+    "path.too-long",
+    "files.incomplete",
+)
 
 # Predictions from how the known releases are made: a later one may be made otherwise and be whole.
 _BY_KNOWN_RELEASES: Final = ("files.incomplete", "files.mixed-builds", "files.skel-not-signed")

@@ -284,6 +284,37 @@ class ForeignQnn:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CatalogueProvider:
+    """A provider in the catalogue of Windows ML. state: "Ready", "NotReady", "NotPresent". sdk: of its QNN."""
+
+    name: str
+    version: str = ""
+    package: str = ""
+    library: str = ""
+    state: str = ""
+    sdk: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Catalogue:
+    """problem, fix: in words, if it cannot be read."""
+
+    providers: tuple[CatalogueProvider, ...] = ()
+    problem: str = ""
+    fix: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """Where the host is to take QNN from. wanted: "auto", "wheel", "windowsml", "folder". path: of a folder.
+    catalogue: ``None`` where nothing reads one."""
+
+    wanted: str = "auto"
+    path: str = ""
+    catalogue: Catalogue | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class FolderFacts:
     """A folder that matters. what: "host packages", "cache", "state"."""
 
@@ -444,6 +475,7 @@ class Facts:
     unusable_values: tuple[str, ...] = ()
     sdks: tuple[SdkRoot, ...] = ()
     foreign: tuple[ForeignQnn, ...] = ()
+    engine: EngineFacts = EngineFacts()
     places: tuple[FolderFacts, ...] = ()
     state: SavedState = SavedState()
     daemon: DaemonFacts = DaemonFacts()

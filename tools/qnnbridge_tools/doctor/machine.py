@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Literal, Protocol
 
-from qnnbridge_tools.doctor.facts import DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
+from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
 
 Kind = Literal["file", "folder"]
 RegistryValue = str | int | bytes
@@ -124,6 +124,9 @@ class Machine(Protocol):
 
     def ask(self, python: str) -> PythonReport | StartFailure:
         """Start an interpreter as the host is started and let it tell of itself."""
+
+    def catalogue(self, python: str) -> Catalogue | None:
+        """The catalogue of Windows ML, as this interpreter's ``windowsml`` reads it; ``None`` elsewhere."""
 
     def probe(self, order: ProbeRequest) -> ProbeResult:
         """Start a host, load, compile and run; in a process of its own, which may die of it."""

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from qnnbridge_protocol.errors import BridgeError, VersionMismatch
 from qnnbridge_tools.doctor import tell
-from qnnbridge_tools.doctor.facts import DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
+from qnnbridge_tools.doctor.facts import (
+    Catalogue,
+    CatalogueProvider,
+    DaemonFacts,
+    Library,
+    ProbeResult,
+    PythonReport,
+    StartFailure,
+)
 from qnnbridge_tools.doctor.machine import (
     CacheContents,
     Kind,
@@ -221,6 +229,31 @@ class RealMachine:
             return answer_of(json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1]))
         except (ValueError, LookupError, TypeError):
             return StartFailure(0, said or "it printed something else than an answer: it may be no Python")
+
+    def catalogue(self, python: str) -> Catalogue | None:
+        from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
+
+        try:
+            done = subprocess.run(
+                [python, *INTERPRETER_FLAGS, "-m", "qnnbridge_host.windows_ml", "list"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=ASK_TIMEOUT_S,
+                check=False,
+                env=host_environment(),
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+            told = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            return Catalogue(problem=f"no answer within {ASK_TIMEOUT_S:.0f} s")
+        except (OSError, ValueError, LookupError) as error:
+            return Catalogue(problem=f"windowsml gives no answer ({type(error).__name__})")
+        wire = told.get("error")
+        if wire is not None:
+            problem = str(wire.get("cause") or wire.get("message"))
+            return Catalogue(problem=problem, fix=str(wire.get("fix") or ""))
+        names = ("name", "version", "package", "library", "state")
+        return Catalogue(tuple(CatalogueProvider(*(str(one[name]) for name in names)) for one in told["providers"]))
 
     def probe(self, order: ProbeRequest) -> ProbeResult:
         from qnnbridge_tools.doctor.subjects.probe import run_probe

@@ -16,6 +16,7 @@ from qnnbridge_tools.doctor.facts import (
     Computer,
     DaemonFacts,
     Driver,
+    EngineFacts,
     ExaminedModel,
     Facts,
     HostFacts,
@@ -26,7 +27,17 @@ from qnnbridge_tools.doctor.facts import (
     SavedState,
 )
 from qnnbridge_tools.doctor.machine import Machine, ProbeRequest, paths_of
-from qnnbridge_tools.doctor.subjects import computer, driver, environment, host, interpreters, packages, sdk, state
+from qnnbridge_tools.doctor.subjects import (
+    computer,
+    driver,
+    engine,
+    environment,
+    host,
+    interpreters,
+    packages,
+    sdk,
+    state,
+)
 from qnnbridge_tools.doctor.subjects.environment import survey_vc_runtime
 from qnnbridge_tools.doctor.subjects.model import survey_model
 
@@ -98,6 +109,7 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
         unknown_variables=parts.do("variables", lambda: environment.survey_unknown_variables(machine), ()),
         unusable_values=parts.do("values", lambda: environment.survey_unusable_values(machine), ()),
         sdks=parts.do("SDKs", lambda: sdk.survey_sdks(machine), ()),
+        engine=parts.do("source of QNN", lambda: engine.survey_engine(machine, hosted), EngineFacts()),
         foreign=parts.do("search paths", lambda: sdk.survey_foreign(machine, folders), ()),
         places=parts.do("folders", lambda: environment.survey_places(machine, hosted.answer, home), ()),
         state=parts.do("state", lambda: state.survey_state(machine), SavedState()),

@@ -22,7 +22,7 @@ GENAI: Final = "onnxruntime-genai"
 # Distributions that bring the module onnxruntime (or are onnxruntime-qnn).
 RUNTIMES: Final = re.compile(r"^(?:onnxruntime(?:-(?!genai|extensions)[a-z]+)?|ort-nightly(?:-[a-z]+)?)$")
 
-_OTHERS: Final = ("numpy", "msgpack", "qnnbridge", "onnx", GENAI)
+_OTHERS: Final = ("numpy", "msgpack", "qnnbridge", "onnx", "windowsml", GENAI)
 _CHECKED: Final = ("numpy", "msgpack", "qnnbridge")
 _MODULES: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy", "onnxruntime", "onnxruntime_qnn")
 _DIST_INFO: Final = re.compile(r"^(?P<name>[A-Za-z0-9]+(?:[._-][A-Za-z]+)*)-(?P<version>\d[^-]*)\.dist-info$")
@@ -329,6 +329,8 @@ def _leftover(facts: Facts, packages: Packages, seen: str) -> Finding:
 
 def _presence(facts: Facts, packages: Packages) -> Iterator[Finding]:
     qnn = packages.version(QNN)
+    if qnn is None and (facts.engine.wanted in ("windowsml", "folder") or packages.version("windowsml")):
+        return  # `subjects.engine` looks at that source
     if qnn is None and (packages.runtime or packages.version("onnxruntime")):
         yield finding(
             "packages.no-qnn",

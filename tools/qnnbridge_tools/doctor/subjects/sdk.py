@@ -100,6 +100,9 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 
 def bundled_sdk(facts: Facts) -> str | None:
+    """Of the wheel, if the host takes QNN from it."""
+    if facts.engine.wanted in ("windowsml", "folder"):
+        return None
     return facts.host_packages.qnn_sdk if facts.host_packages else None
 
 
