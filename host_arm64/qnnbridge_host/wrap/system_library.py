@@ -229,7 +229,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
 
     Args:
         path: of the binary.
-        folder: with the library; default that of the installed onnxruntime-qnn.
+        folder: with the library; default `library_folder()`.
 
     Raises:
         ContextUnusable: the library does not read it, or answers in a layout that is not known here.
@@ -261,19 +261,27 @@ def has_library(folder: str) -> bool:
 
 
 def library_folder() -> str:
-    """The folder of the installed QNN libraries. Raises `ProviderUnavailable`."""
-    import importlib.util
+    """The folder of the QNN that a host with this Python and environment uses. Raises `ProviderUnavailable`."""
+    from qnnbridge_host.distributions import installed
+    from qnnbridge_host.engine import sources
 
-    for name, inside in (("onnxruntime_qnn", ""), ("onnxruntime", "capi")):
-        spec = importlib.util.find_spec(name)
-        for root in (spec.submodule_search_locations or ()) if spec is not None else ():
-            folder = os.path.join(root, inside)
-            if has_library(folder):
-                return folder
+    found = installed()
+    if found.generation == "builtin":
+        import importlib.util
+
+        spec = importlib.util.find_spec("onnxruntime")
+        folders = [os.path.join(root, "capi") for root in (spec.submodule_search_locations or ())] if spec else []
+    else:
+        # On Windows x64 the wheel has a folder for each architecture, and chooses.
+        folders = [os.path.dirname(sources.choose(found).library)]
+    for folder in folders:
+        if has_library(folder):
+            return folder
     raise ProviderUnavailable(
-        f"QNN's system library {LIBRARY} is not installed in the host's Python, {sys.executable}.",
-        cause="It comes with onnxruntime-qnn, and only it can say what a context binary holds.",
-        fix=f'{sys.executable} -m pip install "qnnbridge[host]"',
+        f"QNN's system library {LIBRARY} is not beside the QNN of the host's Python, {sys.executable}.",
+        cause="Only it can say what a context binary holds.",
+        fix=f'{sys.executable} -m pip install --force-reinstall "qnnbridge[host]"',
+        evidence=folders,
     )
 
 
