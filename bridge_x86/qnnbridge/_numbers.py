@@ -137,12 +137,15 @@ class NumbersCheck:
         inputs: str,
         counted: Counted | None = None,
     ) -> NumbersReport:
-        """The comparison that the application asks for; a kept report does not count. Keeps its report."""
+        """The comparison that the application asks for; a kept report does not count. Keeps its report, unless it
+        shows nothing and there is one that does."""
         header, buffers = self._message(names, feeds, results, counted)
         header |= {"again": True, "of": inputs}
         report = self._ask(header, buffers, timeout_s)
         with self._lock:
-            self.waits, self.report = False, report
+            self.waits = False
+            if report.state != "unknown" or not self.report.kept:
+                self.report = report
         return report
 
     def samples(self, timeout_s: float | None) -> dict[str, Any]:

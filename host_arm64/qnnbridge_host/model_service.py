@@ -177,7 +177,7 @@ class ModelService:
             "notices": [notice.to_wire() for notice in notices],
             "fixed": list(made.changes),
             "fix": None if made.fix is None else made.fix.to_wire(),
-            "numbers": _kept_numbers(settings, made.cache.key),
+            "numbers": _kept_numbers(settings, made.cache.key) or _shipped_numbers(source),
         }, ()
 
     def _wrapped(
@@ -328,3 +328,13 @@ def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, 
 
     kept = Verdicts(Store(Path(settings.folder)).root).read(key)
     return None if kept is None else kept.to_wire()
+
+
+def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
+    """What the manifest of a compiled model says of its numbers."""
+    if source.path is None or source.scan is None or not source.scan.is_compiled:
+        return None
+    from qnnbridge_host.model.manifest import shipped_numbers
+
+    found = shipped_numbers(source.path)
+    return None if found is None else found.to_wire()

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, NoSuchFile
 from qnnbridge_protocol.specs import NodeInfo, Placement, Record, record
@@ -128,8 +128,9 @@ class JudgedNumbers(Record):
     values, at most 200; ``None`` if nothing was compared. max_abs: largest difference. max_relative: the same,
     relative to the largest magnitude on the CPU. off: the share of values that differ by more than 5 % of the
     range; of integers, that differ. decisions: the share of decisions that are the same (the class with the
-    largest value, the side of 0.5 of probabilities); ``None`` for none. lost: values that are NaN or infinite, and
-    finite on the CPU. reason: in words, for what does not agree.
+    largest value, the side of 0.5 of probabilities, objects, detections); ``None`` for none. lost: values that are
+    NaN or infinite, and finite on the CPU. reason: in words, for what does not agree, and for what agrees by its
+    decisions alone. part: of an output that mixes scales, the columns whose SNR it is; empty for all values.
     """
 
     state: NumbersState
@@ -141,6 +142,7 @@ class JudgedNumbers(Record):
     decisions: float | None = None
     lost: int = 0
     reason: str = ""
+    part: str = ""
 
 
 @record(frozen=True, repr=False, eq=False)
@@ -152,7 +154,8 @@ class OutputNumbers(JudgedNumbers):
     def __str__(self) -> str:
         if self.snr_db is None:
             return f"{self.output}: {self.reason or self.state}"
-        text = f"{self.output}: SNR {self.snr_db:.1f} dB, largest difference {self.max_abs:.3g}"
+        where = f" in {self.part}" if self.part else ""
+        text = f"{self.output}: SNR {self.snr_db:.1f} dB{where}, largest difference {self.max_abs:.3g}"
         return f"{text}, {self.off:.2%} of {self.values} values are off"
 
 
@@ -245,6 +248,10 @@ class ModelDescription(Record):
 # --- compiling -------------------------------------------------------------------------------------------
 
 
+# How the remark on an output begins of which the inputs prove nothing.
+NOT_SHOWN: Final = "not shown by these inputs"
+
+
 @record(frozen=True, repr=False, eq=False)
 class Difference(Record):
     """Of one output over all inputs that were tried.
@@ -261,6 +268,11 @@ class Difference(Record):
     cosine: float | None
     inputs: str
     remark: str | None = None
+
+    @property
+    def is_not_shown(self) -> bool:
+        """The inputs prove nothing of this output."""
+        return self.level == "unusual" and (self.remark or "").startswith(NOT_SHOWN)
 
 
 @record(frozen=True, repr=False, eq=False)
@@ -301,6 +313,27 @@ class Validation(Record):
     def remarks(self) -> tuple[str, ...]:
         """The unusual differences, in words."""
         return tuple(f"{one.output} ({one.inputs}): {one.remark}" for one in self.differences if one.remark)
+
+    def numbers(self, inputs: str) -> NumbersReport | None:
+        """The same as the report of a session; ``None`` if nothing was compared. inputs: whose comparison it is."""
+        states: dict[str, NumbersState] = {"ok": "agrees", "wrong": "differs"}
+        outputs = [
+            OutputNumbers(
+                states.get(one.level, "unknown" if one.is_not_shown else "agrees"),
+                max_abs=one.max_abs,
+                max_relative=one.max_rel,
+                reason=one.remark or "",
+                output=one.output,
+            )
+            for one in self.differences
+        ]
+        order = ("differs", "unknown", "agrees")
+        outputs.sort(key=lambda one: order.index(one.state))
+        if self.skipped or not outputs:
+            return None
+        worst = outputs[0]
+        reason = "" if worst.state == "agrees" else f"{worst.output}: {worst.reason}"
+        return NumbersReport(worst.state, tuple(outputs), inputs, reason, self.seconds, kept=True)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -372,3 +372,37 @@ def test_buckets_are_a_model_each_and_kept_each(tmp_path: Path) -> None:
     refused = prepare(tmp_path / "m.onnx", "-o", tmp_path / "other", *given, "rows=1,2")
     assert refused.exit_code == 2
     assert "batch" in refused.output
+
+
+def test_a_session_of_what_is_shipped_says_what_was_found_here(copy: Path, tmp_path: Path) -> None:
+    compiled = next((copy / "out" / "compiled").rglob("*_ctx.onnx"))
+    assert states(told(prepare(copy / "m.onnx", "-o", copy / "out", *BATCH)))["compile 60"] == "kept"
+    shipped = tmp_path / "shipped"
+    shutil.copytree(compiled.parent, shipped)
+    program = (
+        "import sys, qnnbridge\n"
+        "with qnnbridge.InferenceSession(sys.argv[1], verify='raise') as session:\n"
+        "    report = session.verified\n"
+        "    print(report.state, report.kept, report.inputs, report.worst.snr_db, sep='|')\n"
+    )
+    path = shipped / compiled.name
+    for _ in range(2):
+        environ = {**os.environ, "QNNBRIDGE_CACHE": "1", "QNNBRIDGE_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(path)], env=environ, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stderr
+        state, kept, inputs, ratio = done.stdout.strip().split("|")
+        assert (state, kept) == ("agrees", "True")
+        assert inputs.startswith("qnnbridge prepare, onnxruntime-qnn 2")
+        assert float(ratio) > 30
+    manifest = path.with_suffix("").with_suffix(".qnnbridge.json")
+    document = json.loads(manifest.read_text())
+    document["extra"]["verified"]["state"] = "differs"
+    manifest.write_text(json.dumps(document))
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=100)
+    assert "NumbersDiffer" in done.stderr, "what was found wrong is said by every session"
+    del document["extra"]["verified"]
+    manifest.write_text(json.dumps(document))
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=100)
+    assert done.stdout.startswith("agrees|True|qnnbridge compile, onnxruntime-qnn"), done.stderr

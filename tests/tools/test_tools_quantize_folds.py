@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from qnnbridge_tools.models.quantize.folds import folds_of
+import model_work_models as models
+
+from qnnbridge_tools.models.quantize.folds import folds_of, shown_by
 from qnnbridge_tools.models.quantize.ranges import ExtremesBySample
 from qnnbridge_tools.models.quantize.recalibrating import Comparison, _lost
 from qnnbridge_tools.models.quantize.samples import SampleSets
@@ -75,3 +78,32 @@ def test_the_last_calibration_is_not_kept_where_it_loses(before_db: float, after
         return Comparison(measure(["y"], [[expected]], [[(expected + noise).astype(np.float32)]]), None)
 
     assert bool(_lost(with_noise(before_db), with_noise(after_db))) is lost
+
+
+@pytest.mark.parametrize(
+    ("verdict", "samples", "shown"),
+    [("good", 7, "not shown"), ("fair", 2, "not shown"), ("good", 8, "good"), ("useless", 1, "useless")],
+)
+def test_a_few_samples_prove_what_is_bad_and_nothing_that_is_good(verdict: Any, samples: int, shown: str) -> None:
+    assert shown_by(verdict, samples) == shown
+
+
+def test_two_samples_held_out_are_called_few_and_the_others_judge_by_folds(tmp_path: Path) -> None:
+    source = models.saved(models.conv_net(), tmp_path / "m.onnx")
+    x = np.random.default_rng(5).standard_normal((12, 3, 16, 16)).astype(np.float32)
+    x[0] *= 40  # no other sample gives such ranges
+    np.save(tmp_path / "x.npy", x)
+    result = models.quantize(source, tmp_path / "q.onnx", tmp_path / "x.npy", activation_type="uint8")
+    assert (result.compared_samples, result.held_out) == (2, True)
+    assert result.folds is not None
+    assert result.folds.samples == 12
+    assert result.snr_db is not None
+    assert min(result.folds.snr_db) < result.snr_db - 10, "the loud sample is seen in its fold"
+    assert result.verdict == result.folds.verdict == "useless"
+    assert any("Only 2 samples are held out" in warning for warning in result.warnings)
+    few = models.quantize(source, tmp_path / "r.onnx", tmp_path / "x.npy", held_out=10, activation_type="uint8")
+    assert few.folds is None, "ten are enough"
+    np.save(tmp_path / "five.npy", x[1:6])
+    five = models.quantize(source, tmp_path / "s.onnx", tmp_path / "five.npy", activation_type="uint8")
+    assert five.folds is not None
+    assert (five.folds.samples, five.verdict) == (5, "not shown")

@@ -19,7 +19,9 @@ pytest.importorskip("onnxruntime_qnn")
 
 import model_work_models as models
 import verify_models
+from tests.sweep.cases import Case, float_model
 
+from qnnbridge_host.model import known_wrong
 from qnnbridge_protocol.errors import ModelChanged
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.models.verify import Verification, verify_model
@@ -120,7 +122,9 @@ def test_nothing_compared_is_not_called_agreement(what: str, tmp_path: Path) -> 
 
 
 def test_indices_that_only_the_cpu_refuses_are_told(tmp_path: Path) -> None:
-    result = verified(verify_models.embedding(), tmp_path)
+    names = {row.name for row in verified(verify_models.embedding(), tmp_path).rows}
+    assert "negative numbers (-1)" not in names, "nobody gives such ids"
+    result = verified(verify_models.embedding(), tmp_path, VerifyOptions(strict=True))
     rows = {row.name: row for row in result.rows}
     assert rows["negative numbers (-1)"].status == "agrees"
     assert rows["integers beyond 32 bits"].status == "unchecked"
@@ -227,6 +231,47 @@ def test_a_negative_index_in_a_quantised_model_is_found_in_its_group_and_proven(
     assert "half-underflow" not in names_of(result)
 
 
+def masked_text_model() -> Any:
+    """Adds a mask as text encoders do: (1 - mask) * -10000, which is 20000 for a mask of -1 and more for others."""
+    nodes = [
+        models.helper.make_node("Gather", ["table", "input_ids"], ["words"], name="embed"),
+        models.helper.make_node("Cast", ["attention_mask"], ["kept"], name="cast", to=1),
+        models.helper.make_node("Sub", ["one", "kept"], ["gone"], name="gone"),
+        models.helper.make_node("Mul", ["gone", "low"], ["bias"], name="bias"),
+        models.helper.make_node("Mul", ["bias", "bias"], ["energy"], name="energy"),
+        models.helper.make_node("ReduceSum", ["words"], ["scores"], name="sum", keepdims=0),
+        models.helper.make_node("Add", ["energy", "scores"], ["y"], name="add"),
+    ]
+    ids = [models.value(name, [1, 8], models.INT64) for name in ("input_ids", "attention_mask")]
+    constants = [
+        models.weights("table", 50, 16),
+        models.constant("one", np.float32(1)),
+        models.constant("low", np.float32(-10000)),
+    ]
+    return models.model(nodes, ids, [models.value("y", [1, 8])], constants)
+
+
+def test_ids_and_masks_that_nobody_gives_are_no_reason_to_differ(tmp_path: Path) -> None:
+    result = verified(masked_text_model(), tmp_path)
+    assert result.verdict == "agrees", result.reason
+    assert {row.kind for row in result.rows} == {"made up"}
+    strict = verified(masked_text_model(), tmp_path, VerifyOptions(strict=True, bisect=False))
+    assert strict.verdict == "differs", "a mask of -1 leaves the range of half floats"
+
+
+def test_a_fault_that_sessions_cure_is_named_with_its_cure(tmp_path: Path) -> None:
+    fault = next(row for row in known_wrong.table() if row.name == "conv-equal-padding")
+    result = verified(float_model(Case.from_words(fault.example)), tmp_path, ORDINARY)
+    assert result.verdict == "differs"
+    assert result.cure is not None
+    assert result.cure.agrees
+    assert any("conv-padding" in rewrite for rewrite in result.cure.rewrites)
+    assert "Sessions cure it by themselves" in result.reason
+    assert "dB" in result.cure.words
+    uncured = verified(verify_models.padded_pooling(), tmp_path, VerifyOptions(extreme=False, bisect=False))
+    assert uncured.cure is None or "dB" in str(uncured.cure)
+
+
 def test_the_logarithm_of_what_half_floats_lack_is_named(tmp_path: Path) -> None:
     result = verified(verify_models.logarithm_of_small_and_large(), tmp_path, ORDINARY)
     assert result.divergence is not None
@@ -254,7 +299,7 @@ def test_an_output_that_no_input_moves_is_not_shown_and_given_inputs_show_it(tmp
         np.savez(real[-1], x=np.float32([[low, low + 1, low + 0.5, low - 1]]))
     given = verified(verify_models.saturated(), tmp_path, ORDINARY, inputs=real)
     assert {one.name for one in given.given} == {"y", "p"}
-    assert given.given != given.outputs
+    assert given.given == given.outputs, "real inputs beat made-up ones"
     shown = verify(tmp_path / "m.onnx", "--soc-model", "60", "--no-extreme", "--input", real[0])
     assert "given alone" in shown.stdout
     assert "y, " in shown.stdout or "p, " in shown.stdout

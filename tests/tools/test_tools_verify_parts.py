@@ -179,6 +179,48 @@ def test_a_name_that_stands_for_two_sizes_cannot_be_told_to_a_session() -> None:
         input_sets.sizes_of(INPUTS, Dimensions({"batch": 1, "seq": 8}), ())
 
 
+def test_ids_and_masks_get_no_numbers_that_nobody_gives() -> None:
+    feeds = {"x": np.ones(4, np.float32), "ids": np.ones(4, np.int64), "count": np.ones(4, np.int64)}
+    negative = next(one for one in EXTREMES if one.name == "negative numbers (-1)")
+    changed = applied(negative, feeds, {"ids"})
+    assert changed is not None
+    assert (int(changed["ids"][0]), int(changed["count"][0])) == (1, -1)
+    assert applied(negative, {"ids": feeds["ids"]}, {"ids"}) is None
+
+
+def verdicts(**found: tuple[str, float]) -> list[str]:
+    """Of an output that is off by so much on QNN, for sets of inputs of these kinds."""
+    values = {name: np.linspace(number, number + 1, 50) for number, name in enumerate(found)}
+    trials = tuple(
+        trying.Trial(name, kind, kind == "given", {"x": values[name]}, RunAnswer([values[name]]))  # type: ignore[arg-type]
+        for name, (kind, _) in found.items()
+    )
+    prepared = trying.TrialSet(trials, True, ("y",), "fp16", {"y": 3.0})
+    answers = {name: [values[name] * (1 + off)] for name, (_, off) in found.items()}
+    return [one.state for one in trying.verdicts_of(prepared, answers)]
+
+
+def test_real_inputs_beat_made_up_ones() -> None:
+    assert verdicts(a=("given", 0.001), b=("given", 0.0), c=("made up", 0.9)) == ["agrees"]
+    assert verdicts(a=("given", 0.9), b=("made up", 0.0)) == ["differs"]
+    assert verdicts(a=("made up", 0.9), b=("made up", 0.0)) == ["differs"]
+
+
+def test_what_real_inputs_do_not_show_made_up_ones_may_show() -> None:
+    same, other = np.linspace(0, 1, 50), np.linspace(2, 5, 50)
+    kinds = {"a": ("given", same), "b": ("given", same), "c": ("made up", other)}
+    trials = tuple(
+        trying.Trial(name, kind, kind == "given", {}, RunAnswer([value]))  # type: ignore[arg-type]
+        for name, (kind, value) in kinds.items()
+    )
+    prepared = trying.TrialSet(trials, True, ("y",), "fp16", {"y": 5.0})
+    right = {name: [value + 1e-4] for name, (_, value) in kinds.items()}
+    assert [one.state for one in trying.verdicts_on(prepared, right, ("given",))] == ["unknown"]
+    assert [one.state for one in trying.verdicts_of(prepared, right)] == ["agrees"]
+    wrong = {**right, "c": [other * 2]}
+    assert [one.state for one in trying.verdicts_of(prepared, wrong)] == ["unknown"], "and no more than that"
+
+
 def trial(values: list[Any] | None, error: Any = None) -> trying.Trial:
     return trying.Trial("some", "extreme", True, {"x": np.zeros(1)}, RunAnswer(values, error))
 

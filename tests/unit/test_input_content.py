@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qnnbridge_host.numerics.content import (
     InputKnowledge,
+    codes,
     further_inputs,
     is_guess,
     knowledge_of,
@@ -113,3 +114,25 @@ def test_values_beyond_the_ordinary_are_guesses_unless_the_model_says_that_it_ta
 def test_what_cannot_be_made_up_is_refused() -> None:
     with pytest.raises(NotMade, match="sequence"):
         ordinary_inputs([NodeInfo("s", "seq(tensor(float))", None)])
+
+
+def test_ids_masks_and_lengths_are_codes_and_other_numbers_are_not() -> None:
+    assert codes(INPUTS) == {"input_ids", "token_type_ids", "attention_mask", "position_ids", "lengths", "sr"}
+    assert "flags" in codes(INPUTS, InputKnowledge({"flags": 7}, {}))
+
+
+def test_a_quantised_table_has_as_many_rows() -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["steps", "scale"], ["table"]),
+        helper.make_node("Slice", ["x", "from", "to"], ["part"]),
+        helper.make_node("Gather", ["table", "part"], ["words"]),
+    ]
+    constants = {
+        "steps": np.zeros((77, 4), np.uint8),
+        "scale": np.float32(1),
+        "from": np.asarray([0]),
+        "to": np.asarray([4]),
+    }
+    inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, [8])]
+    tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()]
+    assert knowledge_of(helper.make_model(helper.make_graph(nodes, "g", inputs, [], tensors))).rows == {"x": 77}

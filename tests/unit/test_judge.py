@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,17 @@ def test_between_the_limits_a_changed_decision_differs() -> None:
     judged = judge(scores, other)
     assert 20 < (judged.snr_db or 0) < 30
     assert judged.decisions is not None
+
+
+def test_many_values_that_are_far_off_differ_however_high_the_snr_is() -> None:
+    rows = RNG.random((1, 4, 2100)) * 100 + 540
+    found = rows.copy()
+    found[:, :, :125] -= 230  # 36 % of the range, in 6 % of the values
+    judged = judge(rows, found, "quantized")
+    assert (judged.snr_db or 0) > 20
+    assert (judged.state, "by up to 36% of it" in judged.reason) == ("differs", True)
+    found[:, :, 90:] = rows[:, :, 90:]
+    assert judge(rows, found, "quantized").state == "agrees"
 
 
 def test_nan_on_the_cpu_proves_nothing() -> None:
@@ -153,9 +166,116 @@ def test_scores_beside_boxes_are_judged_by_themselves() -> None:
     assert judge(both, both + RNG.normal(0, 0.002, both.shape)).state == "agrees"
     lost = np.concatenate([boxes, np.zeros_like(scores)], axis=1)
     judged = judge(both, lost)
-    assert (judged.snr_db or 0) > 40
-    assert judged.state == "differs"
-    assert "in column 4 of axis 1" in judged.reason
+    assert snr_db(both, lost) > 40
+    assert (judged.state, judged.part) == ("differs", "columns 4 to 83 of axis 1")
+    assert judged.snr_db == pytest.approx(0.1, abs=0.1), "the figure is that of the worst columns"
+    assert "dB in column" in judged.reason
+
+
+def head(count: int = 2100, objects: int = 40) -> np.ndarray:
+    """What a detector gives: boxes in pixels beside scores that are nearly all 0."""
+    rng = np.random.default_rng(3)
+    table = np.concatenate([rng.random((1, 4, count)) * 600 + 20, rng.random((1, 18, count)) ** 8 * 0.02], axis=1)
+    rows = rng.choice(count, objects, replace=False)
+    table[0, 4 + rng.integers(0, 18, objects), rows] = rng.uniform(0.4, 0.9, objects)
+    return table.astype(np.float32)
+
+
+@pytest.mark.parametrize("number_format", ["fp16", "quantized"])
+@pytest.mark.parametrize("turned", [False, True], ids=["columns first", "columns last"])
+def test_sparse_scores_beside_boxes_are_judged_by_themselves(number_format: Any, turned: bool) -> None:
+    expected = head()
+    found = expected.copy()
+    found[:, 4:] *= 0.41  # 0.304 came as 0.126
+    found[:, :4] += RNG.normal(0, 1.0, found[:, :4].shape)
+    assert snr_db(expected, found) > 40
+    sides = [np.swapaxes(one, 1, 2) if turned else one for one in (expected, found)]
+    judged = judge(*sides, number_format)
+    assert judged.state == "differs", judged
+    assert judged.part == f"columns 4 to 21 of axis {2 if turned else 1}"
+    assert (judged.snr_db or 0) < 6
+    assert judge_over_inputs([tuple(sides), tuple(side * 0.9 for side in sides)], number_format)[0] == "differs"
+
+
+@pytest.mark.parametrize(("number_format", "noise"), [("fp16", 0.003), ("quantized", 0.008)])
+def test_noise_of_the_format_in_scores_that_are_nearly_all_0_is_no_fault(number_format: Any, noise: float) -> None:
+    expected = head()
+    found = expected + RNG.normal(0, 0.3, expected.shape)
+    found[:, 4:] = expected[:, 4:] + RNG.uniform(-noise, noise, expected[:, 4:].shape)
+    assert snr_db(expected[:, 4:], found[:, 4:]) < 30
+    judged = judge(expected, found, number_format)
+    assert (judged.state, judged.decisions) == ("agrees", 1.0), judged
+
+
+def test_a_head_that_detects_nothing_shows_nothing_of_its_scores() -> None:
+    expected = head(objects=0)
+    judged = judge(expected, expected + np.float32(0.001), "quantized")
+    assert (judged.state, "nothing is detected" in judged.reason) == ("unknown", True)
+    found = expected.copy()
+    found[0, 7, 100:140] = 0.8
+    assert judge(expected, found, "quantized").state == "differs", "what is detected on the NPU alone"
+
+
+def test_the_same_detections_speak_for_scores_of_few_decibels() -> None:
+    expected = head(objects=6)
+    found = expected.copy()
+    found[:, 4:][expected[:, 4:] < 0.1] += 0.1
+    judged = judge(expected, found, "quantized")
+    assert (judged.snr_db or 99) < 10
+    assert (judged.state, judged.decisions) == ("agrees", 1.0)
+    assert "100.0% of 6 detections are the same" in judged.reason
+    found[0, :2, expected[0, 4:].max(axis=0) > 0.3] += 150
+    assert judge(expected, found, "quantized").state == "differs", "their boxes are elsewhere"
+
+
+def test_columns_that_are_no_table_are_judged_as_before() -> None:
+    channels = RNG.standard_normal((1, 64, 20, 20)) * np.geomspace(0.01, 20, 64)[RNG.permutation(64)][:, None, None]
+    step = 40 / 255
+    judged = judge(channels.astype(np.float32)[..., :16], np.round(channels / step)[..., :16] * step, "quantized")
+    assert not judged.part.startswith("columns")
+    logits = RNG.standard_normal((40, 97)) * 6
+    tails = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    rounded = np.round(tails * 255) / 255
+    assert judge(tails[None], rounded[None], "quantized").state == "agrees", "softmax tails"
+    constant = np.concatenate([RNG.random((1, 4, 300)) * 640, np.full((1, 1, 300), 0.5)], axis=1)
+    assert judge(constant, constant + RNG.normal(0, 0.003, constant.shape)).state == "agrees"
+    silent = np.concatenate([RNG.random((1, 2, 300)) * 640, np.full((1, 3, 300), 1e-5)], axis=1)
+    assert judge(silent, np.concatenate([silent[:, :2], silent[:, 2:] * 0], axis=1)).state == "agrees"
+
+
+def text_map(shift: int = 0, blur: float = 0.0) -> np.ndarray:
+    """A text detector's: six lines of text."""
+    page = np.zeros((1, 1, 320, 320), np.float32)
+    for number in range(6):
+        page[..., 20 + 48 * number : 44 + 48 * number, 30 + shift : 280 + shift] = 0.95
+    if blur:
+        edge = np.abs(np.diff(page, axis=2, prepend=0)) > 0
+        page[edge] = blur
+        page[np.roll(edge, -1, axis=2)] = blur
+    return page
+
+
+def test_the_same_objects_speak_for_a_map_of_few_decibels() -> None:
+    expected, found = text_map(), text_map(blur=0.45)
+    judged = judge(expected, found)
+    assert 10 < (judged.snr_db or 0) < 20
+    assert (judged.state, judged.decisions) == ("agrees", 1.0), judged
+    assert "100.0% of 6 objects are the same" in judged.reason
+    gone = found.copy()
+    gone[..., 20:44, :] = 0
+    assert judge(expected, gone).state == "differs", "one line is missing"
+    assert judge(expected, text_map(shift=120)).state == "differs"
+    grey = np.linspace(0, 1, 320 * 320, dtype=np.float32).reshape(1, 1, 320, 320)
+    assert judge(grey, np.clip(grey + 0.1, 0, 1)).state == "differs", "a picture has no objects"
+
+
+def test_the_same_regions_speak_for_a_segmentation() -> None:
+    expected = np.zeros((1, 3, 64, 64), np.float32)
+    expected[0, 0, :, :30], expected[0, 1, :, 30:50], expected[0, 2, :, 50:] = 1, 1, 1
+    soft = expected * 0.7 + 0.1
+    assert judge(expected, soft).state == "agrees"
+    other = np.roll(soft, 8, axis=3)
+    assert judge(expected, other).state == "differs"
 
 
 def test_nan_for_some_inputs_leaves_the_others() -> None:

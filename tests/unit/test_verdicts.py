@@ -23,6 +23,12 @@ def test_a_verdict_is_read_as_it_was_written_but_kept(tmp_path: Path) -> None:
     assert Verdicts(tmp_path).read("other") is None
 
 
+def test_a_verdict_by_other_rules_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Verdicts(tmp_path).write("key", REPORT)
+    monkeypatch.setattr(module, "RULES", module.RULES + 1)
+    assert Verdicts(tmp_path).read("key") is None
+
+
 def test_an_infinite_difference_survives(tmp_path: Path) -> None:
     lost = dataclasses.replace(BAD, max_relative=float("inf"), lost=3)
     Verdicts(tmp_path).write("key", dataclasses.replace(REPORT, outputs=(lost,)))

@@ -1,8 +1,8 @@
 """What came of comparing a compiled model with the CPU: kept by its key, so that it is paid for once.
 
-The key holds model, options, chip and versions: with any of them changed it is another comparison. A verdict stays
-when its entry is evicted, and also models without an entry have one. Any thread, any process. A failed write costs
-only time.
+The key holds model, options, chip and versions: with any of them changed it is another comparison, and so it is with
+other rules of the judge. A verdict stays when its entry is evicted, and also models without an entry have one. Any
+thread, any process. A failed write costs only time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from qnnbridge_host.cache.files import Damaged, make_private, read_json, write_j
 from qnnbridge_protocol.model_records import NumbersReport
 
 FOLDER: Final = "verdicts"
+# Of `numerics`, counted up when they change: a verdict by others says nothing.
+RULES: Final = 2
 # About 1 KB each.
 MAX_VERDICTS: Final = 1000
 MAX_AGE_S: Final = 365 * 24 * 3600.0
@@ -35,7 +37,8 @@ class Verdicts:
         """The verdict, if there is one."""
         try:
             content = read_json(self._file(key))
-            if content is None or content["schema"] != SCHEMA or "report" not in content:
+            known = content is not None and content["schema"] == SCHEMA and content.get("rules") == RULES
+            if content is None or not known or "report" not in content:
                 return None
             report = NumbersReport.from_wire({**content["report"], "kept": True})
         except (Damaged, OSError, TypeError, ValueError, LookupError, AttributeError):
@@ -43,7 +46,7 @@ class Verdicts:
         return report if abs(time.time() - report.when) < MAX_AGE_S else None
 
     def write(self, key: str, report: NumbersReport) -> None:
-        self._write(key, {"report": report.to_wire()})
+        self._write(key, {"rules": RULES, "report": report.to_wire()})
         self._tidy()
 
     def begin(self, key: str) -> bool:

@@ -18,7 +18,7 @@ from qnnbridge_host.numerics.judge import (
     judge_over_inputs,
     largest,
 )
-from qnnbridge_protocol.model_records import Difference, DifferenceLevel, JudgedNumbers
+from qnnbridge_protocol.model_records import NOT_SHOWN, Difference, DifferenceLevel, JudgedNumbers
 
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
 
@@ -58,7 +58,7 @@ def compare(
     level: DifferenceLevel = "wrong" if state == "differs" else "ok"
     remark: str | None = reason or None
     if state == "unknown":
-        level, remark = "unusual", f"not shown by these inputs: {reason}"
+        level, remark = "unusual", f"{NOT_SHOWN}: {reason}"
     elif state == "agrees" and worst.snr_db is not None and worst.snr_db < LIMITS[number_format].good_db:
         level, remark = "unusual", f"its SNR is {worst.snr_db:.1f} dB; {worst.off:.1%} of its values are off"
     scale = max((largest(value) for value in expected.values()), default=0.0)

@@ -12,14 +12,20 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.model.paths import open_regular, path_problem
 from qnnbridge_protocol import __version__
-from qnnbridge_protocol.errors import ContextUnusable
+from qnnbridge_protocol.errors import BridgeError, ContextUnusable
+
+if TYPE_CHECKING:
+    from qnnbridge_protocol.model_records import NumbersReport
 
 SUFFIX: Final = ".qnnbridge.json"
 SCHEMA: Final = 1
+# In `extra`: what came of comparing it with the CPU, by `prepare` and by `compile`.
+VERIFIED: Final = "verified"
+VALIDATION: Final = "validation"
 _LARGEST_BYTES: Final = 1024 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
 
@@ -106,10 +112,53 @@ def write_manifest(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         extra=dict(extra or {}),
     )
+    _write(manifest, os.path.join(folder, model))
+    return manifest
+
+
+def _write(manifest: CompiledManifest, model: str) -> None:
     document = {"schema": SCHEMA, **dataclasses.asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
-    write_whole(manifest_path(os.path.join(folder, model)), text.encode("ascii"))
-    return manifest
+    write_whole(manifest_path(model), text.encode("ascii"))
+
+
+def add_verdict(model: str | os.PathLike[str], verified: Mapping[str, Any]) -> bool:
+    """Put what `prepare` found about the numbers into the manifest of a compiled model.
+
+    Args:
+        model: path of the compiled model.
+        verified: a `NumbersReport` as JSON.
+
+    Returns:
+        Whether it was not there yet.
+
+    Raises:
+        OSError, ContextUnusable: the manifest cannot be read or written.
+    """
+    manifest = read_manifest(model)
+    if manifest is None or manifest.extra.get(VERIFIED) == verified:
+        return False
+    _write(dataclasses.replace(manifest, extra={**manifest.extra, VERIFIED: dict(verified)}), os.fsdecode(model))
+    return True
+
+
+def shipped_numbers(model: str) -> NumbersReport | None:
+    """What is known of a compiled model's numbers by its manifest; ``None`` for nothing."""
+    from qnnbridge_protocol.model_records import NumbersReport, Validation
+
+    try:
+        manifest = read_manifest(model)
+        if manifest is None or manifest.record_of(os.path.basename(model)) is None:
+            return None
+        verified, validation = manifest.extra.get(VERIFIED), manifest.extra.get(VALIDATION)
+        if verified is not None:
+            return NumbersReport.from_wire({**verified, "kept": True})
+        if validation is None or validation.get("skipped"):
+            return None
+        found = Validation.from_wire({"differences": validation["outputs"]})
+    except (BridgeError, LookupError, TypeError, ValueError, AttributeError):
+        return None
+    return found.numbers(f"qnnbridge compile, onnxruntime-qnn {manifest.versions.get('onnxruntime_qnn', '?')}")
 
 
 def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:

@@ -33,8 +33,10 @@ _REACH: Final = 6.0
 _LEAST_AXIS: Final = 8
 # They keep the values of a token, a mask or a picture, and only change its type or shape.
 _THROUGH: Final = frozenset(
-    {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand"}
+    {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand", "Slice"}
 )
+# They give a table of as many rows as they take.
+_TABLES: Final = frozenset({"Cast", "Identity", "DequantizeLinear"})
 
 _NAMES: Final[Sequence[tuple[str, re.Pattern[str]]]] = (
     ("mask", re.compile(r"mask|attention(?!s)|valid|padding", re.IGNORECASE)),
@@ -42,6 +44,7 @@ _NAMES: Final[Sequence[tuple[str, re.Pattern[str]]]] = (
     ("position", re.compile(r"position|pos_?ids?", re.IGNORECASE)),
     ("rate", re.compile(r"^sr$|sampl\w*_?rate|frame_?rate", re.IGNORECASE)),
     ("length", re.compile(r"len(gth)?s?$|_len|num_frames|^n_", re.IGNORECASE)),
+    ("ids", re.compile(r"(^|_|\.)ids?$|token|vocab", re.IGNORECASE)),
 )
 
 
@@ -76,14 +79,19 @@ def knowledge_of(model: Any) -> InputKnowledge:
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     origin = {value.name: value.name for value in graph.input if value.name not in tensors}
+    tables = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     rows: dict[str, int] = {}
     ranges: dict[str, tuple[float, float]] = {}
     for node in graph.node:
         if node.op_type in _THROUGH and node.input and node.input[0] in origin:
             origin[node.output[0]] = origin[node.input[0]]
-        elif node.op_type == "Gather" and node.input[1] in origin and node.input[0] in tensors:
+        elif node.op_type in _TABLES and node.input and node.input[0] in tables:
+            tables[node.output[0]] = tables[node.input[0]]
+        elif node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            tables[node.output[0]] = tuple(node.attribute[0].t.dims)
+        elif node.op_type == "Gather" and node.input[1] in origin and node.input[0] in tables:
             axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-            dims = tensors[node.input[0]].dims
+            dims = tables[node.input[0]]
             name = origin[node.input[1]]
             if -len(dims) <= axis < len(dims):
                 rows[name] = min(rows.get(name, dims[axis]), dims[axis])
@@ -120,6 +128,12 @@ def ordinary_inputs(
     if any(value.dtype.kind == "f" for value in made[0].feeds.values()):
         return made
     return [NamedFeeds(f"set {number}", one.feeds) for number, one in enumerate(made, 1)]
+
+
+def codes(declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN) -> frozenset[str]:
+    """Inputs of ids, masks, positions, lengths: nobody gives numbers to them that are negative, or no row of the
+    table."""
+    return frozenset(node.name for node in declared if node.name in knowledge.rows or _kind_of(node.name))
 
 
 def further_inputs(
@@ -171,9 +185,12 @@ def _made(
         shape = full_shape(node.name, node.shape, Dimensions())
         value = random_value(node.name, node.type, shape, rng)
         assert isinstance(value, np.ndarray), node.type  # `refuse_unmakeable`
-        kind = next((kind for kind, pattern in _NAMES if pattern.search(node.name)), "")
-        feeds[node.name] = _filled(node.name, value, kind, spread, knowledge, longest, rng)
+        feeds[node.name] = _filled(node.name, value, _kind_of(node.name), spread, knowledge, longest, rng)
     return NamedFeeds(name, feeds)
+
+
+def _kind_of(name: str) -> str:
+    return next((kind for kind, pattern in _NAMES if pattern.search(name)), "")
 
 
 def _filled(

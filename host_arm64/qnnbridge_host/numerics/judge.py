@@ -20,6 +20,9 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_host.numerics import decisions as tasks
+from qnnbridge_host.numerics.columns import Columns, unlike_columns
+from qnnbridge_host.numerics.decisions import OFF_OF_RANGE
 from qnnbridge_protocol.model_records import JudgedNumbers
 
 Array = npt.NDArray[Any]
@@ -30,8 +33,6 @@ NumberFormat = Literal["fp16", "quantized"]
 NO_ERROR_DB: Final = 200.0
 # Below it counts as zero.
 _TINY: Final = 1e-30
-# The error that a share of values may have: of the range of the output.
-_OFF_OF_RANGE: Final = 0.05
 # So many times the noise of the number format is more than noise.
 _CLEAR: Final = 10.0
 _FEW: Final = 8
@@ -39,6 +40,13 @@ _FEW: Final = 8
 # more columns than this is of positions.
 _UNLIKE: Final = 8.0
 _MOST_COLUMNS: Final = 256
+# Columns whose values are below so many times the noise, on both sides, hold nothing. So many large ones are a box.
+_SILENT: Final = 5.0
+_BOX: Final = 4
+# With a share of values that is off, a largest difference beyond this part of the range is no rounding.
+_FAR: Final = 0.3
+# Of detections fewer that are the same make another result, however small the errors are.
+_LEAST_DETECTIONS: Final = 0.5
 _OF_INTEGERS: Final = 0.1
 # 8- and 16-bit integers are mostly quantised values, which may be rounded the other way.
 _NARROW_BYTES: Final = 2
@@ -78,7 +86,12 @@ LIMITS: Final[Mapping[NumberFormat, NumberLimits]] = {
 
 
 def judge(
-    reference: Any, candidate: Any, number_format: NumberFormat = "fp16", scale: float = 0.0
+    reference: Any,
+    candidate: Any,
+    number_format: NumberFormat = "fp16",
+    scale: float = 0.0,
+    *,
+    whole: bool = False,
 ) -> JudgedNumbers:
     """The verdict on one output for one set of inputs.
 
@@ -87,6 +100,7 @@ def judge(
         candidate: the other computation's value.
         number_format: in which it was computed.
         scale: the largest magnitude that the output has on other inputs, as far as known; default 0.
+        whole: only as one; its columns, objects and regions are the caller's business.
     """
     expected, found = as_array(reference), as_array(candidate)
     if expected is None or found is None:
@@ -99,7 +113,7 @@ def judge(
         return _integers(expected, found)
     if expected.dtype.kind not in "biuf" or found.dtype.kind not in "biuf":
         return _texts(expected, found)
-    return _floats(expected, found, LIMITS[number_format], scale)
+    return _floats(expected, found, LIMITS[number_format], scale, whole)
 
 
 def judge_over_inputs(
@@ -219,7 +233,7 @@ def snr_db(expected: Array, found: Array) -> float:
     return max(-NO_ERROR_DB, 10 * math.log10(signal / noise)) if signal else -NO_ERROR_DB
 
 
-def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float) -> JudgedNumbers:
+def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, whole: bool) -> JudgedNumbers:
     known = np.isfinite(expected)
     if not known.any():
         return JudgedNumbers("unknown", reason="on the CPU it is NaN or infinite")
@@ -230,30 +244,56 @@ def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float) -
         return JudgedNumbers("differs", lost=lost, reason="all of its values are NaN or infinite")
     most, gap = largest(expected), np.abs(a - b)
     max_abs = float(gap.max())
-    off = float(np.count_nonzero(gap > _OFF_OF_RANGE * most)) / a.size
-    ratio = snr_db(a, b)
-    decisions = _decisions(expected, found, _CLEAR * limits.noise_of_range * most) if both.all() else None
-    reason = _float_reason(lost, known.size, ratio, off, decisions, limits)
-    if not reason and both.all():
-        reason = _small_columns(expected, found, most, limits)
+    off = float(np.count_nonzero(gap > OFF_OF_RANGE * most)) / a.size
+    ratio, part, remark, silent = snr_db(a, b), "", "", ""
+    decisions: float | None = None
+    columns: Sequence[Columns] = ()
+    if both.all():
+        decisions = _decisions(expected, found, _CLEAR * limits.noise_of_range * most)
+        reason = _float_reason(ratio, off, decisions, limits, max_abs / max(most, _TINY))
+        columns = () if whole else unlike_columns(expected)
+        if columns:
+            table = _table(expected, found, columns, ratio, limits)
+            ratio, part, reason, remark = table.snr_db, table.part, table.reason, table.remark
+            decisions, silent = table.decisions, table.silent
+        elif reason and not whole and ratio >= limits.bad_db / 2:
+            seen = tasks.picture_decisions(expected, found)
+            if seen is not None and seen.all_same:
+                reason, remark, decisions = "", f"SNR {ratio:.1f} dB, and {seen}", seen.same
+        column = None if reason or remark or whole else _small_column(expected, found, most, limits)
+        if column is not None:
+            ratio, part, reason = column
+    else:
+        reason = _float_reason(ratio, off, None, limits)
+        if lost:
+            reason = f"{lost} of {known.size} values are NaN or infinite, and are not on the CPU"
     state: State = "differs" if reason else "agrees"
-    if reason and not lost and max_abs <= max(limits.noise, limits.noise_of_range * scale):
+    # Of columns the noise was taken away already: that of the whole is that of its largest values.
+    if (
+        reason
+        and not lost
+        and not columns
+        and not part
+        and max_abs <= max(limits.noise, limits.noise_of_range * scale)
+    ):
         state = "unknown"
         reason = (
             f"its values are up to {most:.2g}, and differences of {max_abs:.2g} are the noise of the number format"
         )
+    elif silent and not reason:
+        state, reason = "unknown", silent
     relative = max_abs / most if most > _TINY else (math.inf if max_abs else 0.0)
-    return JudgedNumbers(state, int(a.size), ratio, max_abs, relative, off, decisions, lost, reason)
+    return JudgedNumbers(state, int(a.size), ratio, max_abs, relative, off, decisions, lost, reason or remark, part)
 
 
 def _float_reason(
-    lost: int, size: int, ratio: float, off: float, decisions: float | None, limits: NumberLimits
+    ratio: float, off: float, decisions: float | None, limits: NumberLimits, farthest: float = 0.0
 ) -> str:
-    if lost:
-        return f"{lost} of {size} values are NaN or infinite, and are not on the CPU"
-    if ratio >= limits.good_db:
-        return ""
+    """farthest: the largest difference, of the range. A few values that are far off are no fault, many are."""
     text = f"SNR {ratio:.1f} dB, {off:.1%} of the values are off by more than 5 % of the range"
+    if ratio >= limits.good_db:
+        far = farthest > _FAR and off > limits.share
+        return f"{text}, by up to {farthest:.0%} of it" if far else ""
     if ratio < limits.bad_db or off > limits.share:
         return text
     if decisions is not None and decisions < 1 - limits.share:
@@ -261,11 +301,73 @@ def _float_reason(
     return ""
 
 
-def _small_columns(expected: Array, found: Array, most: float, limits: NumberLimits) -> str:
-    """What is wrong with the small columns of an output that mixes scales.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Table:
+    """The worst columns of an output that mixes scales. part: which they are. reason: why it differs. remark: what
+    speaks for it, where the SNR does not. silent: why it shows nothing."""
 
-    Scores of 0 to 1 beside boxes of 0 to 640, for one: the boxes alone decide the SNR of all.
+    snr_db: float
+    part: str
+    reason: str
+    remark: str
+    decisions: float | None
+    silent: str
+
+
+def _table(expected: Array, found: Array, columns: Sequence[Columns], ratio: float, limits: NumberLimits) -> _Table:
+    """Each group of columns by its own values; the detections in them decide where decibels are low.
+
+    ratio: of the whole, which is that of its largest columns.
     """
+    part, reason, silent = "", "", ""
+    for group in columns:
+        mine, theirs = group.of(expected), group.of(found)
+        if max(group.largest, float(np.abs(theirs).max())) < _SILENT * limits.noise:
+            if len(columns[0].numbers) >= _BOX and float(mine.min()) >= 0.0:
+                silent = f"in {group} its values are up to {group.largest:.2g} only: nothing is detected"
+            continue
+        gap = _beyond_noise(mine, theirs, group.largest, limits)
+        own = snr_db(mine, mine + gap)
+        off = float(np.mean(np.abs(gap) > OFF_OF_RANGE * group.largest))
+        wrong = _float_reason(own, off, None, limits, _farthest(gap, group))
+        if own < ratio:
+            ratio, part = own, str(group)
+        if wrong and not reason:
+            low, number = _worst_column(mine, gap, group)
+            reason = f"in {group}, whose values are up to {group.largest:.2g}: {wrong}; {low:.1f} dB in {number}"
+    seen = tasks.detections(expected, found, *columns)
+    if seen is None:
+        return _Table(ratio, part, reason, "", None, silent)
+    remark = ""
+    if reason and seen.all_same:
+        remark, reason = f"{reason}; {seen}", ""
+    elif not reason and seen.same < _LEAST_DETECTIONS:
+        reason = f"only {seen}"
+    return _Table(ratio, part, reason, remark, seen.same, silent)
+
+
+def _farthest(gap: Array, group: Columns) -> float:
+    return float(np.abs(gap).max()) / group.largest
+
+
+def _beyond_noise(mine: Array, theirs: Array, most: float, limits: NumberLimits) -> Array:
+    """The differences, without what is noise of the number format."""
+    gap = theirs - mine
+    noise = max(limits.noise, limits.noise_of_range * most)
+    return np.asarray(np.sign(gap) * np.maximum(np.abs(gap) - noise, 0.0))
+
+
+def _worst_column(mine: Array, gap: Array, group: Columns) -> tuple[float, str]:
+    """The lowest SNR of one column, and which it is; one that hardly holds anything does not count."""
+    loud = np.flatnonzero(np.abs(mine).max(axis=0) * _UNLIKE >= group.largest)
+    ratios = [snr_db(mine[:, place], mine[:, place] + gap[:, place]) for place in loud]
+    return min(ratios), f"column {group.numbers[loud[int(np.argmin(ratios))]]}"
+
+
+def _small_column(
+    expected: Array, found: Array, most: float, limits: NumberLimits
+) -> tuple[float, str, str] | None:
+    """A wrong column that is small beside the others: its SNR, which it is, and the reason."""
     for axis in sorted({1, expected.ndim - 1}):
         if expected.ndim < 2 or not 2 <= expected.shape[axis] <= _MOST_COLUMNS:
             continue
@@ -276,11 +378,11 @@ def _small_columns(expected: Array, found: Array, most: float, limits: NumberLim
         size, gap = np.abs(a).max(axis=0), np.abs(a - b)
         for column in np.flatnonzero((size * _UNLIKE < most) & (gap.max(axis=0) > limits.noise)):
             ratio = snr_db(a[:, column], b[:, column])
-            off = float(np.mean(gap[:, column] > _OFF_OF_RANGE * size[column]))
+            off = float(np.mean(gap[:, column] > OFF_OF_RANGE * size[column]))
             if ratio < limits.bad_db and off > limits.share:
-                where = f"in column {column} of axis {axis}"
-                return f"SNR {ratio:.1f} dB {where}, whose values are up to {size[column]:.2g}"
-    return ""
+                part = f"column {column} of axis {axis}"
+                return ratio, part, f"SNR {ratio:.1f} dB in {part}, whose values are up to {size[column]:.2g}"
+    return None
 
 
 def _integers(expected: Array, found: Array) -> JudgedNumbers:
@@ -305,34 +407,8 @@ def _integers(expected: Array, found: Array) -> JudgedNumbers:
 
 def _decisions(expected: Array, found: Array, noise: float) -> float | None:
     """The smaller share of equal decisions of the two kinds. noise: what is closer is no decision."""
-    shares = [share for share in (_classes(expected, found, noise), _sides(expected, found)) if share is not None]
-    return min(shares, default=None)
-
-
-def _classes(expected: Array, found: Array, noise: float) -> float | None:
-    """The share of rows with the same largest value; one that is nearly as large counts, too. Pictures have their
-    classes in the second axis, everything else in the last."""
-    axis = 1 if expected.ndim >= 4 else expected.ndim - 1
-    if expected.ndim == 0 or expected.shape[axis] < 2:
-        return None
-    a = np.moveaxis(expected, axis, -1).reshape(-1, expected.shape[axis]).astype(np.float64)
-    b = np.moveaxis(found, axis, -1).reshape(a.shape)
-    rows = np.arange(len(a))
-    best = a.max(axis=1)
-    chosen = a[rows, b.argmax(axis=1)]
-    spread = best - a.min(axis=1)
-    return float(np.mean(chosen >= best - np.maximum(_OFF_OF_RANGE * spread, noise)))
-
-
-def _sides(expected: Array, found: Array) -> float | None:
-    """Of values that look like probabilities and lie clearly on a side of 0.5, the share on the same side."""
-    if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
-        return None
-    above = expected >= 0.5
-    clear = np.abs(expected.astype(np.float64) - 0.5) > _OFF_OF_RANGE
-    if not clear.any() or above.all() or not above.any():
-        return None
-    return float(np.mean((found >= 0.5)[clear] == above[clear]))
+    shares = (tasks.classes(expected, found, noise), tasks.sides(expected, found))
+    return min((share for share in shares if share is not None), default=None)
 
 
 def _texts(expected: Array, found: Array) -> JudgedNumbers:

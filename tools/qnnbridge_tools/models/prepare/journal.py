@@ -104,6 +104,13 @@ class PrepareJournal:
         self._write()
         return self._entries[step]
 
+    def look_again(self, step: str) -> None:
+        """A later step has changed a file of this one."""
+        entry = self._entries[step]
+        records = tuple(FileRecord.of(self.folder, record.name) for record in entry.files)
+        self._entries[step] = dataclasses.replace(entry, files=records)
+        self._write()
+
     def keep_only(self, steps: Sequence[str]) -> None:
         """Takes away what steps made that are not wished any more."""
         for step in [name for name in self._entries if name not in steps]:

@@ -14,6 +14,7 @@ from qnnbridge_host.graph.bounds import refuse_large
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.shapes import is_symbol
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
+from qnnbridge_host.model.manifest import add_verdict
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.rewrite.rewrites import chosen
 from qnnbridge_protocol import __version__
@@ -137,6 +138,15 @@ class _Steps:
     def skip(self, name: str, chip: str, problem: str) -> None:
         self._told(StepResult(name, "skipped", chip, problem=problem))
 
+    def ship_verdict(self, compiled: StepResult, verified: StepResult) -> None:
+        """A session of the compiled model says what was found here: its manifest holds it."""
+        numbers = works.shipped_numbers(verified)
+        if compiled.state not in ("done", "kept") or numbers is None:
+            return
+        folder = self.journal.folder
+        if add_verdict(folder / compiled.files[0], numbers):
+            self.journal.look_again(compiled.id)
+
     def _told(self, result: StepResult) -> StepResult:
         result = dataclasses.replace(result, variant=self.variant)
         self.results.append(result)
@@ -177,14 +187,17 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
     folder = steps.journal.folder
     hashed = _hash_of(folder, steps.results[-1])
     versions = _host_versions(info)
-    for chip in chips:
-        steps.do(works.compile_for(chip, model, hashed, folder, options, versions), may_fail=True)
+    compiled = {
+        chip: steps.do(works.compile_for(chip, model, hashed, folder, options, versions), may_fail=True)
+        for chip in chips
+    }
     for chip in chips:
         problem = _not_this_chip(chip, info)
         if problem:
             steps.skip("verify", chip, problem)
         else:
-            steps.do(works.verify_on(chip, model, hashed, folder, options, versions), may_fail=True)
+            verified = steps.do(works.verify_on(chip, model, hashed, folder, options, versions), may_fail=True)
+            steps.ship_verdict(compiled[chip], verified)
 
 
 def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:

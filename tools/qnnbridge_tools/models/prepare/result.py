@@ -70,6 +70,10 @@ class StepResult:
     variant: str = ""
 
     @property
+    def id(self) -> str:
+        return step_id(self.name, self.chip, self.variant)
+
+    @property
     def title(self) -> str:
         name = f"{self.name} ({self.variant})" if self.variant else self.name
         return name if self.chip is None else f"{name} for {chip_label(self.chip)}"
@@ -107,6 +111,11 @@ class PreparedFolder:
     def step(self, name: str, chip: str | None, variant: str) -> StepResult | None:
         wanted = (name, chip, variant)
         return next((step for step in self.steps if (step.name, step.chip, step.variant) == wanted), None)
+
+
+def step_id(name: str, chip: str | None, variant: str) -> str:
+    """Of a step in the journal."""
+    return " ".join(part for part in (name, chip, variant) if part)
 
 
 def chip_label(chip: str | None) -> str:

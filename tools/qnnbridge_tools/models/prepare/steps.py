@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.graph import graphs
 from qnnbridge_host.rewrite.fixer import fix_model
+from qnnbridge_protocol.model_records import NumbersReport, NumbersState, OutputNumbers
+from qnnbridge_tools import output
 from qnnbridge_tools.arguments import input_paths
 from qnnbridge_tools.compile.compiling import variant_tag
 from qnnbridge_tools.models.fix import report as fix_report
-from qnnbridge_tools.models.prepare.result import HOST_CHIP, PrepareOptions
+from qnnbridge_tools.models.prepare.result import HOST_CHIP, PrepareOptions, StepResult, step_id
 from qnnbridge_tools.models.quantize import result as quantize_result
 from qnnbridge_tools.models.quantize.quantizer import quantize_model
+from qnnbridge_tools.models.quantize.samples import declared_inputs, load
 from qnnbridge_tools.models.quantize.settings import QuantizeOptions
 from qnnbridge_tools.models.verify import report as verify_report
+from qnnbridge_tools.models.verify.input_sets import GivenInputs
 from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
 
+# Of the calibration samples, so many are verified with.
+_MOST_SAMPLES = 4
 MODELS = "models"
 COMPILED = "compiled"
 
@@ -42,8 +51,7 @@ class StepWork:
 
     @property
     def id(self) -> str:
-        """In the journal."""
-        return " ".join(part for part in (self.name, self.chip, self.variant) if part)
+        return step_id(self.name, self.chip, self.variant)
 
 
 def fix(
@@ -142,11 +150,15 @@ def compile_for(
 def verify_on(
     chip: str, model: Path, model_hash: str, folder: Path, options: PrepareOptions, versions: Mapping[str, str]
 ) -> StepWork:
+    # What was given to calibrate is as real as inputs are.
+    with_samples = bool(options.calibration) and not options.inputs
+
     def do() -> tuple[list[Path], dict[str, Any]]:
         result = verify_model(
             model,
             soc_model=soc_of(chip),
             inputs=options.inputs,
+            samples=_some_samples(model, options) if with_samples else (),
             provider_options=options.provider_options,
             how=VerifyOptions(
                 seed=options.seed,
@@ -163,11 +175,49 @@ def verify_on(
         "options": dict(options.provider_options),
         "inputs": [os.fspath(one) for one in options.inputs if "=" in os.fspath(one)],
         "input_files": hashes_of(input_paths(os.fspath(one) for one in options.inputs)),
+        **({"samples": hashes_of(_files_in(options.calibration))} if with_samples else {}),
         "extreme": options.extreme,
         "seed": options.seed,
         "versions": dict(versions),
     }
     return StepWork("verify", chip, went_in, do)
+
+
+def _some_samples(model: Path, options: PrepareOptions) -> list[GivenInputs]:
+    """A few of those that calibrate, from the first to the last."""
+    samples, _ = load(options.calibration, declared_inputs(graphs.load(model)))
+    count = min(len(samples), _MOST_SAMPLES)
+    numbers = sorted({round(place * (len(samples) - 1) / max(1, count - 1)) for place in range(count)})
+    return [GivenInputs(f"sample {number + 1} of {len(samples)}", dict(samples[number])) for number in numbers]
+
+
+def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
+    """What a verification found, as the report of a session; None where nothing was compared."""
+    told = verified.told
+    states: dict[str, NumbersState] = {"agrees": "agrees", "differs": "differs", "not shown": "unknown"}
+    state = states.get(str(told.get("verdict")))
+    if state is None:
+        return None
+    outputs = [OutputNumbers.from_wire({**_numbers(one), "output": one["name"]}) for one in told["outputs"]]
+    order = ("differs", "unknown", "agrees")
+    outputs.sort(key=lambda one: (order.index(one.state), math.inf if one.snr_db is None else one.snr_db))
+    versions = told["versions"]
+    release = versions.get("onnxruntime_qnn") or versions.get("onnxruntime-qnn") or "?"
+    report = NumbersReport(
+        state,
+        tuple(outputs),
+        f"qnnbridge prepare, onnxruntime-qnn {release}",
+        "" if state == "agrees" else str(told["reason"]),
+        float(told["seconds"]),
+    )
+    found: dict[str, Any] = output.jsonable(report.to_wire())
+    return found
+
+
+def _numbers(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Infinities are text in a document, and no number of JSON."""
+    found = {name: sys.float_info.max if value == "inf" else value for name, value in told.items()}
+    return {**found, "reason": found.get("reason") or ""}
 
 
 def soc_of(chip: str) -> str | None:

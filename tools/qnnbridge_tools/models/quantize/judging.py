@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qnnbridge_host.graph import graphs
+from qnnbridge_tools.models.quantize.folds import ENOUGH, FoldsReport
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
 from qnnbridge_tools.models.quantize.samples import SampleSets
 from qnnbridge_tools.models.quantize.search import FoundPrecision
@@ -24,6 +25,7 @@ def warnings(
     model: Any,
     samples: SampleSets,
     qnn: QnnCheck | None,
+    folds: FoldsReport | None = None,
 ) -> list[str]:
     """In the order of the report: types, outputs on the CPU, samples, nodes, QNN."""
     told = type_warnings(settings)
@@ -40,10 +42,23 @@ def warnings(
             )
     if not samples.held_out:
         told.append("Compared on the calibration samples themselves, so the true difference may be larger.")
+    elif len(samples.compared) < ENOUGH:
+        told.append(_few(len(samples.compared), folds))
     inside = _nodes_inside(model)
     if inside:
         told.append(f"{inside} nodes inside of If, Loop or Scan stay float: the quantizer does not go there.")
     return told + (_qnn_warnings(qnn) if qnn is not None else [])
+
+
+def _few(held_out: int, folds: FoldsReport | None) -> str:
+    """How few samples are held out, and what that is worth."""
+    told = f"Only {held_out} sample{'s are' if held_out != 1 else ' is'} held out, which says little of others"
+    if folds is None:
+        return f"{told}: nothing good is shown. Give {ENOUGH} or more with --held-out {ENOUGH}."
+    text = f"{told}. Each sample judged by a model that it did not calibrate, {folds}."
+    if folds.samples < ENOUGH:
+        text += f" {folds.samples} in all are too few to show anything good: give {ENOUGH} or more."
+    return text
 
 
 def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> list[str]:

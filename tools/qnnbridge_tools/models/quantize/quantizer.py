@@ -19,7 +19,7 @@ from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.models.quantize import judging, precision, search
 from qnnbridge_tools.models.quantize.candidates import CandidateChoice, with_enough_bits, with_headroom
-from qnnbridge_tools.models.quantize.folds import CrossValidation, folds_of
+from qnnbridge_tools.models.quantize.folds import ENOUGH, CrossValidation, FoldsReport, folds_of
 from qnnbridge_tools.models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_tools.models.quantize.preparing import prepare
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck, QnnRunner, opened_qnn
@@ -119,6 +119,7 @@ def quantize_model(
             _finish(model, output.model, found)
             comparer = Comparer(samples, names, expected, trial.groups, qnn, on_progress)
             compared = comparer.compare(output.model)
+            folds = work.few_held_out(trial, found, on_progress)
             final, recalibration = with_all_samples(trial, found, options.settings.target_snr, comparer, compared)
         final.write(output.model, found.precision)
         result = _finish(model, output.model, found)
@@ -136,6 +137,7 @@ def quantize_model(
         calibration_samples=len(samples.calibration),
         compared_samples=len(samples.compared),
         held_out=samples.held_out,
+        folds=folds,
         recalibration=recalibration,
         outputs=compared.outputs,
         nodes_before=graphs.count_ops(model),
@@ -146,7 +148,7 @@ def quantize_model(
         warnings=(
             *samples.warnings,
             *found.notes,
-            *judging.warnings(final.settings, found, compared.outputs, model, samples, compared.qnn),
+            *judging.warnings(final.settings, found, compared.outputs, model, samples, compared.qnn, folds),
         ),
         qnn=compared.qnn,
         seconds=time.perf_counter() - begun,
@@ -229,7 +231,22 @@ class _Work:
         layers = search.layer_report(best.trial, start) if self.wished.layer_report else ()
         return _Chosen(best.trial, FoundPrecision(start, layers), (*changes, *told, *more))
 
+    def few_held_out(
+        self, trial: PrecisionTrial, found: FoundPrecision, on_progress: OnProgress
+    ) -> FoldsReport | None:
+        """The chosen model judged by folds of all samples, where those that are held out are too few."""
+        if not self.samples.held_out or len(self.samples.compared) >= ENOUGH or not trial.calibrated.by_sample:
+            return None
+        on_progress("judging by folds", 0, 0)
+        every = self._every_fold(trial)
+        return every.report(trial.calibrated, found.precision) if len(every.folds) > 1 else None
+
     def _judge(self, trial: PrecisionTrial, start: Precision) -> CrossValidation:
+        judge = self._every_fold(trial)
+        seconds = min(_FOLD_S * len(judge.folds), self.wished.search_timeout_s)
+        return judge.within(seconds, self.calibrated, start)
+
+    def _every_fold(self, trial: PrecisionTrial) -> CrossValidation:
         session = cpu.open_session(self.calibrated.path, _PREPARED)
         folds = folds_of(
             self.samples,
@@ -237,9 +254,7 @@ class _Work:
             self.calibrated.by_sample,
             lambda feeds: cpu.run(session, feeds, _PREPARED, self.names),
         )
-        judge = CrossValidation(folds, self.folder, self.names, trial.groups)
-        seconds = min(_FOLD_S * len(folds), self.wished.search_timeout_s)
-        return judge.within(seconds, self.calibrated, start)
+        return CrossValidation(folds, self.folder, self.names, trial.groups)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
         """Outputs with pixels and scores in their columns, that no Concat joins."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_tools import output, session_report
+from qnnbridge_tools.models.quantize.folds import FoldsReport, shown_by
 from qnnbridge_tools.models.quantize.ort_quantizer import Precision
 from qnnbridge_tools.models.quantize.partial import LayerError
 from qnnbridge_tools.models.quantize.qnn_check import QnnCheck
@@ -31,6 +32,7 @@ class QuantizeResult:
         target_snr: that was asked for, in dB; `reached` says whether it is met, on QNN too if that was checked.
         layers: what the quantisation of single layers costs, the worst first; empty if it was not measured.
         outputs: accuracy against the float model, on the CPU, over `compared_samples`.
+        folds: the chosen model in folds of all samples, where few are held out.
         held_out: those samples were not used for calibration; else they are the calibration samples themselves.
         qnn: the check there; None if none was wanted.
         recalibration: with the samples that were held out; None if none was.
@@ -56,13 +58,18 @@ class QuantizeResult:
     warnings: tuple[str, ...] = ()
     qnn: QnnCheck | None = None
     recalibration: Recalibration | None = None
+    folds: FoldsReport | None = None
     seconds: float = 0.0
 
     @property
     def verdict(self) -> Verdict:
-        """Of the worst output, on QNN if it ran there, else on the CPU."""
+        """Of the worst output, on QNN if it ran there, else on the CPU; of the worst fold where few samples are
+        held out; "not shown" by too few."""
         there = self.qnn.verdict if self.qnn is not None else None
-        return there or worst(output.verdict for output in self.outputs)
+        found = there or worst(output.verdict for output in self.outputs)
+        if self.folds is not None:
+            return shown_by(worst((found, self.folds.verdict)), self.folds.samples)
+        return shown_by(found, self.compared_samples)
 
     @property
     def snr_db(self) -> float | None:
@@ -94,6 +101,7 @@ def print_result(result: QuantizeResult) -> None:
         ("weights", settings.weight_type + (", per channel" if settings.per_channel else ", per tensor")),
         *_precision_pairs(result.precision),
         ("calibration", f"{result.calibration_samples} samples, {settings.method}"),
+        *([("judged by", str(result.folds))] if result.folds is not None else []),
         ("time", output.seconds(result.seconds)),
     ]
     pairs += [("note", change) for change in result.changes]
@@ -116,6 +124,7 @@ def document(result: QuantizeResult) -> dict[str, Any]:
         "calibration_samples": result.calibration_samples,
         "compared_samples": result.compared_samples,
         "held_out": result.held_out,
+        "folds": result.folds.document() if result.folds else None,
         "outputs": [one.document() for one in result.outputs],
         "nodes_before": dict(result.nodes_before),
         "nodes_after": dict(result.nodes_after),

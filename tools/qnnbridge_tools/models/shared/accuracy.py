@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_host.numerics.columns import unlike_columns
 from qnnbridge_host.numerics.judge import NO_ERROR_DB, judge
 from qnnbridge_protocol.model_records import JudgedNumbers
 
@@ -34,8 +35,6 @@ _LEAST_VALUES = 8
 _FOLD = 5
 # Samples, rows and classes: the largest of a row is a decision.
 _CLASSES_NDIM = 3
-# Columns that stay below the first are scores; those of pixels are larger by the second factor.
-_SCORE_LIMIT, _UNLIKE = 2.0, 8.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -233,7 +232,7 @@ def _plain(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> Accuracy:
     """Of the same elements, expected and found."""
-    judged = judge(expected, found, "quantized")
+    judged = judge(expected, found, "quantized", whole=True)
     if expected.ndim != _CLASSES_NDIM:
         judged = dataclasses.replace(judged, decisions=None)
     if expected.dtype.kind != "f" or not judged.values:
@@ -266,31 +265,16 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
 
 
 def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
-    """Columns of unlike magnitudes, like boxes in pixels beside scores, where no branch of the model tells them.
-
-    Only one run of columns beside another counts: channels that are small here and there are no group of their own.
-    """
-    if a.dtype.kind != "f" or a.ndim < 3:
-        return []
-    for axis in range(2, a.ndim):
-        size = a.shape[axis]
-        if not 2 <= size <= _MOST_CHANNELS or a.size // size < 2 * _LEAST_VALUES:
-            continue
-        others = tuple(other for other in range(a.ndim) if other != axis)
-        peaks: npt.NDArray[Any] = np.nanmax(np.abs(a), axis=others)
-        large: Any = np.greater(peaks, _SCORE_LIMIT)
-        if np.count_nonzero(large[1:] != large[:-1]) != 1:
-            continue
-        if peaks[large].min() < _UNLIKE * peaks[~large].max() or not peaks[~large].any():
-            continue
-        groups = []
-        for mine in (large, ~large):
-            mask = np.broadcast_to(
-                mine.reshape([-1 if other == axis else 1 for other in range(1, a.ndim)]), a.shape[1:]
-            )
-            groups.append(ColumnGroup("", labelled("", mask).strip(" ()"), mask))
-        return groups
-    return []
+    """Columns of unlike magnitudes, like boxes in pixels beside scores, where no branch of the model tells them."""
+    groups = []
+    for columns in unlike_columns(a, leading=1):
+        mine = np.zeros(a.shape[columns.axis], bool)
+        mine[list(columns.numbers)] = True
+        mask = np.broadcast_to(
+            mine.reshape([-1 if other == columns.axis else 1 for other in range(1, a.ndim)]), a.shape[1:]
+        )
+        groups.append(ColumnGroup("", labelled("", mask).strip(" ()") or str(columns), mask))
+    return groups
 
 
 def labelled(name: str, mask: npt.NDArray[np.bool_]) -> str:

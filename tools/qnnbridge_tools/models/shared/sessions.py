@@ -81,6 +81,11 @@ class ProviderSession:
         return self._session._remote.recipe.fingerprint
 
     @property
+    def rewritten(self) -> Sequence[str]:
+        """What was rewritten of the model, in words."""
+        return list(self._session.fixed)
+
+    @property
     def placement(self) -> Placement:
         return self._session.placement
 
@@ -117,8 +122,11 @@ def opened(
     settings: SessionSettings,
     timeout_s: float | None = None,
     fallback: Literal["error", "cpu"] = "cpu",
+    *,
+    cured: bool = False,
 ) -> Iterator[ProviderSession]:
-    """Raises what making the session raises. timeout_s: less than the usual one."""
+    """Raises what making the session raises. timeout_s: less than the usual one. cured: as an application's session
+    is, with the operators rewritten that QNN is known to compute wrong."""
     from qnnbridge import CpuFallbackWarning, InferenceSession, SessionOptions
 
     options = SessionOptions()
@@ -139,7 +147,7 @@ def opened(
             on_deadline="kill",
             cache=False,
             verify=False,  # the commands compare by themselves
-            fix=False,  # they look at the model as it is
+            fix=None if cured else False,  # they look at the model as it is
         ) as session:
             yield ProviderSession(session, settings.timeout_s)
 

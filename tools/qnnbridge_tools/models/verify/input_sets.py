@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,8 @@ class ExtremeInput:
     put: Callable[[Array], Array]
     # Must not be tried on a model that may take the numbers for sizes.
     as_sizes: bool = False
+    # Of integers: ids, masks and the like are left as they are.
+    of_numbers: bool = False
 
 
 def _is_float(value: Array) -> bool:
@@ -223,6 +225,7 @@ EXTREMES = (
         False,
         lambda value: value.dtype.kind == "i" and value.dtype.itemsize >= _WIDE_BYTES,
         _full_of(-1),
+        of_numbers=True,
     ),
     ExtremeInput(
         "integers beyond 32 bits",
@@ -230,13 +233,18 @@ EXTREMES = (
         lambda value: value.dtype.kind in "iu" and value.dtype.itemsize > _WIDE_BYTES,
         _full_of(BIG_INTEGER),
         as_sizes=True,
+        of_numbers=True,
     ),
 )
 
 
-def applied(extreme: ExtremeInput, feeds: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The feeds with the extreme in every input that takes it; None if none does."""
-    taking = [name for name, value in feeds.items() if isinstance(value, np.ndarray) and extreme.takes(value)]
+def applied(extreme: ExtremeInput, feeds: Mapping[str, Any], codes: Collection[str] = ()) -> dict[str, Any] | None:
+    """The feeds with the extreme in every input that takes it; None if none does. codes: inputs of ids, masks."""
+    taking = [
+        name
+        for name, value in feeds.items()
+        if isinstance(value, np.ndarray) and extreme.takes(value) and not (extreme.of_numbers and name in codes)
+    ]
     if not any(feeds[name].size for name in taking):
         return None
     return {name: extreme.put(value) if name in taking else value for name, value in feeds.items()}

@@ -203,6 +203,7 @@ def document(result: Verification) -> dict[str, Any]:
         "placement": result.placement.to_wire() if result.placement else None,
         "nodes": result.nodes,
         "versions": dict(result.versions),
+        "cure": dataclasses.asdict(result.cure) if result.cure else None,
         "error": result.error.to_wire() if result.error else None,
         "seconds": result.seconds,
     }

@@ -155,6 +155,25 @@ class Divergence:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class SessionCure:
+    """What a session makes of a model that QNN computes wrong: it rewrites what it knows a rewrite for.
+
+    Args:
+        rewrites: in words.
+        agrees: on the inputs that differed before; `words` has the numbers.
+    """
+
+    rewrites: tuple[str, ...]
+    agrees: bool
+    words: str
+
+    def __str__(self) -> str:
+        if self.agrees:
+            return f"Sessions cure it by themselves ({'; '.join(self.rewrites)}): {self.words} then."
+        return f"Sessions rewrite it ({'; '.join(self.rewrites)}), which does not cure it: {self.words} then."
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Verification:
     """The result of `verify_model`.
 
@@ -167,6 +186,7 @@ class Verification:
         given: the same on the given inputs alone; empty if none were given.
         placement: None if there was no session.
         nodes: of the file, that do work for the inputs; None if they could not be counted.
+        cure: by sessions, of a model that differs; None if they change nothing of it.
         divergence: None if none was looked for or found; `not_bisected` says why, empty if nothing had to be looked
             for.
     """
@@ -187,6 +207,7 @@ class Verification:
     not_bisected: str = ""
     node_traps: tuple[TrapFound, ...] = ()
     error: BridgeError | None = None
+    cure: SessionCure | None = None
     seconds: float = 0.0
 
     @property
@@ -226,5 +247,7 @@ def numbers_text(numbers: JudgedNumbers) -> str:
     """SNR, share of values, decisions and the largest difference of one output."""
     if numbers.snr_db is None:
         return numbers.reason or "nothing was compared"
-    text = f"SNR {numbers.snr_db:.1f} dB, largest difference {numbers.max_abs:.3g}, {numbers.off:.2%} of values off"
+    where = f" in {numbers.part}" if numbers.part else ""
+    text = f"SNR {numbers.snr_db:.1f} dB{where}, largest difference {numbers.max_abs:.3g}"
+    text += f", {numbers.off:.2%} of values off"
     return text if numbers.decisions is None else f"{text}, {numbers.decisions:.1%} of the decisions the same"

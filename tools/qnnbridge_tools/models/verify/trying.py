@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from qnnbridge_host.numerics.content import (
     InputKnowledge,
     NamedFeeds,
+    codes,
     further_inputs,
     is_guess,
     ordinary_inputs,
@@ -87,7 +88,10 @@ def prepare_trials(
     extreme: bool,
     strict: bool,
 ) -> TrialSet:
-    """Runs all of it on the CPU. Raises `OptionError` if there is nothing to try, or given inputs do not fit."""
+    """Runs all of it on the CPU. Raises `OptionError` if there is nothing to try, or given inputs do not fit.
+
+    Where real inputs are given, what made-up and extreme ones show does not count against a model.
+    """
     trials = [Trial(f"given: {one.name}", "given", True, one.feeds, _expected(cpu, one)) for one in given]
     reason = ""
     try:
@@ -107,13 +111,16 @@ def prepare_trials(
     # Made-up values that the CPU refuses are no inputs of this model; one is kept, to see what QNN makes of it.
     refused = [trial for trial in trials if _is_refused(trial)]
     trials = [trial for trial in trials if not _is_refused(trial)] + refused[:1]
+    if given:
+        trials = [trial if trial.kind == "given" else dataclasses.replace(trial, counts=False) for trial in trials]
     scales = {
         name: max(largest(trial.expected.values[place]) for trial in answered if trial.expected.values is not None)
         for place, name in enumerate(cpu.outputs)
     }
     first = answered[0]
     if extreme:
-        trials += _extreme_trials(cpu, first.feeds, operators, strict)
+        held = frozenset[str]() if strict else codes(cpu.inputs, knowledge)
+        trials += _extreme_trials(cpu, first.feeds, operators, held, strict=strict, counts=not given)
     return TrialSet(tuple(trials), _is_stable(cpu, first), tuple(cpu.outputs), number_format, scales)
 
 
@@ -207,17 +214,23 @@ def _is_stable(cpu: ProviderSession, trial: Trial) -> bool:
 
 
 def _extreme_trials(
-    cpu: ProviderSession, ordinary: Mapping[str, Any], operators: Mapping[str, int], strict: bool
+    cpu: ProviderSession,
+    ordinary: Mapping[str, Any],
+    operators: Mapping[str, int],
+    held: Collection[str],
+    *,
+    strict: bool,
+    counts: bool,
 ) -> list[Trial]:
     found: list[Trial] = []
     for extreme in input_sets.EXTREMES:
-        feeds = input_sets.applied(extreme, ordinary)
+        feeds = input_sets.applied(extreme, ordinary, held)
         if feeds is None:
             continue
-        counts = strict or not extreme.limit
         reason = input_sets.why_not(extreme, operators)
         answer = RunAnswer(None) if reason else cpu.answer(feeds)
-        found.append(Trial(extreme.name, "extreme", counts, {} if reason else feeds, answer, reason))
+        matters = strict or (counts and not extreme.limit)
+        found.append(Trial(extreme.name, "extreme", matters, {} if reason else feeds, answer, reason))
     return found
 
 
@@ -265,20 +278,32 @@ def judged_outputs(
     )
 
 
-def verdicts_of(
-    prepared: TrialSet, found: Mapping[str, Sequence[Any]], *, given_alone: bool = False
-) -> tuple[OutputVerdict, ...]:
-    """The verdict on each output over all sets of inputs that count and that both sides answered.
+def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple[OutputVerdict, ...]:
+    """The verdict on each output. That of the given inputs holds; what they do not show, made-up ones may show.
 
     Args:
         found: QNN's values by the name of the set.
-        given_alone: only over the inputs that were given.
     """
+    given = verdicts_on(prepared, found, ("given",))
+    if not given:
+        return verdicts_on(prepared, found, ("made up", "extreme"))
+    every = verdicts_on(prepared, found, ("given", "made up"))
+    return tuple(
+        one if one.state != "unknown" or other.state == "differs" else other
+        for one, other in zip(given, every, strict=True)
+    )
+
+
+def verdicts_on(
+    prepared: TrialSet, found: Mapping[str, Sequence[Any]], kinds: Sequence[InputKind]
+) -> tuple[OutputVerdict, ...]:
+    """The verdict on each output over the sets of inputs of these kinds that both sides answered; nothing where
+    there is none."""
     trials = [
         trial
         for trial in prepared.trials
-        if trial.name in found and trial.counts and (trial.kind == "given" or not given_alone)
-        if not trial.guess or judged_row(trial, prepared, found[trial.name]).counts
+        if trial.name in found and trial.kind in kinds and (trial.counts or trial.kind == "made up")
+        if not trial.guess or judged_row(trial, prepared, found[trial.name]).status != "differs"
     ]
     verdicts = []
     runs = [
@@ -286,6 +311,8 @@ def verdicts_of(
         for t in trials
         if t.expected.values is not None
     ]
+    if not runs and "given" in kinds:
+        return ()
     for place, name in enumerate(prepared.outputs):
         pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format)

@@ -43,6 +43,7 @@ from qnnbridge_tools.models.verify.journal import AnswerJournal, file_digest
 from qnnbridge_tools.models.verify.result import (
     InputSetResult,
     OutputVerdict,
+    SessionCure,
     TrapFound,
     Verification,
     VerificationVerdict,
@@ -89,6 +90,7 @@ def verify_model(
     *,
     soc_model: str | None = None,
     inputs: Iterable[str | os.PathLike[str]] = (),
+    samples: Iterable[GivenInputs] = (),
     dims: Mapping[str, int] | Dimensions | None = None,
     provider_options: Mapping[str, str] | None = None,
     how: VerifyOptions | None = None,
@@ -103,6 +105,7 @@ def verify_model(
         source: path of the model.
         soc_model: number or name of the chip; default the host's.
         inputs: files with real inputs: archives, or `NAME=FILE.npy`.
+        samples: real inputs that are read already.
         dims: sizes of free dimensions; given inputs have them, too.
         provider_options: options of QNN.
         how: seed, extremes, search and deadlines.
@@ -122,7 +125,7 @@ def verify_model(
     path = files.existing_model(Path(source))
     scan = _scanned(path)
     others = files.weight_files(path, scan.external_files)
-    given = input_sets.read_given(inputs, scan.inputs)
+    given = [*input_sets.read_given(inputs, scan.inputs), *samples]
     sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
     options = {**(provider_options or {}), **({"soc_model": soc_model} if soc_model else {})}
@@ -136,18 +139,19 @@ def verify_model(
         if how.bisect and tried.worst() is not None:
             on_progress("looking for the first node that differs", 0, 0)
         found, not_bisected = _bisected(path, scan, sizes, tried, settings, how, Path(folder))
-    outputs = trying.verdicts_of(tried.prepared, tried.found)
-    verdict, reason = _verdict(tried, outputs)
+        outputs = trying.verdicts_of(tried.prepared, tried.found)
+        verdict, reason = _verdict(tried, outputs)
+        cure = work.cured(tried) if verdict == "differs" else None
     return Verification(
         source=path,
         verdict=verdict,
-        reason=reason,
+        reason=f"{reason} {cure}" if cure is not None else reason,
         number_format=number_format,
         limits=str(LIMITS[number_format]),
         sizes=sizes.told(),
         rows=tried.rows,
         outputs=outputs,
-        given=trying.verdicts_of(tried.prepared, tried.found, given_alone=True) if given else (),
+        given=trying.verdicts_on(tried.prepared, tried.found, ("given",)),
         placement=tried.placement,
         versions=tried.versions,
         nodes=known.nodes,
@@ -155,6 +159,7 @@ def verify_model(
         not_bisected=not_bisected,
         node_traps=_once(found.traps if found is not None else (), tried.rows),
         error=tried.error,
+        cure=cure,
         seconds=time.monotonic() - begun,
     )
 
@@ -302,6 +307,28 @@ class _Work:
             journal.over()
         return _Tried(prepared, rows, found, placement, versions)
 
+    def cured(self, tried: _Tried) -> SessionCure | None:
+        """What a session of an application makes of it; None where it rewrites nothing, or cannot be tried."""
+        from qnnbridge import Host
+
+        trial = tried.worst()
+        if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
+            return None
+        self.on_progress("looking whether a session cures it", 0, 0)
+        try:
+            with (
+                Host(python=self.how.host_python) as host,
+                opened(host, self.model, QNN, self.settings, cured=True) as side,
+            ):
+                if not side.rewritten:
+                    return None
+                row, _ = trying.try_on_qnn(side, trial, tried.prepared)
+                rewrites = tuple(side.rewritten)
+        except BridgeError:
+            return None
+        words = numbers_text(row.worst.numbers) if row.worst is not None else row.reason
+        return SessionCure(rewrites, row.status == "agrees", words)
+
     def _rows(
         self, side: ProviderSession, prepared: TrialSet, journal: AnswerJournal | None
     ) -> tuple[tuple[InputSetResult, ...], dict[str, RunAnswer]]:
@@ -393,7 +420,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
     if failed:
         return "differs", f"QNN fails where the CPU answers, on {failed[0].name}: {failed[0].reason}"
     worst = worst_of(outputs)
-    extreme = " Extreme inputs show the limits of QNN." if bad else ""
+    extreme = " Extreme inputs show the limits of QNN." if any(row.kind == "extreme" for row in bad) else ""
     if worst is None:
         return "not compared", "QNN and the CPU answered none of the inputs both."
     numbers = numbers_text(worst.worst) if worst.worst is not None else worst.reason
@@ -408,10 +435,14 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
         return "differs", f"QNN computes something else than the CPU on {strict[0].name}."
     if worst.state == "unknown":
         open_outputs = [one.name for one in outputs if one.state == "unknown"]
+        given = sum(trial.kind == "given" for trial in tried.prepared.trials)
+        more = f"Give others than the {given} given" if given else "Give real ones"
         return "not shown", (
             f"These inputs do not show whether QNN computes {', '.join(open_outputs[:3])} as the CPU does: "
-            f"{worst.reason}. Give real ones: --input FILE.npz.{extreme}"
+            f"{worst.reason}. {more}: --input FILE.npz.{extreme}"
         )
+    if any(row.kind == "made up" for row in bad):
+        extreme = f" Made-up inputs show a difference, which does not count beside real ones.{extreme}"
     return "agrees", f"QNN computes what the CPU does; {where}.{extreme}"
 
 

@@ -1,0 +1,198 @@
+"""What a task reads from an output: classes, sides of a threshold, objects of a mask, detections in a table.
+
+An error in decibels says how far values are; a decision says whether the result of the task is another one. A
+detector's map of 15 dB, wrong at the edges of its objects, shows the same objects; a table of 20 dB may have lost
+its detections. Pure functions of numpy arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from qnnbridge_host.numerics.columns import Columns
+
+Array = npt.NDArray[Any]
+
+# The error that a value may have: of the range of the output.
+OFF_OF_RANGE: Final = 0.05
+# A map of probabilities: so long axes, and so many of its values near 0 or 1.
+_MAP_AXIS: Final = 16
+_NEAR: Final = 0.1
+_DECIDED: Final = 0.9
+# At what programs cut such maps: text detectors at 0.3, most others at 0.5.
+_CUTS: Final = (0.3, 0.5)
+# Boxes of the same object overlap by this much; thinner objects are dropped by programs, too.
+_SAME_OBJECT: Final = 0.7
+_THINNEST: Final = 3
+_MOST_RUNS: Final = 20_000
+_MOST_OBJECTS: Final = 2_000
+# Segmentation: a class with fewer pixels counts for nothing; regions of one class overlap by this much.
+_CLASS_SHARE: Final = 1e-3
+_SAME_REGION: Final = 0.8
+_SUM_OF_ONE: Final = 0.02
+# From here on a detection counts; programs cut at 0.2 to 0.3. Scores that are closer to it are on both sides.
+_CONFIDENT: Final = 0.25
+_CLOSE: Final = 0.05
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decisions:
+    """Decisions of one kind.
+
+    Args:
+        what: in words, in the plural.
+        count: how many the CPU's values have.
+        same: the share of them that are the same.
+    """
+
+    what: str
+    count: int
+    same: float
+
+    @property
+    def all_same(self) -> bool:
+        return self.count > 0 and self.same == 1.0
+
+    def __str__(self) -> str:
+        return f"{self.same:.1%} of {self.count} {self.what} are the same"
+
+
+def classes(expected: Array, found: Array, noise: float) -> float | None:
+    """The share of rows with the same largest value; one that is nearly as large counts, too. Pictures have their
+    classes in the second axis, everything else in the last. noise: what is closer is no decision."""
+    axis = 1 if expected.ndim >= 4 else expected.ndim - 1
+    if expected.ndim == 0 or expected.shape[axis] < 2:
+        return None
+    a = np.moveaxis(expected, axis, -1).reshape(-1, expected.shape[axis]).astype(np.float64)
+    b = np.moveaxis(found, axis, -1).reshape(a.shape)
+    rows = np.arange(len(a))
+    best = a.max(axis=1)
+    chosen = a[rows, b.argmax(axis=1)]
+    spread = best - a.min(axis=1)
+    return float(np.mean(chosen >= best - np.maximum(OFF_OF_RANGE * spread, noise)))
+
+
+def sides(expected: Array, found: Array) -> float | None:
+    """Of values that look like probabilities and lie clearly on a side of 0.5, the share on the same side."""
+    if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
+        return None
+    above = expected >= 0.5
+    clear = np.abs(expected.astype(np.float64) - 0.5) > OFF_OF_RANGE
+    if not clear.any() or above.all() or not above.any():
+        return None
+    return float(np.mean((found >= 0.5)[clear] == above[clear]))
+
+
+def picture_decisions(expected: Array, found: Array) -> Decisions | None:
+    """Objects of a map of probabilities, or regions of a segmentation. None for an output that is neither."""
+    if expected.ndim < 3 or min(expected.shape[-2:]) < _MAP_AXIS:
+        return None
+    low, high = float(expected.min()), float(expected.max())
+    if not 0.0 <= low < _CUTS[0] or not _CUTS[-1] < high <= 1.0:
+        return None
+    if float(found.min()) < low - _NEAR or float(found.max()) > high + _NEAR:
+        return None
+    decided = np.mean((expected <= _NEAR) | (expected >= 1 - _NEAR))
+    if float(decided) < _DECIDED:
+        return None
+    if expected.ndim == 4 and expected.shape[1] > 1:
+        sums = expected.astype(np.float64).sum(axis=1)
+        return _regions(expected, found) if float(np.abs(sums - 1.0).max()) < _SUM_OF_ONE else None
+    maps = [side.reshape(-1, *side.shape[-2:]) for side in (expected, found)]
+    count, same = 0, 1.0
+    for cut in _CUTS:
+        boxes = [[_objects(one >= cut) for one in side] for side in maps]
+        total = kept = 0
+        for mine, theirs in zip(*boxes, strict=True):
+            if mine is None or theirs is None:
+                return None
+            total += max(len(mine), len(theirs))
+            kept += _paired(mine, theirs)
+        count = max(count, total)
+        same = min(same, kept / total if total else 1.0)
+    return Decisions("objects", count, same) if count else None
+
+
+def detections(expected: Array, found: Array, large: Columns, small: Columns) -> Decisions | None:
+    """Rows with a score that counts, in a table of boxes and scores. None where the small columns are no scores, or
+    no row counts. The same: it counts on both sides, with the same class and nearly the same large columns."""
+    mine, theirs = small.of(expected), small.of(found)
+    if float(mine.min()) < 0.0 or float(mine.max()) > 1.0:
+        return None
+    best, other = mine.max(axis=1), theirs.max(axis=1)
+    rows = np.flatnonzero((best >= _CONFIDENT + _CLOSE) | (other >= _CONFIDENT + _CLOSE))
+    if not len(rows):
+        return None
+    counts = (best[rows] >= _CONFIDENT - _CLOSE) & (other[rows] >= _CONFIDENT - _CLOSE)
+    chosen = mine[rows, theirs[rows].argmax(axis=1)]
+    gap = np.abs(large.of(expected)[rows] - large.of(found)[rows])
+    near = (gap <= OFF_OF_RANGE * np.abs(large.of(expected)).max(axis=0)).all(axis=1)
+    same = counts & (chosen >= best[rows] - _CLOSE) & near
+    return Decisions("detections", len(rows), float(same.mean()))
+
+
+def _regions(expected: Array, found: Array) -> Decisions | None:
+    """The classes of a segmentation that cover something, each by its region."""
+    mine, theirs = expected.argmax(axis=1), found.argmax(axis=1)
+    wanted = [one for one in range(expected.shape[1]) if float(np.mean(mine == one)) >= _CLASS_SHARE]
+    if len(wanted) < 2:
+        return None
+    overlaps = [
+        np.count_nonzero((mine == one) & (theirs == one)) / np.count_nonzero((mine == one) | (theirs == one))
+        for one in wanted
+    ]
+    return Decisions("regions", len(wanted), float(np.mean(np.asarray(overlaps) >= _SAME_REGION)))
+
+
+def _objects(mask: Array) -> Array | None:
+    """The bounding boxes of connected pixels: top, left, bottom, right, the last two behind them. None for noise:
+    there are too many."""
+    edges = np.diff(np.pad(mask.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    starts, ends = np.argwhere(edges == 1), np.argwhere(edges == -1)
+    if len(starts) > _MOST_RUNS:
+        return None
+    leader = list(range(len(starts)))
+
+    def leader_of(run: int) -> int:
+        while leader[run] != run:
+            leader[run] = leader[leader[run]]
+            run = leader[run]
+        return run
+
+    line = np.searchsorted(starts[:, 0], np.arange(len(mask) + 1)) if len(starts) else np.zeros(len(mask) + 1, int)
+    for row in range(1, len(mask)):
+        above, here = int(line[row - 1]), int(line[row])
+        while above < line[row] and here < line[row + 1]:
+            # Corners touch, too.
+            if starts[above, 1] <= ends[here, 1] and starts[here, 1] <= ends[above, 1]:
+                leader[leader_of(here)] = leader_of(above)
+            if ends[above, 1] < ends[here, 1]:
+                above += 1
+            else:
+                here += 1
+    boxes: dict[int, list[int]] = {}
+    for run, ((row, left), (_, right)) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        box = boxes.setdefault(leader_of(run), [row, left, row + 1, right])
+        box[:] = [min(box[0], row), min(box[1], left), max(box[2], row + 1), max(box[3], right)]
+    found = np.asarray(list(boxes.values()), np.int64).reshape(-1, 4)
+    thick = (found[:, 2] - found[:, 0] >= _THINNEST) & (found[:, 3] - found[:, 1] >= _THINNEST)
+    return found[thick] if np.count_nonzero(thick) <= _MOST_OBJECTS else None
+
+
+def _paired(mine: Array, theirs: Array) -> int:
+    """How many boxes have another one of their own on the other side."""
+    free = np.ones(len(theirs), bool)
+    pairs = 0
+    for box in mine:
+        sizes = np.minimum(box[2:], theirs[:, 2:]) - np.maximum(box[:2], theirs[:, :2])
+        common = np.maximum(sizes, 0).prod(axis=1)
+        both = (box[2:] - box[:2]).prod() + (theirs[:, 2:] - theirs[:, :2]).prod(axis=1) - common
+        overlap = np.where(free, common / np.maximum(both, 1), 0.0)
+        if len(overlap) and float(overlap.max()) >= _SAME_OBJECT:
+            free[int(overlap.argmax())] = False
+            pairs += 1
+    return pairs
