@@ -1,8 +1,8 @@
 """What came of comparing a compiled model with the CPU: kept by its key, so that it is paid for once.
 
-The key holds model, options, chip and versions: with any of them changed it is another comparison, as with other
-rules of the judge. A verdict stays when its entry is evicted, and also models without an entry have one. Any thread,
-any process. A failed write costs only time.
+The key holds model, options, chip and versions: with any of them changed it is another comparison, as it is when
+the judge has other rules. A verdict stays when its entry is evicted, and also models without an entry have one. Any
+thread, any process. A failed write costs only time.
 """
 
 from __future__ import annotations
