@@ -24,6 +24,7 @@ from qnnbridge_host.model.known_wrong import table
 from tests.conformance.real_models import SOC_MODEL
 from tests.contract.small_models import model, node, tensor
 from tests.contract.test_buckets_outputs import convolution, mean_of_the_masked, one_input
+from tests.contract.test_columns import detector
 from tests.contract.test_numbers import edge_padding, unary
 from tests.sweep.cases import Case, float_model
 
@@ -133,6 +134,9 @@ DIFFERS = lambda facts: facts["verified"][0] == "differs"  # noqa: E731
 VERDICTS = {
     "numbers that differ": Verdict(
         edge_padding, {"fix": False, "soc_model": SOC_MODEL}, r"NumbersWarning: .*other numbers on QNN", DIFFERS
+    ),
+    "columns that differ": Verdict(
+        lambda: detector("QDQ", faulty=True), {}, r"NumbersWarning: .* dB in column \d+ of axis 1", DIFFERS
     ),
     "numbers that differ, refused": Verdict(
         edge_padding,

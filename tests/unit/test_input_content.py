@@ -12,6 +12,7 @@ from qnnbridge_host.numerics.content import (
     further_inputs,
     is_guess,
     knowledge_of,
+    made_up,
     ordinary_inputs,
     varied,
 )
@@ -119,6 +120,15 @@ def test_what_cannot_be_made_up_is_refused() -> None:
 def test_ids_masks_and_lengths_are_codes_and_other_numbers_are_not() -> None:
     assert codes(INPUTS) == {"input_ids", "token_type_ids", "attention_mask", "position_ids", "lengths", "sr"}
     assert "flags" in codes(INPUTS, InputKnowledge({"flags": 7}, {}))
+
+
+def test_what_a_session_makes_up_has_masks_of_ones_and_lengths() -> None:
+    feeds = made_up(INPUTS, 3)
+    assert feeds["attention_mask"].min() == 1
+    assert set(np.unique(feeds["input_ids"])) <= {0, 1}
+    assert (int(feeds["lengths"][0]), int(feeds["sr"])) == (64, 16000)
+    with pytest.raises(NotMade):
+        made_up([NodeInfo("x", "tensor(float)", ("batch", 3))], 0)
 
 
 def test_a_quantised_table_has_as_many_rows() -> None:

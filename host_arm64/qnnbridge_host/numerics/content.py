@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_host.numerics.sampling import Feeds, refuse_unmakeable
+from qnnbridge_host.numerics.sampling import Feeds, NotMade, refuse_unmakeable
 from qnnbridge_host.numerics.values import DeclaredInput, full_shape, random_value
+from qnnbridge_protocol.errors import BridgeError
 
 Array = npt.NDArray[Any]
 Spread = Callable[[tuple[int, ...], np.random.Generator], Array]
@@ -134,6 +135,15 @@ def codes(declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING
     """Inputs of ids, masks, positions, lengths: nobody gives numbers to them that are negative, or no row of the
     table."""
     return frozenset(node.name for node in declared if node.name in knowledge.rows or _kind_of(node.name))
+
+
+def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
+    """One set with values in 0..1 for inputs of fixed sizes, and ids, masks, lengths by their names. Raises
+    `NotMade`."""
+    try:
+        return ordinary_inputs(declared, seed=seed)[0].feeds
+    except BridgeError as error:
+        raise NotMade(error.message) from None
 
 
 def further_inputs(

@@ -61,15 +61,6 @@ def make_samples(declared: Sequence[DeclaredInput], *, seed: int, accepts: Calla
     raise NotMade(f"the CPU provider does not run it on made-up inputs ({reason[:300]})")
 
 
-def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
-    """One sample with values in 0..1 for inputs of fixed sizes. Raises `NotMade`."""
-    refuse_unmakeable(declared)
-    try:
-        return next(random_samples(declared, 1, seed))
-    except BridgeError as error:
-        raise NotMade(error.message) from None
-
-
 def random_samples(declared: Sequence[DeclaredInput], count: int, seed: int) -> Iterator[Feeds]:
     """`count` samples with values in 0..1 for inputs of fixed sizes."""
     for number in range(count):
