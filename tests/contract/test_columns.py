@@ -79,7 +79,7 @@ def test_lost_scores_differ_however_right_the_boxes_are(host: qnnbridge.Host, tm
 
     path = tmp_path / "detector.onnx"
     onnx.save(detector(form, faulty=True), path)
-    with open_session(host, str(path)) as session:
+    with open_session(host, str(path), cache=True) as session:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             (found,) = session.run(None, feeds())
@@ -94,7 +94,7 @@ def test_lost_scores_differ_however_right_the_boxes_are(host: qnnbridge.Host, tm
         assert (one.snr_db or 0) < 5, "the figure is that of the worst columns"
         assert "dB in column" in one.worst.reason
     with pytest.raises(NumbersDiffer, match="columns 4 to 21 of axis 1"):
-        open_session(host, str(path), verify="raise")  # known now, at the creation
+        open_session(host, str(path), verify="raise", cache=True)  # known now, at the creation
     with pytest.raises(CompileFailed, match="of axis 1"):
         qnnbridge.compile(path, tmp_path / "out.onnx", soc_model="60", host=host)
     verified = verify_model(path, soc_model="60", how=VerifyOptions(bisect=False, extreme=False))
