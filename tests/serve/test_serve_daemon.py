@@ -54,7 +54,7 @@ def test_the_daemon_is_started_used_and_left_running(daemon: None, same: Path) -
         assert outputs_of(server.infer("same", X)) == [5, -7]
         metrics = server.ask("GET", "/metrics")
         assert metrics.headers["content-type"].startswith("application/openmetrics-text")
-        assert "qnnbridge_host_running 1\n" in metrics.body.decode()
+        assert "qnnbridge_host_running 1.0\n" in metrics.body.decode()
         assert metrics.body.endswith(b"# EOF\n")
         with qnnbridge.connect(start=False) as host:
             told = status(host)
@@ -114,9 +114,9 @@ def test_text_is_generated_in_the_daemon_and_outlives_its_host(daemon: None, tmp
         assert told == truth
         # Else it was over when the host died, and nothing is shown.
         text = server.ask("GET", "/metrics").body.decode()
-        assert "qnnbridge_host_running 1\n" in text
-        assert 'qnnbridge_llm_generated_tokens_total{model="long"} 5800\n' in text
-        assert 'qnnbridge_llm_host_restarts_total{model="long"} 1\n' in text
+        assert "qnnbridge_host_running 1.0\n" in text
+        assert 'qnnbridge_llm_generated_tokens_total{model="long"} 5800.0\n' in text
+        assert 'qnnbridge_llm_host_restarts_total{model="long"} 1.0\n' in text
         assert text.count("# EOF\n") == 1
         client.close()
         assert server.end() == 0

@@ -166,7 +166,7 @@ def test_all_kinds_are_listed_and_figures_kept(client: Any, server: Server) -> N
     vectors(client, ["a dog"])
     text = server.ask("GET", "/metrics").body.decode()
     assert 'qnnbridge_embedding_requests_total{model="mean",outcome="ok"}' in text
-    assert 'qnnbridge_embedding_requests_running{model="mean"} 0' in text
+    assert 'qnnbridge_embedding_requests_running{model="mean"} 0.0' in text
 
 
 # --- buckets of models ---

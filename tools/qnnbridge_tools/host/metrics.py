@@ -168,7 +168,11 @@ def metrics_text(document: Mapping[str, Any], onlooker: int | None = None) -> st
     figures = read_figures(document)
     if onlooker is not None:
         figures = figures.without_client(onlooker)
-    return text_of((*_daemon(figures), *_host(figures), *_totals(figures), *_clients(figures), *_models(figures)))
+    return text_of(families_of(figures))
+
+
+def families_of(figures: Figures) -> Iterator[Family]:
+    return iter((*_daemon(figures), *_host(figures), *_totals(figures), *_clients(figures), *_models(figures)))
 
 
 def _one(kind: Literal["gauge", "counter"], name: str, help_text: str, value: float, unit: str = "") -> Family:

@@ -19,7 +19,8 @@ from starlette.types import ASGIApp
 
 from qnnbridge_protocol._version import __version__
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
-from qnnbridge_tools.host.metrics import CONTENT_TYPE, metrics_text, text_of
+from qnnbridge_tools.host.figures import read_figures
+from qnnbridge_tools.host.metrics import families_of
 from qnnbridge_tools.serve import transport
 from qnnbridge_tools.serve.errors import Refused, bad_request, in_words, load_refused
 from qnnbridge_tools.serve.infer import (
@@ -35,7 +36,8 @@ from qnnbridge_tools.serve.openai_embeddings import EmbeddingService
 from qnnbridge_tools.serve.openai_endpoints import LanguageService
 from qnnbridge_tools.serve.openai_forms import model_document, models_document
 from qnnbridge_tools.serve.repository import Repository
-from qnnbridge_tools.serve.responses import Guard, PartedResponse, answered, error_answer, json_answer
+from qnnbridge_tools.serve.responses import Endpoint, Guard, PartedResponse, answered, error_answer, json_answer
+from qnnbridge_tools.serve.serve_metrics import ROUTE, ServeMetrics
 from qnnbridge_tools.serve.transport import Admission, Ticket, Workers, receive_body
 
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -135,6 +137,7 @@ class InferenceService:
         self.language = language
         self.embeddings = embeddings
         self._figures = figures
+        self.figures = ServeMetrics()
         self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
         self._readers = Workers("reader", READERS)
         self._runs = Workers("run", limits.threads)
@@ -169,11 +172,13 @@ class InferenceService:
         return json_answer(self._repository.describe(*_model_of(request)))
 
     async def metrics(self, request: Request) -> Response:
-        models = self.language.models
-        text = text_of([*models.families(), *self.embeddings.models.families()])
-        if self._figures is not None:
-            text = metrics_text(await self._meters.do(self._figures)).removesuffix("# EOF\n") + text
-        return Response(text, 200, {"content-type": CONTENT_TYPE})
+        text, kind = await self._meters.do(functools.partial(self._exposition, request.headers.get("accept", "")))
+        return Response(text, 200, {"content-type": kind})
+
+    def _exposition(self, accept: str) -> tuple[bytes, str]:
+        of_daemon = () if self._figures is None else families_of(read_figures(self._figures()))
+        families = (*of_daemon, *self.language.models.families(), *self.embeddings.models.families())
+        return self.figures.exposition(families, accept)
 
     async def list_models(self, request: Request) -> Response:
         return json_answer(models_document([self.language.models, self.embeddings.models]))
@@ -297,16 +302,26 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
             (f"{model}/ready", service.model_ready, get),
             (f"{model}/infer", service.infer, post),
         ]
-    routes = [Route(path, answered(endpoint), methods=methods) for path, endpoint, methods in paths]  # type: ignore[arg-type]
+    routes = [Route(path, _named(path, answered(endpoint)), methods=methods) for path, endpoint, methods in paths]  # type: ignore[arg-type]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
     app.router.redirect_slashes = False
-    guard = Guard(app, token, origins)
+    guard = service.figures.measured(Guard(app, token, origins))
     if not origins:
         return guard
     # Answers preflights, and lets the scripts of these pages read answers.
     return CORSMiddleware(
         guard, allow_origins=origins, allow_methods=[*get, *post], allow_headers=["*"], expose_headers=["*"]
     )
+
+
+def _named(path: str, endpoint: Endpoint) -> Endpoint:
+    """The endpoint, which leaves its path for the figures."""
+
+    async def named(request: Request) -> Response:
+        request.scope[ROUTE] = path
+        return await endpoint(request)
+
+    return named
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:

@@ -71,7 +71,7 @@ class ServeOptions:
 
 def require_packages(*, embeddings: bool = False) -> None:
     """Raises `BridgeError` that names the extra."""
-    needed = ["starlette.applications", "uvicorn", "msgspec"]
+    needed = ["starlette.applications", "uvicorn", "msgspec", "prometheus_client"]
     extra = "serve"
     try:
         for name in needed:
