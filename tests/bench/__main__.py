@@ -28,12 +28,22 @@ PACKAGES = ("numpy", "onnxruntime", "onnxruntime-qnn", "msgpack", "pyzmq", "grpc
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds")
-    parser.add_argument("--only", action="append", metavar="GROUP", help="calls, threads, steady, starts, qnn")
+    parser.add_argument(
+        "--only", action="append", metavar="GROUP", help="calls, threads, steady, starts, qnn, serve"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    parser.add_argument(
+        "--mlserver", metavar="PYTHON", help="an interpreter with mlserver and onnxruntime, for the group serve"
+    )
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="leave processes free to move")
     parser.add_argument("--strict", action="store_true", help="fail if a 'must' is missed")
     options = parser.parse_args()
-    bench = Bench(rounds=5 if options.quick else 15, turn_s=0.02 if options.quick else 0.06, pin=options.pin)
+    bench = Bench(
+        rounds=5 if options.quick else 15,
+        turn_s=0.02 if options.quick else 0.06,
+        pin=options.pin,
+        mlserver=options.mlserver,
+    )
     unknown = set(options.only or ()) - bench.groups.keys()
     if unknown:
         parser.error(f"there is no group {', '.join(sorted(unknown))}")
@@ -41,12 +51,15 @@ def main() -> int:
     begin = time.monotonic()
     load = [psutil.getloadavg()[0]]
     for name, measure in bench.groups.items():
-        if not options.only or name in options.only:
+        # The servers take minutes, and say most beside another one.
+        if name in (options.only or ()) or (not options.only and (name != "serve" or options.mlserver)):
             print(f"... {name}", file=sys.stderr, flush=True)
             measure()
     load.append(psutil.getloadavg()[0])
     document = result(bench, load, time.monotonic() - begin)
     print_table(document)
+    if bench.serving:
+        print_serving(bench.serving)
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     missed = any(target["verdict"] == "missed" for target in document["targets"])
@@ -104,6 +117,14 @@ def print_table(document: dict[str, Any]) -> None:
     print(
         f"{document['seconds']:.0f} s; load before {low:.1f}, behind {high:.1f} on {document['machine']['cpus']} CPUs"
     )
+
+
+def print_serving(lines: list[list[str]]) -> None:
+    from qnnbridge_tools import output
+    from tests.bench.serving import HEADERS
+
+    print("Requests a second (median milliseconds of one); ratios: median of the rounds (least to most)")
+    output.print_table(HEADERS, lines)
 
 
 def _floor(target: Target, figures: Figures) -> float | None:

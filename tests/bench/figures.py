@@ -17,6 +17,7 @@ from qnnbridge_tools import demo
 from qnnbridge_tools.bench import make_assets, moments, work
 from qnnbridge_tools.bench.hosts import CPU, DIRECT, PLAIN, Rig, Subject, open_session
 from qnnbridge_tools.bench.measuring import Contender, Timing, pinned, race, timed
+from tests.bench import serving
 from tests.bench.peers import open_floors, open_peers
 from tests.fakes.hosts import fake_host, script
 
@@ -32,18 +33,21 @@ STEADY_CALLS = 2000
 class Bench:
     """One run. figures: medians, in seconds where the name says nothing else. timings: of every contender."""
 
-    def __init__(self, *, rounds: int, turn_s: float, pin: bool = True) -> None:
+    def __init__(self, *, rounds: int, turn_s: float, pin: bool = True, mlserver: str | None = None) -> None:
         self.figures: dict[str, float] = {}
         self.timings: dict[str, Timing] = {}
         self._rounds = rounds
         self._turn_s = turn_s
         self._pin = pin
+        self._mlserver = mlserver
+        self.serving: list[list[str]] = []
         self.groups: dict[str, Callable[[], None]] = {
             "calls": self.calls,
             "threads": self.threads,
             "steady": self.steady,
             "starts": self.starts,
             "qnn": self.qnn,
+            "serve": self.serve,
         }
 
     # --- calls ---
@@ -157,6 +161,23 @@ class Bench:
         self.figures["recovery"] = statistics.median(
             moments.recovery(sys.executable, work.convolving(), kills=max(3, rounds // 2))
         )
+
+    # --- serve ---
+
+    def serve(self) -> None:
+        """``qnnbridge serve``, and mlserver in turns with it where its interpreter is given."""
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            rounds, seconds = max(3, self._rounds // 3), self._turn_s * 25
+            found = serving.race(Path(folder), self._mlserver, rounds=rounds, seconds=seconds)
+        self.serving = serving.table(found)
+        least = []
+        for row, by_name in found.items():
+            for name, figures in by_name.items():
+                self.figures[f"{name}, requests/s, {row}"] = statistics.median(one["rate"] for one in figures)
+            if serving.WORKER in by_name:
+                least.append(statistics.median(serving.ratios(by_name, serving.WORKER)))
+        if least:
+            self.figures["serve against mlserver, least row"] = min(least)
 
     # --- QNN ---
 

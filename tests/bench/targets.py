@@ -126,4 +126,12 @@ TARGETS = (
     Target("session ready from spawn", "x in-process", 1.15, 0.95, lambda f: f["session"] / f["direct session"]),
     Target("run on the simulator", "x in-process", 1.15, 1.06, lambda f: f["bridge qnn"] / f["direct qnn"]),
     Target("import qnnbridge beyond numpy", "ms", 60.0, 60.0, lambda f: f["import"] * 1e3),
+    Target(
+        "serve against mlserver with a worker, least row",
+        "x",
+        1.0,
+        1.0,
+        lambda f: f["serve against mlserver, least row"],
+        more=True,
+    ),
 )

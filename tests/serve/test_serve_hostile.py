@@ -87,6 +87,39 @@ def test_json_becomes_no_more_than_the_shape_says(server: Server, model: str, en
     assert grown < GROWTH
 
 
+@pytest.mark.parametrize("word", ["NaN", "-Infinity"])
+def test_words_that_are_no_json_cost_no_more_than_numbers(server: Server, word: str) -> None:
+    """It took 31 s and 977 MB: each was marked in the text before anything was counted."""
+    count = 16 * MIB // (len(word) + 1)
+    data = "[" + ",".join([word] * count) + "]"
+    body = f'{{"inputs": [{{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": {data}}}]}}'.encode()
+    answer, grown = most_bytes(server, lambda: server.ask("POST", "/v2/models/FP32/infer", body))
+    assert (answer.status, f"data has {count}" in answer.error) == (400, True)
+    assert grown < GROWTH
+
+
+def test_words_that_are_no_json_are_read_in_numbers_only(server: Server) -> None:
+    """The texts beside them stay as they are, and what only looks like one of them is refused."""
+    rng = np.random.default_rng(5)
+    values = rng.standard_normal(1000).astype(np.float32)
+    values[rng.integers(0, 1000, 300)] = rng.choice(np.array([np.nan, np.inf, -np.inf], np.float32), 300)
+    x = {**X, "shape": [10, 100], "data": values.tolist()}
+    text = json.dumps({"id": "NaN is not Infinity", "inputs": [{**x, "NaN": "Infinity"}]})
+    answer = server.ask("POST", "/v2/models/FP32/infer", text.encode())
+    (output,) = answer.document["outputs"]
+    assert answer.document["id"] == "NaN is not Infinity"
+    assert np.array_equal(np.array(output["data"], np.float32), values, equal_nan=True)
+    for datatype, words in (
+        ("FP32", ("-NaN", "NaN1", "1NaN", "1-Infinity", "--Infinity", "Infinity7", "NaNNaN", "1e400, NaN", "nan")),
+        ("BYTES", ("NaN", '"NaN", NaN', "-Infinity")),
+    ):
+        for word in words:
+            shape = [1, word.count(",") + 1]
+            inputs = f'[{{"name": "x", "datatype": "{datatype}", "shape": {shape}, "data": [{word}]}}]'
+            refused = server.ask("POST", f"/v2/models/{datatype}/infer", f'{{"inputs": {inputs}}}'.encode())
+            assert refused.status == 400, word
+
+
 def test_fields_that_nobody_reads_cost_nothing(server: Server) -> None:
     note = "[" + "[]," * (5 * MIB) + "0]"
     body = json.dumps({"inputs": [X], "parameters": {"note": "@"}}).replace('"@"', note).encode()

@@ -9,6 +9,7 @@ import json
 import random
 import re
 import socket
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -581,3 +582,29 @@ def test_a_penalty_that_no_float_holds_is_refused(value: Any) -> None:
     with pytest.raises(Refused, match="repetition_penalty has to be a number") as caught:
         openai_forms.read_generation({**SAID, "repetition_penalty": value}, "chat")
     assert caught.value.status == 400
+
+
+def test_threads_stay_for_the_next_job_and_end_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs at once need two threads; jobs one after the other share one."""
+    from qnnbridge_tools.serve import transport
+
+    monkeypatch.setattr(transport, "LINGER_S", 0.2)
+    workers = transport.Workers("test", 2)
+
+    async def ask() -> tuple[set[int], set[int]]:
+        meet = threading.Barrier(2, timeout=30)
+
+        def together() -> int:
+            meet.wait()
+            return threading.get_ident()
+
+        both = set(await asyncio.gather(workers.do(together), workers.do(together)))
+        return both, {await workers.do(threading.get_ident) for _ in range(20)}
+
+    both, after = asyncio.run(ask())
+    assert len(both) == 2
+    assert after <= both
+    end = time.monotonic() + 30
+    while any(thread.name == "qnnbridge serve test" for thread in threading.enumerate()):
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -18,7 +18,7 @@ from qnnbridge_protocol.elements import MAX_RANK
 from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_tools.serve import tensors
 from qnnbridge_tools.serve.errors import bad_request
-from qnnbridge_tools.serve.json_reading import NULL, Fields, Take, read_fields, read_value
+from qnnbridge_tools.serve.json_reading import NULL, Check, Fields, Take, read_fields, read_value
 from qnnbridge_tools.serve.tensors import Contract, GivenTensor, TensorSpec
 
 # Parameters that cannot be passed over as unknown, because the answer would be another one.
@@ -238,7 +238,7 @@ def infer(
         feed[given.name] = tensors.to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
-    return _reply(model, request, wanted, values)
+    return _reply(model, request, wanted, values, functools.partial(check_answer_time, deadline))
 
 
 def time_left_s(deadline: float | None) -> float | None:
@@ -249,6 +249,16 @@ def time_left_s(deadline: float | None) -> float | None:
     if left_s <= 0:
         raise not_started()
     return left_s
+
+
+def check_answer_time(deadline: float | None) -> None:
+    """Raises `DeadlineExceeded` when the time is over while an answer is written."""
+    if deadline is not None and time.monotonic() >= deadline:
+        raise DeadlineExceeded(
+            "The time for the request was over while its answer was written.",
+            fix="Ask for binary outputs (binary_data_output), or grant more time (--timeout).",
+            details={"state": "finished"},
+        )
 
 
 def not_started() -> DeadlineExceeded:
@@ -290,7 +300,11 @@ def _no_output(contract: Contract, name: str) -> str:
 
 
 def _reply(
-    model: ServedModel, request: InferRequest, wanted: list[tuple[TensorSpec, bool]], values: list[Any]
+    model: ServedModel,
+    request: InferRequest,
+    wanted: list[tuple[TensorSpec, bool]],
+    values: list[Any],
+    check: Check,
 ) -> InferReply:
     head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if request.id is not None:
@@ -310,7 +324,7 @@ def _reply(
         pieces.append((b", " if number else b"") + json.dumps(fields).encode())
         if not binary:
             pieces[-1] = pieces[-1][:-1] + b', "data": '
-            pieces.extend(tensors.to_json(value, tensor))
+            pieces.extend(tensors.to_json(value, tensor, check))
             pieces.append(b"}")
     pieces.append(b"]}")
     front = b"".join(pieces)

@@ -8,7 +8,7 @@ one as an input is refused, an output of such a type is left out of the metadata
 from __future__ import annotations
 
 import dataclasses
-import json
+import itertools
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
@@ -266,18 +266,28 @@ def to_bytes(value: Any, tensor: TensorSpec) -> bytes | memoryview:
     return flat.view(storage).view(np.uint8).data
 
 
-def to_json(value: Any, tensor: TensorSpec) -> Iterator[bytes]:
+def to_json(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> Iterator[bytes]:
     """An output as a flat JSON array, in pieces. NaN and Infinity are written as Triton writes them."""
     items = _array(value, tensor).reshape(-1)
     yield b"["
     for begin in range(0, items.size, JSON_STEP):
+        if begin:
+            check()
         part = items[begin : begin + JSON_STEP]
+        text = msgspec.json.encode(part.tolist())
         if part.dtype.kind == "f" and not bool(np.isfinite(part).all()):
-            text = json.dumps(part.tolist(), separators=(",", ":")).encode()
-        else:
-            text = msgspec.json.encode(part.tolist())
+            text = _with_words(text, part)
         yield (b"," if begin else b"") + text[1:-1]
     yield b"]"
+
+
+def _with_words(text: bytes, numbers: Array) -> bytes:
+    """msgspec writes null for each number that is none in JSON."""
+    words = [_WORDS[str(number)] for number in numbers[~np.isfinite(numbers)].tolist()]
+    return b"".join(itertools.chain(*zip(text.split(b"null"), [*words, b""], strict=True)))
+
+
+_WORDS: Final = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
 def shape_of(value: Any, tensor: TensorSpec) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import concurrent.futures
 import gzip
 import threading
@@ -14,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 
-from qnnbridge._background import Background
 from qnnbridge_protocol.errors import Busy
 from qnnbridge_tools.serve.errors import Refused, bad_request
 from qnnbridge_tools.serve.infer import not_started
@@ -26,11 +26,20 @@ class ClientGone(Exception):
     """The client has closed its connection."""
 
 
+# A thread without a job ends then. To start one for each request takes as long as the request.
+LINGER_S: Final = 10.0
+
+
 class Workers:
-    """Jobs in the order of their arrival, `threads` at a time."""
+    """Jobs in the order of their arrival, `threads` at a time. The threads keep no program from ending."""
 
     def __init__(self, name: str, threads: int) -> None:
-        self._background = Background(f"qnnbridge serve {name}", threads)
+        self._name = f"qnnbridge serve {name}"
+        self._most = threads
+        self._jobs: collections.deque[Callable[[], None]] = collections.deque()
+        self._coming = threading.Condition()
+        self._threads = 0
+        self._idle = 0
 
     async def do(self, job: Callable[[], Result]) -> Result:
         """The job's result, or its error."""
@@ -71,8 +80,38 @@ class Workers:
             else:
                 future.set_result(result)
 
-        self._background.submit(work)
+        with self._coming:
+            self._jobs.append(work)
+            another = len(self._jobs) > self._idle and self._threads < self._most
+            self._threads += another
+            self._coming.notify()
+        if another:
+            self._start()
         return future
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        except RuntimeError:  # no more threads: the job waits for one that there is
+            with self._coming:
+                self._threads -= 1
+                if self._threads:
+                    return
+                job = self._jobs.popleft()
+            job()
+
+    def _work(self) -> None:
+        while True:
+            with self._coming:
+                self._idle += 1
+                self._coming.wait_for(lambda: bool(self._jobs), LINGER_S)
+                self._idle -= 1
+                if not self._jobs:
+                    self._threads -= 1
+                    return
+                job = self._jobs.popleft()
+            job()
+            del job  # and with it the request
 
 
 class Admission:
@@ -169,21 +208,53 @@ async def receive_body(request: Request, ticket: Ticket, most: int) -> list[byte
             raise _too_large(most)
     parts: list[bytes] = []
     size = 0
-    while True:
-        try:
-            message = await asyncio.wait_for(request.receive(), SILENCE_TIMEOUT_S)
-        except (asyncio.TimeoutError, TimeoutError):
+    silence = _Silence()
+    try:
+        while True:
+            silence.begin()
+            message = await request.receive()
+            silence.end()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > most:
+                raise _too_large(most)
+            ticket.take(len(part))  # not the announced size: a slow client would keep others out
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts
+    except asyncio.CancelledError:
+        if silence.was_too_long():
             raise Refused(408, f"Nothing came for {SILENCE_TIMEOUT_S:g} s in the middle of the request.") from None
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise _too_large(most)
-        ticket.take(len(part))  # not the announced size: a slow client would keep others out
-        parts.append(part)
-        if not message.get("more_body", False):
-            return parts
+        raise
+    finally:
+        silence.end()
+
+
+class _Silence:
+    """Cancels this task when it lasts too long. `asyncio.wait_for` takes a task for each part of a body."""
+
+    def __init__(self) -> None:
+        self._task: Any = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+        self._too_long = False
+
+    def begin(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(SILENCE_TIMEOUT_S, self._cancel)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _cancel(self) -> None:
+        self._too_long = True
+        self._task.cancel()
+
+    def was_too_long(self) -> bool:
+        """Whether the cancellation was this one, and none by the server besides."""
+        uncancel = getattr(self._task, "uncancel", None)  # from Python 3.11 on
+        return self._too_long and (uncancel is None or uncancel() == 0)
 
 
 def _too_large(most: int) -> Refused:
