@@ -267,11 +267,12 @@ class NumbersCheck:
 def numbers_differ(label: str, report: NumbersReport) -> NumbersDiffer:
     """The error for a report that says "differs"."""
     worst = report.worst
+    # The cause names the command where a rewrite cures what is known; elsewhere nothing is known to cure it.
+    cure = " Or make the session with fix=True, which cures that." if "qnnbridge fix" in report.cause else ""
     return NumbersDiffer(
         f"{label} computes other numbers on QNN than on the CPU.",
         cause=f"Output {worst or report.reason}." + (f" {report.cause}" if report.cause else ""),
-        fix=f"Find the node with: qnnbridge verify {label}. Known faults are cured by fix=True, or by: "
-        f"qnnbridge fix {label} -o fixed.onnx. verify=False accepts the numbers.",
+        fix=f"Find the node with: qnnbridge verify {label}.{cure} verify=False accepts the numbers.",
         evidence=[str(one) for one in report.outputs[1:4]],
         details={"numbers": report.to_wire()},
     )

@@ -42,3 +42,16 @@ def test_more_than_ten_nodes_are_counted_not_listed() -> None:
 def test_a_value_without_a_shape_has_no_dynamic_dimension() -> None:
     inputs = (NodeInfo("s", "seq(tensor(float))", ()), NodeInfo("o", "tensor(float)", None))
     assert dynamic_dimensions(inputs) == {}
+
+
+def test_a_branch_is_named_and_not_the_nodes_inside_of_it() -> None:
+    nodes = (("inner", "Exp"), ("other", "Erf"), ("cut", "If"))
+    cause = refusal("m.onnx", Placement(qnn_nodes=2, cpu_nodes=3, cpu_list=nodes), STATIC).cause or ""
+    assert "If (cut). The 2 other nodes on the CPU include all that are inside of its branches." in cause
+    assert "inner" not in cause
+
+
+def test_what_is_quantised_while_it_runs_gets_advice() -> None:
+    nodes = (("l", "DynamicQuantizeLSTM"),)
+    error = refusal("m.onnx", Placement(cpu_nodes=1, cpu_list=nodes), STATIC)
+    assert "Use the float model" in (error.fix or "")

@@ -244,8 +244,9 @@ def branch_by_rank() -> Any:
 GELU_RANGES = {"x": (-4, 4), "y0": (-2.83, 2.83), "y1": (-1, 1), "y2": (0, 2), "y3": (-0.34, 8), "y4": (-0.17, 4)}
 
 
-def gelu_case(*, half_first: bool = False, form: str = "qdq8", behind: str = "") -> Case:
-    """A Gelu of five operators; half_first: x is halved before; behind: an operator in front of it."""
+def gelu_case(*, half_first: bool = False, form: str = "qdq8", behind: str = "", half_last: bool = False) -> Case:
+    """A Gelu of five operators; half_first: x is halved before; behind: an operator in front of it; half_last: the
+    constant is multiplied before x, as PyTorch's newer exporter does."""
     shape = (1, 16, 64)
     tensors = {
         "x": SweepTensor(shape, "float", ["uniform", -4, 4]),
@@ -269,7 +270,31 @@ def gelu_case(*, half_first: bool = False, form: str = "qdq8", behind: str = "")
         SweepNode("Mul", (x, "half" if half_first else f"y{number + 2}")),
         SweepNode("Mul", (f"y{number + 3}", f"y{number + 2}" if half_first else "half")),
     ]
+    if half_last:
+        nodes[-2:] = [
+            SweepNode("Mul", ("half", f"y{number + 2}")),
+            SweepNode("Mul", (x, f"y{number + 3}")),
+        ]
     return Case(tensors, tuple(nodes), form=form)
+
+
+def quantised_norm() -> Any:
+    """A LayerNormalization between uint16 activations, whose scale is int8, as onnxruntime's quantizer makes it."""
+    pairs = [
+        node("QuantizeLinear", ["x", "xs", "z16"], ["q"], name="quantise"),
+        node("DequantizeLinear", ["q", "xs", "z16"], ["d"], name="back"),
+        node("DequantizeLinear", ["w", "ws"], ["g"], name="scale"),
+        node("LayerNormalization", ["d", "g"], ["n"], axis=-1, name="norm"),
+        node("QuantizeLinear", ["n", "xs", "z16"], ["nq"], name="quantise_result"),
+        node("DequantizeLinear", ["nq", "xs", "z16"], ["y"], name="result"),
+    ]
+    constants = [
+        constant("xs", np.float32(8 / 65535)),
+        constant("z16", np.uint16(32768)),
+        constant("ws", np.float32(1 / 64)),
+        constant("w", np.linspace(-100, 100, 16).astype(np.int8)),
+    ]
+    return chain(pairs, [1, 8, 16], [1, 8, 16], constants, opset=21)
 
 
 # What it is -> the rewrite that is about it, and the model.
@@ -302,6 +327,11 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "ReduceL1 of opset 18": ("missing-operators", lambda: missing("ReduceL1", 18)),
     "ReduceSumSquare of opset 11": ("missing-operators", lambda: missing("ReduceSumSquare", 11)),
     "quantised Gelu": ("gelu", lambda: quantised_model(gelu_case(), GELU_RANGES)),
+    "quantised Gelu, the constant first": (
+        "gelu",
+        lambda: quantised_model(gelu_case(half_last=True), GELU_RANGES | {"y3": (0, 1)}),
+    ),
+    "int8 scale of a normalisation": ("norm-scale", quantised_norm),
     "Erf alone": ("erf", lambda: erf(in_gelu=False)),
     "windows": ("rank", windows),
     "scattered transpose": ("rank", scattered_transpose),

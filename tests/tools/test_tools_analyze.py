@@ -94,6 +94,19 @@ def test_a_gelu_is_taken_as_a_whole_and_an_erf_alone_is_not(tmp_path: Path) -> N
     assert rules_of(offline(fix_models.erf(in_gelu=False), tmp_path))["erf"] == "not-registered"
 
 
+def test_a_gelu_whose_result_alone_is_quantised_has_its_erf_on_the_cpu(tmp_path: Path) -> None:
+    made = fix_models.erf(in_gelu=True)
+    made.graph.node[-1].output[0] = "float"
+    made.graph.initializer.extend([fix_models.constant("s", np.float32(0.1)), fix_models.constant("z", np.uint8(9))])
+    made.graph.node.extend(
+        [
+            fix_models.node("QuantizeLinear", ["float", "s", "z"], ["q"], name="quantise"),
+            fix_models.node("DequantizeLinear", ["q", "s", "z"], ["y"], name="back"),
+        ]
+    )
+    assert rules_of(offline(made, tmp_path))["erf"] == "not-registered"
+
+
 def test_what_follows_from_fixed_shapes_is_computed_before_and_not_judged(tmp_path: Path) -> None:
     fixed = offline(fix_models.branch_by_rank(), tmp_path, shapes={"x": [1, 5, 8]})
     assert rules_of(fixed)["shape"] == "folded"

@@ -133,6 +133,17 @@ def test_a_quantised_gelu_runs_whole_on_qnn(behind: str, half_first: bool, form:
     assert result["status"] == "right", result
 
 
+@pytest.mark.process
+@pytest.mark.simulator
+def test_a_quantised_gelu_whose_constant_comes_first_is_refused_as_it_is_and_runs_whole_rewritten(
+    worker: Worker,
+) -> None:
+    case = fix_models.gelu_case(half_last=True, behind="Add")
+    assert worker.run(case)["status"] == "refused"
+    assert worker.run(case, "gelu")["status"] == "right"
+
+
+
 @pytest.mark.simulator
 @pytest.mark.process
 def test_a_quantised_gelu_of_five_operators_is_refused_by_qnn(worker: Worker) -> None:

@@ -205,11 +205,33 @@ def _add_nodes(error: BridgeError, nodes: Sequence[NodeReason]) -> None:
     if not nodes:
         return
     error.details["unsupported_nodes"] = [[node.name, node.op_type, node.reason] for node in nodes]
-    error.cause = error.cause or "QNN does not support these nodes as they are: " + ", ".join(
+    listed = ", ".join(
         f"{node.op_type} ({node.name})" if node.name else node.op_type for node in nodes[:MAX_EVIDENCE]
     )
+    if len(nodes) > MAX_EVIDENCE:
+        listed += f" and {len(nodes) - MAX_EVIDENCE} more"
+    others = _taken_along(error, nodes)
+    if others:
+        error.cause = (
+            f"QNN refuses {len(nodes)} of the nodes that would run on the CPU: {listed}. It refuses none of the "
+            f"{others} others: they are inside of those, belong to them, or are left over between them."
+        )
+    error.cause = error.cause or f"QNN does not support these nodes as they are: {listed}"
     error.fix = error.fix or "Change or quantize these nodes, or allow fallback='cpu'."
     error.evidence += tuple(shorten(str(node)) for node in nodes[:MAX_EVIDENCE] if node.reason)
+
+
+def _taken_along(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
+    """How many nodes are on the CPU only because of those that the log refuses; 0 if that is not certain.
+
+    The branches of a refused If are listed beside it: one If was a list of 29 nodes.
+    """
+    on_cpu = {tuple(node) for node in error.details.get("cpu_list") or ()}
+    count = error.details.get("cpu_nodes")
+    if not isinstance(count, int) or error.details.get("dynamic_inputs") or not error.details.get("qnn_nodes"):
+        return 0
+    certain = all(node.reason and (node.name, node.op_type) in on_cpu for node in nodes)
+    return count - len(nodes) if certain else 0
 
 
 def _worth_reading(line: LogLine) -> bool:

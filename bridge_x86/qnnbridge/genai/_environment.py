@@ -29,15 +29,32 @@ UNAVAILABLE: Final = {
 }
 
 
+class _MemberUnsupported(GenerationUnsupported, AttributeError):
+    """Of a class that is not available; `hasattr` says that it does not have the member."""
+
+
+class _Unavailable(type):
+    """The type of the classes that are not available: their members say why, as the classes do."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):  # what Python and its tools ask of every class
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+        raise _MemberUnsupported(_words_for(f"{cls.__name__}.{name}", UNAVAILABLE[cls.__name__]))
+
+
 def unavailable(name: str) -> type:
-    """A class of that name that cannot be made."""
+    """A class of that name that cannot be made and has no members; each says why."""
 
     def refuse(_self: Any, *_arguments: Any, **_named: Any) -> None:
-        raise GenerationUnsupported(
-            f"onnxruntime_genai.{name} is not available: qnnbridge.genai {UNAVAILABLE[name]}."
-        )
+        raise GenerationUnsupported(_words_for(name, UNAVAILABLE[name]))
 
-    return type(name, (), {"__init__": refuse, "__module__": "qnnbridge.genai", "__doc__": "Not available."})
+    return _Unavailable(
+        name, (), {"__init__": refuse, "__module__": "qnnbridge.genai", "__doc__": "Not available."}
+    )
+
+
+def _words_for(name: str, reason: str) -> str:
+    return f"onnxruntime_genai.{name} is not available: qnnbridge.genai {reason}."
 
 
 def is_qnn_available() -> bool:

@@ -7,7 +7,7 @@ graph assignment tells, node by node, since 1.24. Pure functions on a session th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from qnnbridge_host.engine.qnn_options import PROVIDER
@@ -20,6 +20,10 @@ CPU_PROVIDER = "CPUExecutionProvider"
 MAX_CPU_LIST = 200
 _NAMED_NODES = 10
 _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
+# ONNX Runtime lists the nodes of their bodies beside them, and not which ones those are.
+_WITH_BODIES = ("If", "Loop", "Scan")
+# What onnxruntime's quantize_dynamic makes, as far as QNN takes none of it.
+_DYNAMIC = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
 
 
 class PlacementTarget(NamedTuple):
@@ -115,7 +119,8 @@ def refusal(
         }
     if second_error is not None:
         details["with_fallback"] = second_error.message
-    return PlacementRefused(message, cause=cause, fix=_fix(free), details=details)
+    operators = {op for _, op in placement.cpu_list} if placement is not None else ()
+    return PlacementRefused(message, cause=cause, fix=_fix(free, operators), details=details)
 
 
 def dynamic_dimensions(model_inputs: Sequence[NodeInfo]) -> dict[str, tuple[str, ...]]:
@@ -162,6 +167,13 @@ def _cause(placement: Placement, model_inputs: Sequence[NodeInfo], edges_on_cpu:
             edges = "QNN leaves quantization at the graph's edges to the CPU (offload_graph_io_quantization)."
         if not count:
             return edges
+    cutting = tuple(node for node in nodes if node[1] in _WITH_BODIES)
+    if cutting and placement.qnn_nodes:
+        nodes, inside = cutting, count - len(cutting)
+        count = len(cutting)
+        bodies = "branches" if all(op == "If" for _, op in cutting) else "bodies"
+        of = f"{'its' if count == 1 else 'their'} {bodies}"
+        edges = f"The {inside} other nodes on the CPU include all that are inside of {of}. {edges}" if inside else edges
     shown = [f"{op} ({name})" if name else op for name, op in nodes[:_NAMED_NODES]]
     more = count - len(shown)
     listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
@@ -170,8 +182,10 @@ def _cause(placement: Placement, model_inputs: Sequence[NodeInfo], edges_on_cpu:
     return f"QNN took none of these nodes: {listed}. Either it supports none of them, or its backend did not start."
 
 
-def _fix(free: Mapping[str, Sequence[str]]) -> str:
+def _fix(free: Mapping[str, Sequence[str]], operators: Collection[str] = ()) -> str:
     allow = "To let such nodes run on the CPU, create the session with fallback='cpu'."
+    if not free and not _DYNAMIC.isdisjoint(operators):
+        return f"Use the float model, or quantise that with qnnbridge quantize; QNN has no {_named(operators)}. {allow}"
     if not free:
         return f"Change or quantize these nodes so that QNN takes them. {allow}"
     axes = [dim for dims in free.values() for dim in dims]
@@ -182,6 +196,10 @@ def _fix(free: Mapping[str, Sequence[str]]) -> str:
         return f"Fix the dimensions: {how}, or export the model with fixed shapes. {allow}"
     partly = f" (those with a name can be fixed in the session options: {how})" if how else ""
     return f"Export the model with fixed shapes{partly}. {allow}"
+
+
+def _named(operators: Collection[str]) -> str:
+    return " and no ".join(sorted(_DYNAMIC.intersection(operators)))
 
 
 def _is_handle(dim: str, dims: Sequence[str]) -> bool:

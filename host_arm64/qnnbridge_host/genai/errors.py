@@ -40,6 +40,30 @@ _RULES: Final = (
         "Install onnxruntime-qnn in the host's Python: `python -m pip install 'qnnbridge[host,genai]'`.",
     ),
     _Rule(
+        r"Error opening |No such file|[Ff]ile doesn't exist|does not exist",
+        GenerationFolderInvalid,
+        "A file that the model needs is not there or cannot be read.",
+        "Copy the whole folder of the model again; genai_config.json names the files.",
+    ),
+    _Rule(
+        r"JSON Error|parse_error|Error encountered while parsing|context_length is 0",
+        GenerationFolderInvalid,
+        "genai_config.json is damaged, lacks a field, or has one that this release of onnxruntime-genai does not know.",
+        "Compare it with the one that came with the model; `qnnbridge versions` has the releases for each layout.",
+    ),
+    _Rule(
+        r"bad_alloc|bad allocation|[Oo]ut of memory|Failed to allocate",
+        GenerationError,
+        "There is not enough memory for the model and its KV cache.",
+        "Close other programs, or lower max_length: the cache is made for it.",
+    ),
+    _Rule(
+        r"INVALID_PROTOBUF|Protobuf parsing failed|ModelProto does not have a graph",
+        GenerationFolderInvalid,
+        "A model file of the folder is damaged, or is a pointer of Git LFS instead of the file.",
+        "Copy the whole folder of the model again.",
+    ),
+    _Rule(
         r"[Tt]okenizer|tokenizer\.json|vocab",
         GenerationFolderInvalid,
         "The files of the tokenizer are missing or damaged.",
@@ -59,7 +83,12 @@ def from_genai(text: str, version: str) -> BridgeError:
     for rule in _RULES:
         if re.search(rule.pattern, text):
             return rule.kind(text, cause=rule.cause, fix=rule.fix, details={"genai": version})
-    return GenerationError(text, details={"genai": version})
+    return GenerationError(
+        text,
+        cause=f"onnxruntime-genai {version} reported this; the bridge knows no more of it.",
+        fix="Try the same model with onnxruntime_genai in the host's Python; if it works there, report a bug.",
+        details={"genai": version},
+    )
 
 
 def not_installed(version: str | None, error: Exception) -> ProviderUnavailable:

@@ -81,6 +81,10 @@ class Editor:
             return None
         return tuple(dim for dim in dims if dim is not None)
 
+    def dims(self, name: str) -> tuple[int | None, ...] | None:
+        """Its sizes, None for one that is not known; None if not even their number is."""
+        return self._known(name)[1]
+
     def rank(self, name: str) -> int | None:
         dims = self._known(name)[1]
         return None if dims is None else len(dims)

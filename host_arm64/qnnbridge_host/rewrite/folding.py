@@ -93,7 +93,12 @@ def _computed(editor: Editor, never: frozenset[str]) -> dict[str, Array]:
 
 
 def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, Array] | None:
-    if node.domain not in graphs.ONNX_DOMAINS or node.op_type not in {"Shape", "Size"} - never:
+    if node.domain not in graphs.ONNX_DOMAINS:
+        return None
+    if node.op_type == "Gather":
+        # ONNX Runtime itself computes neither these nor Size.
+        return None if "Size" in never else _known_sizes(editor, node)
+    if node.op_type not in {"Shape", "Size"} - never:
         return None
     shape = editor.shape(node.input[0])
     if shape is None:
@@ -102,6 +107,20 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
         return {node.output[0]: np.asarray(np.prod(shape, dtype=np.int64))}
     bounds = {attribute.name: attribute.i for attribute in node.attribute}
     return {node.output[0]: np.asarray(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)}
+
+
+def _known_sizes(editor: Editor, node: Any) -> dict[str, Array] | None:
+    """Sizes picked from a shape that is known there: PyTorch asks so whether a dimension can be squeezed."""
+    maker, picked = editor.maker(node.input[0]), editor.constant(node.input[1], INPUT_LIMIT)
+    if maker is None or maker.op_type != "Shape" or maker.attribute or picked is None:
+        return None
+    sizes = editor.dims(maker.input[0])
+    if sizes is None or any(not -len(sizes) <= number < len(sizes) for number in picked.flat):
+        return None
+    found = [sizes[number] for number in picked.flat]
+    if any(size is None for size in found):
+        return None
+    return {node.output[0]: np.asarray(found, np.int64).reshape(picked.shape)}
 
 
 def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.rewrite.rewrites import constants, gelu, known_wrong, operators, padding, rank, removals
+from qnnbridge_host.rewrite.rewrites import constants, gelu, known_wrong, norms, operators, padding, rank, removals
 from qnnbridge_protocol.errors import OptionError
 
 FIXED_SHAPES: Final = "fixed-shapes"
@@ -128,6 +128,11 @@ REWRITES: Final = (
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", known_wrong.zero_instead_of_softmax),
     Rewrite("rms-rank", "RMSNormalization of four dimensions becomes one of three", known_wrong.normalise_in_three),
     Rewrite("gelu", "the operators of a Gelu in a quantised model become one Gelu", gelu.fuse_quantised_gelu, 0.1),
+    Rewrite(
+        "norm-scale",
+        "an int8 scale of a quantised normalisation beside unsigned activations becomes uint8",
+        norms.unsigned_scales,
+    ),
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
     Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
     Rewrite(

@@ -14,13 +14,15 @@ from qnnbridge_host.graph.editor import Editor
 
 # Of a constant that is quantised itself.
 _CLOSE = 0.02
+# Products that are taken apart: x * (0.5 * (1 + Erf)) has one inside of the other.
+_MOST_PRODUCTS = 2
 _FIRST_OPSET_WITH_GELU = 20
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _MICROSOFT = "com.microsoft"
 
 
 def fuse_quantised_gelu(editor: Editor) -> list[str]:
-    """x * 0.5 * (1 + Erf(x / sqrt(2))) with quantised tensors in it becomes Gelu."""
+    """x * 0.5 * (1 + Erf(x / sqrt(2))) with quantised tensors in it becomes Gelu, whatever is multiplied first."""
 
     def change(node: Any) -> list[Any] | None:
         found = next(_gelu_of(editor, node), None)
@@ -31,24 +33,46 @@ def fuse_quantised_gelu(editor: Editor) -> list[str]:
             editor.model.opset_import.add(domain=domain, version=1)
         return [editor.make("Gelu", [found], node, node.output[0], domain=domain)]
 
-    return editor.replace("Mul", change, "quantised Gelu")
+    if "Erf" not in editor.operators:
+        return []
+    count = editor.map_nodes(change, ("Mul", "Div"))
+    if count:
+        editor.drop_dead()
+    return [f"{count} quantised Gelu"] if count else []
 
 
 def _gelu_of(editor: Editor, last: Any) -> Iterator[str]:
-    """The x of a Gelu that this Mul is the end of: its tensor where the Gelu begins."""
-    for one, other in _both(last):
-        # x * (1 + erf), times 0.5
-        product = _made_by(editor, one, "Mul")
-        if product is not None and _is_number(editor, other, 0.5):
-            yield from (x for a, b in _both(product) if (x := _x_of(editor, a, b)))
-        # x * 0.5, times (1 + erf)
-        half = _made_by(editor, one, "Mul")
-        if half is not None:
-            yield from (x for a, b in _both(half) if _is_number(editor, b, 0.5) and (x := _x_of(editor, other, a)))
+    """The x of a Gelu that this product is the end of: its tensor where the Gelu begins."""
+    for number, factors in _products(editor, last, _MOST_PRODUCTS):
+        if len(factors) == 2 and abs(number / 0.5 - 1) < _CLOSE:
+            yield from (x for a, b in (factors, factors[::-1]) if (x := _x_of(editor, a, b, last)))
 
 
-def _x_of(editor: Editor, total: str, x: str) -> str:
-    """The tensor that 1 + Erf(x / sqrt(2)) begins with, "" if it is of another x or nothing is quantised."""
+def _products(editor: Editor, node: Any, depth: int) -> Iterator[tuple[float, list[str]]]:
+    """What a Mul or Div multiplies: the product of its constants, and its other factors; then with some of those
+    taken apart in the same way. TorchScript multiplies x first, its successor the constant."""
+    number, factors = 1.0, []
+    for place, name in enumerate(node.input):
+        value = _number(editor, name)
+        divides = node.op_type == "Div" and place == 1
+        if value is not None and not (divides and value == 0):
+            number = number / value if divides else number * value
+        elif divides:
+            return
+        else:
+            factors.append(name)
+    yield number, factors
+    for place, name in enumerate(factors if depth else ()):
+        maker = _made_by(editor, name, "Mul") or _made_by(editor, name, "Div")
+        for inner, parts in _products(editor, maker, depth - 1) if maker is not None else ():
+            yield number * inner, [*factors[:place], *parts, *factors[place + 1 :]]
+
+
+def _x_of(editor: Editor, total: str, x: str, last: Any) -> str:
+    """The tensor that 1 + Erf(x / sqrt(2)) begins with, "" if it is of another x or nothing is quantised.
+
+    Where only matrices are quantised, nothing but the result of `last` is; QNN refuses that Erf, too.
+    """
     added = _made_by(editor, total, "Add")
     for one, other in _both(added) if added is not None else ():
         erf = _made_by(editor, one, "Erf")
@@ -59,7 +83,9 @@ def _x_of(editor: Editor, total: str, x: str) -> str:
             for given, by in _both(scaled)[: 1 if op == "Div" else 2] if scaled is not None else ():
                 if _is_number(editor, by, factor) and _origin(editor, given) == _origin(editor, x):
                     passed = (given, erf.input[0], one, total)
-                    return given if any(_is_quantised(editor, name) for name in passed) else ""
+                    before = any(_is_quantised(editor, name) for name in passed)
+                    behind = any(user.op_type == _QUANTIZE for user in editor.uses(last.output[0]))
+                    return given if before or behind else ""
     return ""
 
 
@@ -91,12 +117,20 @@ def _made_by(editor: Editor, name: str, op: str) -> Any | None:
 
 
 def _is_number(editor: Editor, name: str, number: float) -> bool:
+    value = _number(editor, name)
+    return value is not None and abs(value / number - 1) < _CLOSE
+
+
+def _number(editor: Editor, name: str) -> float | None:
+    """The number that a tensor is, quantised or not; None if it is computed or has more elements."""
     value = editor.constant(_origin(editor, name), 1)
-    if value is None and _is_quantised(editor, name):
-        maker = editor.maker(name)
-        parts = [editor.constant(given, 1) for given in maker.input] if maker is not None else []
-        if not parts or any(part is None or part.size != 1 for part in parts):
-            return False
-        quantised, scale, *zero = (float(part.reshape(())) for part in parts if part is not None)
-        return abs((quantised - (zero[0] if zero else 0)) * scale / number - 1) < _CLOSE
-    return value is not None and value.size == 1 and abs(float(value.reshape(())) / number - 1) < _CLOSE
+    if value is not None:
+        return float(value.reshape(())) if value.size == 1 and value.dtype.kind in "fiu" else None
+    maker = editor.maker(name) if _is_quantised(editor, name) else None
+    if maker is None:
+        return None
+    parts = [editor.constant(given, 1) for given in maker.input]
+    if any(part is None or part.size != 1 for part in parts):
+        return None
+    quantised, scale, *zero = (float(part.reshape(())) for part in parts if part is not None)
+    return (quantised - (zero[0] if zero else 0)) * scale

@@ -125,7 +125,8 @@ def _depth_to_space(turn: GraphNode, view: GraphView) -> tuple[int, ...] | None:
 
 
 def _is_gelu(erf: GraphNode, view: GraphView) -> bool:
-    """x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in either order."""
+    """x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in either order; nothing of it is quantised, or x and the
+    result are. Where one of those two alone is, QNN refuses the Erf."""
     if not erf.given or not erf.made:
         return False
     before = view.maker.get(erf.given[0].name)
@@ -134,8 +135,16 @@ def _is_gelu(erf: GraphNode, view: GraphView) -> bool:
         return False
     if not _has_number(add, 1.0, view):
         return False
-    first = _only_user(add, view)
-    return first is not None and first.op == "Mul"
+    last = _only_user(add, view)
+    if last is None or last.op != "Mul":
+        return False
+    behind = _only_user(last, view)
+    if behind is not None and behind.op == "Mul" and (_has_number(last, 0.5, view) or _has_number(behind, 0.5, view)):
+        last = behind
+    makers = [view.maker.get(tensor.name) for tensor in before.given if not tensor.constant]
+    begins = any(one is not None and one.op in quantized.DEQUANTIZE for one in makers)
+    users = [user for tensor in last.made for user in view.users.get(tensor.name, ())]
+    return begins == any(user.op in quantized.QUANTIZE for user in users)
 
 
 def _only_user(node: GraphNode, view: GraphView) -> GraphNode | None:

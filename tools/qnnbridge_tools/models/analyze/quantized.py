@@ -97,7 +97,7 @@ def verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
 
 
 def spread(view: GraphView, verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeVerdict]:
-    """Quantize and Dequantize nodes run with their operators; where those stay on the CPU, they stand alone."""
+    """Quantize and Dequantize nodes run with their operators, and stay on the CPU with those that stay there."""
     result = list(verdicts)
     places: dict[int, list[NodeVerdict]] = {}
     for index, unit in units.items():
@@ -106,6 +106,9 @@ def spread(view: GraphView, verdicts: list[NodeVerdict], units: QdqUnits) -> lis
     for edge, around in places.items():
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN
+        elif all(one.place == "cpu" for one in around):
+            # With its advice: replacing the operator is what moves them.
+            result[edge] = around[0]
     return result
 
 

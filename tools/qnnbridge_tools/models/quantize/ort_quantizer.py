@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from qnnbridge_host.graph import graphs
 from qnnbridge_protocol.errors import BridgeError, ModelError
 from qnnbridge_tools.models.quantize import ranges
+from qnnbridge_tools.models.quantize.quick_lookups import quick
 from qnnbridge_tools.models.quantize.ranges import CalibrationReader, MeasuredRanges, Numbers
 from qnnbridge_tools.models.quantize.samples import SampleSets
 from qnnbridge_tools.models.quantize.settings import ResolvedSettings
@@ -193,7 +194,8 @@ class CalibratedModel:
                 config.op_types_to_quantize,
                 config.extra_options,
             )
-            quantizer.quantize_model()
+            with quick(quantizer):
+                quantizer.quantize_model()
             return config, quantizer
 
         try:
