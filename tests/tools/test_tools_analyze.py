@@ -97,7 +97,9 @@ def test_a_gelu_is_taken_as_a_whole_and_an_erf_alone_is_not(tmp_path: Path) -> N
 def test_a_gelu_whose_result_alone_is_quantised_has_its_erf_on_the_cpu(tmp_path: Path) -> None:
     made = fix_models.erf(in_gelu=True)
     made.graph.node[-1].output[0] = "float"
-    made.graph.initializer.extend([fix_models.constant("s", np.float32(0.1)), fix_models.constant("z", np.uint8(9))])
+    made.graph.initializer.extend(
+        [fix_models.constant("s", np.float32(0.1)), fix_models.constant("z", np.uint8(9))]
+    )
     made.graph.node.extend(
         [
             fix_models.node("QuantizeLinear", ["float", "s", "z"], ["q"], name="quantise"),

@@ -143,7 +143,6 @@ def test_a_quantised_gelu_whose_constant_comes_first_is_refused_as_it_is_and_run
     assert worker.run(case, "gelu")["status"] == "right"
 
 
-
 @pytest.mark.simulator
 @pytest.mark.process
 def test_a_quantised_gelu_of_five_operators_is_refused_by_qnn(worker: Worker) -> None:

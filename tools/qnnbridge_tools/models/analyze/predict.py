@@ -139,7 +139,11 @@ def _is_gelu(erf: GraphNode, view: GraphView) -> bool:
     if last is None or last.op != "Mul":
         return False
     behind = _only_user(last, view)
-    if behind is not None and behind.op == "Mul" and (_has_number(last, 0.5, view) or _has_number(behind, 0.5, view)):
+    if (
+        behind is not None
+        and behind.op == "Mul"
+        and (_has_number(last, 0.5, view) or _has_number(behind, 0.5, view))
+    ):
         last = behind
     makers = [view.maker.get(tensor.name) for tensor in before.given if not tensor.constant]
     begins = any(one is not None and one.op in quantized.DEQUANTIZE for one in makers)

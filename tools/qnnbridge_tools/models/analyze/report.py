@@ -154,7 +154,9 @@ def _agreement(analysis: Analysis) -> list[tuple[str, str]]:
     judged = len([v for v in truth.placed.verdicts if v.place != "folded" and v.rule != "merged"])
     wrong = truth.disagreements
     same = f"all {judged}" if not wrong else f"{judged - len(wrong)} of {judged}"
-    pairs = [("both", f"what is shown above is QNN's answer; the rules alone (--offline) say the same of {same} nodes")]
+    pairs = [
+        ("both", f"what is shown above is QNN's answer; the rules alone (--offline) say the same of {same} nodes")
+    ]
     for index in wrong[:_SHOWN_DISAGREEMENTS]:
         node = analysis.view.nodes[index]
         rule, true = analysis.predicted.verdicts[index], truth.placed.verdicts[index]
