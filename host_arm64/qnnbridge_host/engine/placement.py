@@ -187,7 +187,8 @@ def _cause(placement: Placement, model_inputs: Sequence[NodeInfo], edges_on_cpu:
 def _fix(free: Mapping[str, Sequence[str]], operators: Collection[str] = ()) -> str:
     allow = "To let such nodes run on the CPU, create the session with fallback='cpu'."
     if not free and not _DYNAMIC.isdisjoint(operators):
-        return f"Use the float model, or quantise that with qnnbridge quantize; QNN has no {_named(operators)}. {allow}"
+        lacks = f"QNN has no {_named(operators)}"
+        return f"Use the float model, or quantise that with qnnbridge quantize; {lacks}. {allow}"
     if not free:
         return f"Change or quantize these nodes so that QNN takes them. {allow}"
     axes = [dim for dims in free.values() for dim in dims]

@@ -48,7 +48,7 @@ _RULES: Final = (
     _Rule(
         r"JSON Error|parse_error|Error encountered while parsing|context_length is 0",
         GenerationFolderInvalid,
-        "genai_config.json is damaged, lacks a field, or has one that this release of onnxruntime-genai does not know.",
+        "genai_config.json is damaged, lacks a field, or has one that this onnxruntime-genai does not know.",
         "Compare it with the one that came with the model; `qnnbridge versions` has the releases for each layout.",
     ),
     _Rule(

@@ -44,7 +44,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
         ),
         "quantise the float model with qnnbridge quantize instead",
     ),
-    "com.microsoft.DynamicQuantizeLSTM": "use the float model: QNN has its LSTM; qnnbridge quantize makes it smaller",
+    "com.microsoft.DynamicQuantizeLSTM": "use the float model, or quantise that with qnnbridge quantize",
     "RNN": "use LSTM or GRU",
     "ConstantOfShape": "qnnbridge fix (shape-computations) with fixed sizes",
     "Size": "qnnbridge fix (shape-computations) with fixed sizes",

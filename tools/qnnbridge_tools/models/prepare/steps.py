@@ -23,6 +23,7 @@ from qnnbridge_tools.models.quantize import result as quantize_result
 from qnnbridge_tools.models.quantize.quantizer import quantize_model
 from qnnbridge_tools.models.quantize.samples import declared_inputs, load
 from qnnbridge_tools.models.quantize.settings import QuantizeOptions
+from qnnbridge_tools.models.shared.progress import ShownProgress
 from qnnbridge_tools.models.verify import report as verify_report
 from qnnbridge_tools.models.verify.input_sets import GivenInputs
 from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
@@ -103,7 +104,8 @@ def quantize(
             overwrite=True,
             large=True,
         )
-        result = quantize_model(model, target, wish, own_process=True)
+        with ShownProgress() as progress:
+            result = quantize_model(model, target, wish, on_progress=progress, own_process=True)
         return list(result.files), quantize_result.document(result)
 
     went_in = {

@@ -173,6 +173,7 @@ def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> b
 
 def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, told: str = "") -> Candidate:
     """With wider ranges, for samples louder than these, unless that costs something here."""
+    trial.on_progress("trying ranges and types of weights on the CPU", 0, 0)
     plain = Candidate(trial, start, told, judge.snr(trial.calibrated, start))
     wider = trial.calibrated.with_headroom()
     if wider is None:
