@@ -68,6 +68,7 @@ PUBLIC_MODULES = {
     "qnnbridge.errors",
     "qnnbridge.futures",
     "qnnbridge.genai",
+    "qnnbridge.speech",
 }
 # It has the modules that onnxruntime has.
 MIMICRY = "qnnbridge.ort"

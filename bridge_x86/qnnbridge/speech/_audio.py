@@ -1,0 +1,201 @@
+"""Audio as mono samples at 16 kHz, read piece by piece: hours of it never lie in memory at once."""
+
+from __future__ import annotations
+
+import os
+import wave
+from typing import Any, BinaryIO, Final, Protocol
+
+import numpy as np
+
+from qnnbridge.speech._features import RATE, Array
+from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
+
+PIECE_S: Final = 10
+_RATES: Final = (1000, 768000)
+
+Audio = str | os.PathLike[str] | BinaryIO | Array
+
+
+class _Source(Protocol):
+    """rate: in Hz. `read` gives mono float32 samples, none at the end."""
+
+    rate: int
+
+    def read(self, samples: int) -> Array: ...
+    def close(self) -> None: ...
+
+
+class _ArraySource:
+    def __init__(self, samples: Array, rate: int) -> None:
+        if samples.ndim > 1 or samples.dtype.kind != "f":
+            raise OptionError(
+                f"The audio is an array {samples.dtype} of shape {samples.shape}.",
+                cause="Samples are floats between -1 and 1, one channel.",
+                fix="samples.astype(numpy.float32) / 32768 for int16; samples.mean(axis=1) for two channels.",
+            )
+        self.rate, self._left = rate, samples
+
+    def read(self, samples: int) -> Array:
+        piece, self._left = self._left[:samples], self._left[samples:]
+        return np.asarray(piece, np.float32)
+
+    def close(self) -> None:
+        self._left = self._left[:0]
+
+
+class _SoundFile:
+    """Whatever libsndfile reads: WAV, FLAC, OGG, MP3."""
+
+    def __init__(self, module: Any, audio: Any, name: str) -> None:
+        try:
+            self._file = module.SoundFile(audio)
+        except module.LibsndfileError as error:
+            raise _no_audio(name, str(error)) from None
+        self._error, self._name = module.LibsndfileError, name
+        self.rate = int(self._file.samplerate)
+
+    def read(self, samples: int) -> Array:
+        try:
+            found = self._file.read(samples, dtype="float32", always_2d=True)
+        except self._error as error:
+            raise _no_audio(self._name, str(error)) from None
+        return np.asarray(found.mean(axis=1, dtype=np.float32))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _WaveFile:
+    """PCM in WAV, where soundfile is not installed."""
+
+    def __init__(self, audio: Any, name: str) -> None:
+        try:
+            self._file = wave.open(audio, "rb")  # noqa: SIM115 - closed by `close`
+        except (wave.Error, EOFError) as error:
+            raise _no_audio(
+                name, f"{error or 'it ends in the middle'}; without soundfile only PCM in WAV is read"
+            ) from None
+        self.rate = self._file.getframerate()
+        self._width, self._channels = self._file.getsampwidth(), self._file.getnchannels()
+
+    def read(self, samples: int) -> Array:
+        data = self._file.readframes(samples)
+        data = data[: len(data) // (self._width * self._channels) * self._width * self._channels]
+        if self._width == 1:
+            values = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
+        else:
+            # The bytes of a sample become the upper ones of an int32.
+            wide = np.zeros((len(data) // self._width, 4), np.uint8)
+            wide[:, 4 - self._width :] = np.frombuffer(data, np.uint8).reshape(-1, self._width)
+            values = wide.view("<i4")[:, 0].astype(np.float32) / np.float32(2**31)
+        return np.asarray(values.reshape(-1, self._channels).mean(axis=1, dtype=np.float32))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class AudioReader:
+    """Audio as a stream of windows. rate: of the source, in Hz.
+
+    Args:
+        sampling_rate: of an array; files have their own.
+
+    Raises `OptionError`, `NoSuchFile`.
+    """
+
+    def __init__(self, audio: Audio, sampling_rate: int | None = None) -> None:
+        self._source, self._name = _source_of(audio, sampling_rate)
+        self.rate = self._source.rate
+        self._held = np.zeros(0, np.float32)
+        self._ended = False
+        self.passed = 0
+        try:
+            self._resampler = _resampler(self.rate, self._name) if self.rate != RATE else None
+            if not self.window(1).size:
+                raise OptionError(f"{self._name} has no samples.", cause="It is empty, or only a header.")
+        except BaseException:
+            self.close()
+            raise
+
+    def window(self, samples: int) -> Array:
+        """The next samples, fewer at the end. They stay until `advance`."""
+        while self._held.size < samples and not self._ended:
+            piece = self._source.read(self.rate * PIECE_S)
+            self._ended = not piece.size
+            if not np.isfinite(piece).all():
+                raise OptionError(
+                    f"{self._name} has samples that are no numbers (NaN or infinite).",
+                    fix="Write the audio again from what it was made of.",
+                )
+            if self._resampler is not None:
+                piece = self._resampler.resample_chunk(piece, last=self._ended)
+            self._held = np.concatenate([self._held, piece])
+        return self._held[:samples]
+
+    def advance(self, samples: int) -> None:
+        """Drop samples from the front."""
+        samples = min(samples, self._held.size)
+        self.passed += samples
+        self._held = self._held[samples:].copy()
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
+    if isinstance(audio, np.ndarray):
+        rate = RATE if sampling_rate is None else sampling_rate
+        if not _RATES[0] <= rate <= _RATES[1]:
+            raise OptionError(
+                f"sampling_rate={rate!r} is no rate of audio.", fix="Give samples in a second: 16000."
+            )
+        return _ArraySource(audio, rate), "The array"
+    if sampling_rate is not None:
+        raise OptionError("sampling_rate= is for arrays.", cause="A file says its rate itself.")
+    if isinstance(audio, (str, os.PathLike)):
+        path = os.fspath(audio)
+        if not os.path.isfile(path):
+            raise NoSuchFile(f"There is no audio file {path}.")
+        if os.path.getsize(path) == 0:
+            raise OptionError(f"{path} is empty.")
+        given: Any = path
+        name = path
+    elif hasattr(audio, "read"):
+        given, name = audio, "The audio"
+    else:
+        raise OptionError(
+            f"Audio cannot be a {type(audio).__name__}.",
+            fix="Give a path, an open file, or a numpy array of floats.",
+        )
+    try:
+        import soundfile
+    except ImportError:
+        source: _Source = _WaveFile(given, name)
+    except OSError as error:  # libsndfile is not there
+        raise BridgeError(f"soundfile cannot be loaded: {error}.", fix='pip install "qnnbridge[speech]"') from None
+    else:
+        source = _SoundFile(soundfile, given, name)
+    if not _RATES[0] <= source.rate <= _RATES[1]:
+        source.close()
+        raise _no_audio(name, f"it says {source.rate} samples in a second")
+    return source, name
+
+
+def _resampler(rate: int, name: str) -> Any:
+    try:
+        import soxr
+    except ImportError:
+        raise BridgeError(
+            f"{name} has {rate} samples in a second and Whisper takes {RATE}: the package soxr is missing.",
+            fix='pip install "qnnbridge[speech]", or resample the audio.',
+        ) from None
+    return soxr.ResampleStream(rate, RATE, 1, dtype="float32")
+
+
+def _no_audio(name: str, why: str) -> OptionError:
+    return OptionError(
+        f"{name} cannot be read as audio.",
+        cause=why.strip().rstrip(".") + ".",
+        fix="Convert it to WAV or FLAC: ffmpeg -i IN -ar 16000 -ac 1 OUT.wav",
+    )

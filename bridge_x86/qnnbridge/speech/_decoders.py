@@ -1,0 +1,289 @@
+"""Encoder and decoder as sessions, and the state of one window: keys and values stay where the host sees them.
+
+Each step binds the values that the step before left; none is copied here. A decoder of growing caches gets
+new values each step. One of fixed caches writes into one of two sets of values and reads the other: a step that is
+repeated in a new host finds its inputs as they were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from qnnbridge._ort_value import OrtValue
+from qnnbridge.speech._features import Array
+from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported, RemoteRuntimeError
+
+if TYPE_CHECKING:
+    from qnnbridge._inference_session import InferenceSession
+
+TYPES: Final = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(int32)": np.dtype(np.int32),
+    "tensor(int64)": np.dtype(np.int64),
+    "tensor(bool)": np.dtype(np.bool_),
+}
+# What closes a position in the mask of AI Hub's decoders, which are quantised to a range around it.
+_CLOSED: Final = -100.0
+_BRANCH: Final = "use_cache_branch"
+_STATES: Final = "encoder_hidden_states"
+_FIXED_SELF: Final = re.compile(r"[kv]_cache_self_\d+_in")
+
+Values = dict[str, OrtValue]
+
+
+class Node(Protocol):
+    """An input or output, of a file or of a session."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def shape(self) -> Any: ...
+
+
+class WindowDecoder(Protocol):
+    """The decoder for one window of audio.
+
+    positions: how many tokens it can take in all.
+    """
+
+    positions: int
+
+    def step(self, tokens: Sequence[int]) -> Array:
+        """The scores of what follows."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheNames:
+    """Of a decoder of growing caches, one of each list for each layer's keys and values.
+
+    Args:
+        made: outputs with the cross values, of the encoder or of the first step.
+        growing: per value: input, output.
+        crossing: inputs for the cross values.
+    """
+
+    ids: str
+    logits: str
+    made: tuple[str, ...]
+    growing: tuple[tuple[str, str], ...]
+    crossing: tuple[str, ...]
+
+
+def layers_of(nodes: Sequence[Node], pattern: str) -> int:
+    """How many inputs have a number in this place of their names."""
+    rule = re.compile(re.escape(pattern).replace("%d", r"\d+"))
+    return sum(rule.fullmatch(node.name) is not None for node in nodes)
+
+
+def names_of_optimum(nodes: Sequence[Node]) -> CacheNames:
+    """nodes: inputs of a decoder with past."""
+    layers = layers_of(nodes, "past_key_values.%d.decoder.key")
+    both = [f"{layer}.{{}}.{kind}" for layer in range(layers) for kind in ("key", "value")]
+    own, cross = [name.format("decoder") for name in both], [name.format("encoder") for name in both]
+    return CacheNames(
+        "input_ids",
+        "logits",
+        tuple(f"present.{name}" for name in cross),
+        tuple((f"past_key_values.{name}", f"present.{name}") for name in own),
+        tuple(f"past_key_values.{name}" for name in cross),
+    )
+
+
+def names_of_genai(nodes: Sequence[Node], names: Mapping[str, str]) -> CacheNames:
+    """names: those of the configuration, with %d for the layer."""
+    layers = layers_of(nodes, names["past_key_names"])
+
+    def every(*keys: str) -> tuple[str, ...]:
+        return tuple(names[key].replace("%d", str(layer)) for layer in range(layers) for key in keys)
+
+    return CacheNames(
+        names["input_ids"],
+        names["logits"],
+        every("cross_present_key_names", "cross_present_value_names"),
+        tuple(
+            zip(
+                every("past_key_names", "past_value_names"),
+                every("present_key_names", "present_value_names"),
+                strict=True,
+            )
+        ),
+        every("cross_past_key_names", "cross_past_value_names"),
+    )
+
+
+def run_bound(
+    session: InferenceSession, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | None]
+) -> Values:
+    """Runs with these values; new ones are made for outputs without. Raises what the session raised."""
+    binding = session.io_binding()
+    for name, value in inputs.items():
+        binding.bind_ortvalue_input(name, value)
+    for name, held in outputs.items():
+        if held is None:
+            binding.bind_output(name)
+        else:
+            binding.bind_ortvalue_output(name, held)
+    try:
+        binding.run()
+    except RemoteRuntimeError as error:
+        if isinstance(error.__cause__, BridgeError):
+            raise error.__cause__ from None
+        raise
+    return dict(zip(outputs, binding.get_outputs(), strict=True))
+
+
+def _value(array: Any, node: Node) -> OrtValue:
+    return OrtValue.ortvalue_from_numpy(np.asarray(array, TYPES[node.type]))
+
+
+def _last(logits: OrtValue) -> Array:
+    scores = np.asarray(logits.numpy())
+    return scores.reshape(scores.shape[1], -1)[-1] if scores.ndim == 3 else scores.reshape(-1)
+
+
+class GrowingDecoder:
+    """Of optimum (two files, or a merged one) and onnxruntime-genai.
+
+    Args:
+        first, later: sessions of the first and of all later steps; may be the same.
+        encoded: what the encoder gave: hidden states, or the cross values.
+        heads, head: sizes of the caches.
+    """
+
+    def __init__(
+        self,
+        first: InferenceSession,
+        later: InferenceSession,
+        names: CacheNames,
+        encoded: Values,
+        sizes: tuple[int, int],
+        positions: int,
+    ) -> None:
+        self.positions = positions
+        self._first, self._later, self._names = first, later, names
+        self._encoded, self._sizes = encoded, sizes
+        self._own: Values = {}
+        self._cross: Values = {}
+        if _STATES not in encoded:
+            self._cross = dict(zip(names.crossing, (encoded[name] for name in names.made), strict=True))
+
+    def step(self, tokens: Sequence[int]) -> Array:
+        if not self._own:
+            return self._run(self._first, tokens, begins=True)
+        scores = np.zeros(0, np.float32)
+        for token in tokens:  # decoders with past are exported for one token
+            scores = self._run(self._later, [token], begins=False)
+        return scores
+
+    def _run(self, session: InferenceSession, tokens: Sequence[int], *, begins: bool) -> Array:
+        names = self._names
+        nodes = {node.name: node for node in session.get_inputs()}
+        inputs = {names.ids: _value([list(tokens)], nodes[names.ids])}
+        if _STATES in nodes:
+            inputs[_STATES] = self._encoded[_STATES]
+        if _BRANCH in nodes:
+            inputs[_BRANCH] = _value([not begins], nodes[_BRANCH])
+        for name, _ in names.growing:
+            if name in nodes:
+                inputs[name] = self._own.get(name) or self._empty(nodes[name])
+        for name in names.crossing:
+            if name in nodes:
+                inputs[name] = self._cross.get(name) or self._empty(nodes[name])
+        wanted = [names.logits, *(output for _, output in names.growing)]
+        makes_cross = begins and not self._cross
+        if makes_cross:
+            wanted += names.made
+        found = run_bound(session, inputs, dict.fromkeys(wanted))
+        self._own = {name: found[output] for name, output in names.growing}
+        if makes_cross:
+            self._cross = dict(zip(names.crossing, (found[name] for name in names.made), strict=True))
+        return _last(found[names.logits])
+
+    def _empty(self, node: Node) -> OrtValue:
+        heads, head = self._sizes
+        return _value(np.zeros((1, heads, 0, head)), node)
+
+
+class FixedDecoder:
+    """Of AI Hub: one token a step; caches of a fixed size, filled from their end; a mask that opens likewise.
+
+    Args:
+        encoded: the cross values, which have the same names as outputs and inputs.
+    """
+
+    def __init__(self, session: InferenceSession, encoded: Values) -> None:
+        self._session = session
+        self._nodes = {node.name: node for node in session.get_inputs()}
+        mask = self._nodes["attention_mask"]
+        self._mask = np.full(mask.shape, _CLOSED, TYPES[mask.type])
+        # The place of the token itself is the last of the mask.
+        self.positions = int(mask.shape[-1]) - 1
+        self._encoded = encoded
+        names = [name for name in self._nodes if _FIXED_SELF.fullmatch(name)]
+        self._sets = [
+            {
+                name: OrtValue.ortvalue_from_shape_and_type(self._nodes[name].shape, TYPES[self._nodes[name].type])
+                for name in names
+            }
+            for _ in range(2)
+        ]
+        self._done = 0
+
+    def step(self, tokens: Sequence[int]) -> Array:
+        scores = np.zeros(0, np.float32)
+        for token in tokens:
+            scores = self._run(token)
+        return scores
+
+    def _run(self, token: int) -> Array:
+        nodes = self._nodes
+        self._mask[..., self.positions - self._done] = 0.0
+        held, filled = self._sets[self._done % 2], self._sets[(self._done + 1) % 2]
+        inputs = {
+            "input_ids": _value([[token]], nodes["input_ids"]),
+            "attention_mask": _value(self._mask, nodes["attention_mask"]),
+            "position_ids": _value([self._done], nodes["position_ids"]),
+            **held,
+            **{name: value for name, value in self._encoded.items() if name in nodes},
+        }
+        outputs = {f"{name.removesuffix('_in')}_out": value for name, value in filled.items()}
+        found = run_bound(self._session, inputs, {"logits": None, **outputs})
+        self._done += 1
+        return np.asarray(found["logits"].numpy()).reshape(-1)
+
+
+def is_fixed(nodes: Sequence[Node]) -> bool:
+    """Whether these are inputs of a decoder of AI Hub."""
+    return any(_FIXED_SELF.fullmatch(node.name) for node in nodes)
+
+
+def is_merged(nodes: Sequence[Node]) -> bool:
+    """Whether these are inputs of a merged decoder of optimum."""
+    return any(node.name == _BRANCH for node in nodes)
+
+
+def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
+    """Raises `GenerationUnsupported` for inputs of other names or types."""
+    unknown = [node.name for node in nodes if node.name not in known]
+    if unknown:
+        raise GenerationUnsupported(
+            f"The {role} has inputs that are not known: {', '.join(unknown[:6])}.",
+            cause="It is exported in another way than those that docs/speech.md lists.",
+            fix="Export it without them; for onnxruntime-genai without past_present_share_buffer.",
+        )
+    odd = [f"{node.name}: {node.type}" for node in nodes if node.type not in TYPES]
+    if odd:
+        raise GenerationUnsupported(
+            f"The {role} takes quantised inputs.",
+            cause="Their scales are not in the ONNX file.",
+            evidence=tuple(odd[:4]),
+            fix="Use an export with float inputs and outputs.",
+        )

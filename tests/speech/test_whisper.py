@@ -1,0 +1,263 @@
+"""Whisper in four layouts: token for token what transformers' greedy search gives, and what plain numpy gives."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conformance.real_models import SOC_MODEL
+from tests.speech import tiny_whisper as tiny
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("tokenizers")
+
+import qnnbridge
+from qnnbridge import speech
+from qnnbridge.speech._audio import PIECE_S, AudioReader
+from qnnbridge.speech._features import log_mel
+from qnnbridge.speech._rules import TokenSpan as Span
+from qnnbridge.speech._rules import spans_of
+from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid, NoSuchFile, OptionError
+
+REFERENCE = json.loads(Path(__file__).with_name("reference.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("whisper")
+    return {layout: tiny.write_folder(root / layout, layout) for layout in tiny.LAYOUTS}
+
+
+@pytest.fixture(scope="module")
+def host(private_temporary_folder: Path) -> Iterator[qnnbridge.Host]:
+    with qnnbridge.Host() as host:
+        host.start()
+        yield host
+
+
+def tokens_of(recognizer: speech.Recognizer, case: dict[str, Any]) -> tuple[list[int], str | None]:
+    """Those of the first window."""
+    with recognizer.stream(
+        tiny.sound(case["seed"]), language=case["language"], task=case["task"], timestamps=case["timestamps"]
+    ) as found:
+        samples = found._audio.window(tiny.WINDOW_S * tiny.RATE)
+        encoded = recognizer._begin(samples)
+        language = case["language"] or recognizer._detect(encoded)
+        prompt = recognizer._prompt(language, case["task"], case["timestamps"])
+        tokens, _ = recognizer._tokens(recognizer._sessions.begin(encoded), prompt, case["timestamps"])
+    return tokens, language
+
+
+# --- numbers ---
+
+
+@pytest.mark.parametrize("row", REFERENCE["features"], ids=lambda row: str(row["bins"]))
+def test_the_features_are_those_of_transformers(row: dict[str, Any]) -> None:
+    found = log_mel(tiny.sound(7, 1.3), row["bins"], tiny.FRAMES)
+    assert found.shape == (1, row["bins"], tiny.FRAMES)
+    np.testing.assert_allclose(found.reshape(-1)[:: row["step"]], row["values"], atol=1e-5)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("layout", tiny.LAYOUTS)
+def test_every_layout_gives_the_tokens_of_transformers(
+    layout: str, folders: dict[str, Path], host: qnnbridge.Host
+) -> None:
+    with speech.load(folders[layout], host=host, provider="cpu") as recognizer:
+        assert recognizer.layout == layout
+        assert recognizer.languages == tuple(sorted(tiny.LANGUAGES))
+        for case in REFERENCE["cases"]:
+            assert tokens_of(recognizer, case) == (case["tokens"], case["found"]), case
+
+
+def test_plain_numpy_gives_the_tokens_of_transformers() -> None:
+    """The reference is not the only truth: a search without ONNX and without a cache finds the same."""
+    weights = tiny.weights()
+    case = next(one for one in REFERENCE["cases"] if one["seed"] == 3 and not one["timestamps"])
+    encoded = tiny.encode(weights, log_mel(tiny.sound(3), tiny.BINS, tiny.FRAMES))
+    ids = [tiny.START, tiny.IDS["<|fr|>"], tiny.IDS["<|translate|>"], tiny.IDS["<|notimestamps|>"]]
+    for number in range(20):
+        scores = tiny.scores_after(weights, encoded, ids)
+        scores[list(tiny.SUPPRESSED)] = -np.inf
+        if number == 0:
+            scores[list(tiny.SUPPRESSED_FIRST)] = -np.inf
+        ids.append(int(scores.argmax()))
+    assert ids[4:] == case["tokens"][:20]
+
+
+@pytest.mark.process
+@pytest.mark.simulator
+def test_encoder_and_fixed_decoder_run_on_qnn(folders: dict[str, Path], host: qnnbridge.Host) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    with speech.load(folders["fixed"], host=host, provider_options={"soc_model": SOC_MODEL}) as recognizer:
+        for part in recognizer.placement.values():
+            assert part.qnn_nodes
+            assert not part.cpu_nodes
+        encoder = recognizer._sessions.encoder
+        features = log_mel(tiny.sound(1), tiny.BINS, tiny.FRAMES)
+        assert encoder.verify({"input_features": features}).state == "agrees"
+        out = recognizer.transcribe(tiny.sound(1), language="en", timestamps=False)
+        assert out.segments[0].tokens
+
+
+# --- windows, life ---
+
+
+def test_segments_follow_the_times() -> None:
+    def at(*steps: int | str) -> list[int]:
+        return [100 + step if isinstance(step, int) else ord(step) for step in steps]
+
+    one, two = tuple(at(0, "a", 5)), tuple(at(5, "b", 9))
+    assert spans_of([*one, *two, *at(9, "c")], 100) == ([Span(0, 5, one), Span(5, 9, two)], 9)
+    assert spans_of([*one, *two], 100) == ([Span(0, 5, one), Span(5, 9, two)], None)
+    assert spans_of(list(one), 100) == ([Span(0, 5, one)], None)
+    assert spans_of(at(0, "a"), 100) == ([Span(0, None, tuple(at(0, "a")))], None)
+
+
+@pytest.mark.process
+def test_a_host_that_dies_in_the_middle_costs_a_pause(folders: dict[str, Path]) -> None:
+    audio = tiny.sound(5, 7.0)
+    for layout in ("merged", "fixed"):
+        with qnnbridge.Host() as own, speech.load(folders[layout], host=own, provider="cpu") as recognizer:
+            truth = recognizer.transcribe(audio, language="en", timestamps=False)
+            assert len(truth.segments) == 4
+            assert truth.duration == 7.0
+            with recognizer.stream(audio, language="en", timestamps=False) as found:
+                segments = [next(found)]
+                os.kill(own.info.pid, signal.SIGKILL)
+                segments += found
+            assert tuple(segments) == truth.segments
+            assert recognizer._sessions.encoder.generation == 2
+
+
+@pytest.mark.process
+def test_the_host_dies_between_two_tokens(folders: dict[str, Path]) -> None:
+    case = next(one for one in REFERENCE["cases"] if not one["timestamps"])
+    with qnnbridge.Host() as own, speech.load(folders["fixed"], host=own, provider="cpu") as recognizer:
+        encoded = recognizer._begin(tiny.sound(case["seed"]))
+        decoder = recognizer._sessions.begin(encoded)
+        step, calls = decoder.step, []
+
+        def killing(tokens: Any) -> Any:
+            calls.append(tokens)
+            if len(calls) == 9:
+                os.kill(own.info.pid, signal.SIGKILL)
+            return step(tokens)
+
+        decoder.step = killing  # type: ignore[method-assign]
+        prompt = recognizer._prompt(case["language"], case["task"], False)
+        assert recognizer._tokens(decoder, prompt, False)[0] == case["tokens"]
+        assert recognizer._sessions.decoders[0].generation == 2
+
+
+# --- audio ---
+
+
+def test_audio_of_another_rate_is_resampled(tmp_path: Path) -> None:
+    tone = np.sin(2 * np.pi * 440 * np.arange(44100) / 44100).astype(np.float32) * 0.5
+    reader = AudioReader(tiny.write_wav(tmp_path / "a.wav", tone, 44100))
+    assert reader.rate == 44100
+    found = reader.window(20000)
+    reader.close()
+    assert abs(found.size - 16000) <= 2
+    expected = 0.5 * np.sin(2 * np.pi * 440 * np.arange(found.size) / 16000)
+    np.testing.assert_allclose(found[500:-500], expected[500:-500], atol=2e-3)
+
+
+@pytest.mark.parametrize("with_soundfile", [True, False])
+def test_a_wave_file_is_read_with_and_without_soundfile(
+    with_soundfile: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = tiny.sound(1)
+    path = tiny.write_wav(tmp_path / "a.wav", samples)
+    if not with_soundfile:
+        monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
+    reader = AudioReader(io.BytesIO(path.read_bytes()))
+    np.testing.assert_allclose(reader.window(40000), samples, atol=1e-4)
+    reader.close()
+
+
+def test_hours_of_audio_are_read_in_pieces(tmp_path: Path) -> None:
+    """The source makes silence for four hours; what is held never exceeds a window and a piece."""
+    reader = AudioReader(np.zeros(1, np.float32) + 0.5)
+    left = 4 * 3600 * 16000
+
+    class Hours:
+        rate = 16000
+
+        def read(self, samples: int) -> Any:
+            nonlocal left
+            left -= (given := min(samples, left))
+            return np.zeros(given, np.float32)
+
+        def close(self) -> None: ...
+
+    reader._source, reader._ended = Hours(), False
+    most = 0
+    while (window := reader.window(30 * 16000)).size:
+        most = max(most, reader._held.size)
+        reader.advance(window.size)
+    assert most <= (30 + PIECE_S) * 16000 + 1
+    assert reader.passed == 4 * 3600 * 16000 + 1
+
+
+@pytest.mark.parametrize("data", [b"RIFF", b"no audio at all" * 100, b"RIFF\x24\x00\x00\x00WAVEfmt "])
+def test_what_is_no_audio_is_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.wav").write_bytes(data)
+    with pytest.raises(OptionError, match="cannot be read as audio"):
+        AudioReader(tmp_path / "x.wav")
+
+
+def test_empty_and_odd_audio_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.wav").touch()
+    with pytest.raises(OptionError, match="is empty"):
+        AudioReader(tmp_path / "empty.wav")
+    with pytest.raises(OptionError, match="no samples"):
+        AudioReader(tiny.write_wav(tmp_path / "header.wav", np.zeros(0)))
+    with pytest.raises(NoSuchFile):
+        AudioReader(tmp_path / "none.wav")
+    with pytest.raises(OptionError, match="NaN"):
+        AudioReader(np.full(10, np.nan, np.float32))
+    with pytest.raises(OptionError, match="int16"):
+        AudioReader(np.zeros(10, np.int16))
+    with pytest.raises(OptionError, match="no rate"):
+        AudioReader(np.zeros(10, np.float32), 0)
+
+
+# --- folders ---
+
+
+def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    bare = tiny.write_folder(tmp_path / "bare", "fixed", tokenizer=False)
+    with pytest.raises(GenerationFolderInvalid, match=r"no tokenizer\.json"):
+        speech.load(bare)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(GenerationFolderInvalid, match="no encoder"):
+        speech.load(tmp_path / "empty")
+    with pytest.raises(NoSuchFile):
+        speech.load(tmp_path / "gone")
+    (bare / "genai_config.json").write_text('{"model": {"type": "phi3"}}')
+    with pytest.raises(BridgeError, match="not Whisper"):
+        speech.load(bare)
+
+
+@pytest.mark.process
+def test_a_tokenizer_may_lie_elsewhere_and_words_are_checked(
+    tmp_path: Path, folders: dict[str, Path], host: qnnbridge.Host
+) -> None:
+    bare = tiny.write_folder(tmp_path / "bare", "fixed", tokenizer=False)
+    with speech.load(bare, tokenizer=folders["genai"], host=host, provider="cpu") as recognizer:
+        out = recognizer.transcribe(tiny.sound(1), language="EN", timestamps=False)
+        assert out.language == "en"
+        with pytest.raises(OptionError, match="no language"):
+            recognizer.stream(tiny.sound(1), language="xx")
+        with pytest.raises(OptionError, match="no task"):
+            recognizer.stream(tiny.sound(1), task="sing")  # type: ignore[arg-type]
