@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._daemon.connect import chosen_host
+from qnnbridge._platform._native import Lock
 from qnnbridge.speech._audio import Audio, AudioReader
 from qnnbridge.speech._decoders import WindowDecoder, run_bound
 from qnnbridge.speech._features import HOP, RATE, Array, log_mel
@@ -268,7 +268,7 @@ class Transcription:
         self.language, self.audio_rate, self.cut = language, audio.rate, 0
         self._recognizer, self._audio = recognizer, audio
         self._task, self._timestamps = task, timestamps
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._found = self._segments()
 
     @property

@@ -21,7 +21,7 @@ from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported, Remote
 if TYPE_CHECKING:
     from qnnbridge._inference_session import InferenceSession
 
-TYPES: Final = {
+TYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(float16)": np.dtype(np.float16),
     "tensor(int32)": np.dtype(np.int32),
@@ -221,7 +221,7 @@ class FixedDecoder:
 
     def __init__(self, session: InferenceSession, encoded: Values) -> None:
         self._session = session
-        self._nodes = {node.name: node for node in session.get_inputs()}
+        self._nodes: dict[str, Node] = {node.name: node for node in session.get_inputs()}
         mask = self._nodes["attention_mask"]
         self._mask = np.full(mask.shape, _CLOSED, TYPES[mask.type])
         # The place of the token itself is the last of the mask.
