@@ -283,17 +283,9 @@ class HostHandlers:
         _require_onnx("A session of a context binary")
         from qnnbridge_host.wrap.work import WrapRequest, work
 
-        header = request.header
         try:
-            name = header["name"]
-            wanted = WrapRequest(
-                str(header["path"]),
-                None if name is None else str(name),
-                tuple(str(one) for one in header["graphs"]),
-                bool(header["together"]),
-                bool(header["float_io"]),
-            )
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            wanted = WrapRequest.from_plain(request.header)
+        except (LookupError, TypeError, ValueError) as error:
             raise desync(f"worker.wrap without a proper description ({error})") from None
         # That of Windows' catalogue has its libraries in a folder of its own.
         folder = self._sessions.engine.describe().get("library_folder")

@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NoReturn
 
 from qnnbridge_host.distributions import CATALOGUE_DISTRIBUTION, installed_here, parse_version
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, ProviderUnavailable
@@ -32,6 +32,7 @@ _STATES: Final = (READY, NOT_READY, NOT_PRESENT)
 # Preparing an installed provider registers a package; a download is given up when nothing moves for so long.
 PREPARE_S: Final = 45.0
 STALLED_S: Final = 300.0
+CANCEL_S: Final = 5.0
 
 _SHOWN: Final = 8
 _WINDOWS_11_24H2: Final = "Windows 11 24H2 (build 26100) or newer"
@@ -60,7 +61,7 @@ class CatalogueEntry(NamedTuple):
 def listed() -> list[CatalogueEntry]:
     """All providers of the catalogue. Raises `ProviderUnavailable` where there is none."""
     with _catalogue() as found:
-        return [_entry(provider) for provider in found]
+        return [entry for _, entry in _entries(found)]
 
 
 def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done: None) -> CatalogueEntry:
@@ -87,7 +88,7 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
         if entry.state != READY:
             limit_s = STALLED_S if entry.state == NOT_PRESENT else PREPARE_S
             _make_ready(provider, entry, limit_s, on_progress)
-            entry = _entry(provider)
+            ((_, entry),) = _entries([provider])
         if not entry.library or not os.path.isfile(entry.library):
             raise ProviderUnavailable(
                 f"Windows calls {entry.words} ready, and its library is not there.",
@@ -124,7 +125,7 @@ def _catalogue() -> Iterator[list[Any]]:
 
 def _best(found: list[Any]) -> tuple[Any, CatalogueEntry]:
     """The provider for QNN: one that is here before one that is not, then the newest."""
-    entries = [(provider, _entry(provider)) for provider in found]
+    entries = _entries(found)
     fitting = [one for one in entries if one[1].name == QNN]
     if not fitting:
         others = ", ".join(entry.words for _, entry in entries[:_SHOWN])
@@ -137,6 +138,23 @@ def _best(found: list[Any]) -> tuple[Any, CatalogueEntry]:
             details={"engine": "windowsml", "found": [entry.name for _, entry in entries[:_SHOWN]]},
         )
     return min(fitting, key=lambda one: (_STATES.index(one[1].state), [-n for n in parse_version(one[1].version)]))
+
+
+def _entries(found: list[Any]) -> list[tuple[Any, CatalogueEntry]]:
+    """What Windows says of each, without those that it does not describe, or that have a state of a later Windows.
+
+    Raises `ProviderUnavailable` if nothing is left.
+    """
+    told: list[tuple[Any, CatalogueEntry]] = []
+    failed: OSError | ValueError | None = None
+    for provider in found:
+        try:
+            told.append((provider, _entry(provider)))
+        except (OSError, ValueError) as error:
+            failed = error
+    if failed is not None and not told:
+        raise _no_entry(failed) from failed
+    return told
 
 
 def _entry(provider: Any) -> CatalogueEntry:
@@ -179,7 +197,7 @@ def _make_ready(provider: Any, entry: CatalogueEntry, limit_s: float, on_progres
         if not done.is_set():
             work.cancel()
             # `close` waits for the operation, without an end if Windows does not answer the cancelling.
-            if not done.wait(5.0):
+            if not done.wait(CANCEL_S):
                 raise
         work.close()
         raise
@@ -226,6 +244,15 @@ def _no_catalogue(error: OSError) -> ProviderUnavailable:
     )
 
 
+def _no_entry(error: OSError | ValueError) -> ProviderUnavailable:
+    return ProviderUnavailable(
+        "Windows does not describe the providers of its catalogue.",
+        cause=_words(error) if isinstance(error, OSError) else f"The package windowsml does not know: {error}.",
+        fix="Upgrade windowsml in the host's Python, and restart Windows. Or use engine='wheel' (onnxruntime-qnn).",
+        details={"engine": "windowsml"},
+    )
+
+
 def _words(error: OSError) -> str:
     number = _hresult(error)
     return f"{error.strerror or error}" + (f" (HRESULT {number})" if number else "")
@@ -269,5 +296,12 @@ def main(words: list[str]) -> int:
     return 0
 
 
+def end(code: int) -> NoReturn:
+    """The end of the interpreter would wait for a download that Windows does not give up."""
+    with suppress(OSError):  # nobody reads it any more
+        sys.stdout.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))

@@ -63,7 +63,8 @@ def engine_variables(name: str | None, path: str | os.PathLike[str] | None) -> d
     """The variables for a host with this setting. An empty text takes a setting of the environment away."""
     if name is None and path is None:
         return {}
-    engine, folder = checked_engine(name or "", None if path is None else os.path.abspath(os.fspath(path)))
+    absolute = None if path is None else os.path.abspath(os.path.expanduser(path))
+    engine, folder = checked_engine(name or "", absolute)
     return {ENGINE_VARIABLE: engine, EP_PATH_VARIABLE: folder or ""}
 
 

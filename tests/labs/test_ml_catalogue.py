@@ -232,11 +232,13 @@ def test_a_model_is_compiled_again_when_windows_has_another_version(
     assert state("1.8.21.0") == ("hit", ""), "the older entry stays until the cache needs its room"
 
 
-def test_a_download_that_stands_still_is_given_up(table: Table) -> None:
-    code = "import sys, qnnbridge_host.windows_ml as w; w.STALLED_S = 0.5; sys.exit(w.main(['download']))"
+@pytest.mark.parametrize("deaf", [False, True], ids=["", "windows does not answer the cancelling"])
+def test_a_download_that_stands_still_is_given_up(deaf: bool, table: Table) -> None:
+    code = "import qnnbridge_host.windows_ml as w; w.STALLED_S = w.CANCEL_S = 0.5; w.end(w.main(['download']))"
+    stuck = table(provider(state=2, library="", seconds="hang"), deaf=deaf)
     ran = subprocess.run(
         [python(), "-I", "-c", code],
-        env={**os.environ, "WINDOWSML_TABLE": str(table(provider(state=2, library="", seconds="hang")))},
+        env={**os.environ, "WINDOWSML_TABLE": str(stuck)},
         capture_output=True,
         text=True,
         timeout=60,

@@ -167,7 +167,8 @@ class StandIn:
         return E_PENDING if thread.is_alive() else result[0]
 
     def cancel(self, block: int) -> int:
-        self.running[block][1].set()
+        if not self.table.get("deaf"):
+            self.running[block][1].set()
         return 0
 
     def close(self, block: int) -> None:

@@ -38,6 +38,7 @@ NEWEST = "2.7.0_qnn.bin"
 @pytest.fixture(scope="module")
 def host() -> Iterator[qnnbridge.Host]:
     with qnnbridge.Host() as made:
+        assert made.info.pid  # it runs before the first test, which would be blamed for leaving it behind
         yield made
 
 
@@ -118,6 +119,13 @@ def test_a_binary_in_the_folder_stays_there_and_damage_is_found(
     binary.write_bytes(data)
     with pytest.raises(ContextUnusable, match="not as it was compiled"):
         session(host, target)
+
+
+def test_a_binary_is_not_overwritten_by_the_model_around_it(tmp_path: Path) -> None:
+    binary = Path(shutil.copy(RELEASES / NEWEST, tmp_path / "model.onnx"))
+    error = command("wrap", binary, "-o", binary, "--overwrite")["error"]
+    assert "is the context binary itself" in error["message"]
+    assert binary.read_bytes() == (RELEASES / NEWEST).read_bytes()
 
 
 def test_float_inputs_and_outputs_are_the_same_numbers(

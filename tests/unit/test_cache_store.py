@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -10,12 +11,15 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.cache_entries import BLOB, INFO, key_number, put, tree
 
 from qnnbridge_host.cache.entry import FILE_NAME, MODEL, EntryManifest
 from qnnbridge_host.cache.files import Damaged, read_json
+from qnnbridge_host.cache.lookup import SessionCache
 from qnnbridge_host.cache.negative_entries import CRASHES_MAX_AGE_S, NegativeEntries
 from qnnbridge_host.cache.store import MANY_USES, MAX_INVALID, Store
 
@@ -352,3 +356,17 @@ def test_a_damaged_note_is_no_note(store: Store) -> None:
     notes.write(KEY, "refused", "nodes on the CPU", "m.onnx")
     (store.root / "notes" / f"{KEY}.json").write_text("{")
     assert notes.read(KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "notices"), [("x", 0), (None, 0), ({"versions": "x"}, 0), ({"versions": {"ep_source": "wheel"}}, 1)]
+)
+def test_a_damaged_manifest_of_the_same_model_stops_no_session(host: object, notices: int, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = put(store, key_number(1))
+    dataclasses.replace(made.manifest, parts={"model": "f" * 64, "host": host}).write(made.folder)
+    source = SimpleNamespace(fingerprint="f" * 64)
+    cache: Any = SimpleNamespace(_store=store, _source=source, _label="m.onnx", notices=[])
+    now = {"model": "f" * 64, "host": {"versions": {"ep_source": "windowsml", "ep_version": "2"}}}
+    SessionCache._tell_of_update(cache, now)
+    assert len(cache.notices) == notices

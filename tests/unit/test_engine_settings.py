@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from qnnbridge._launch.interpreter import engine_setting
 from qnnbridge_host.distributions import Installed, installed_versions
 from qnnbridge_host.engine.sources import choose
-from qnnbridge_host.windows_ml import CatalogueEntry
+from qnnbridge_host.windows_ml import CatalogueEntry, listed, ready_qnn
 from qnnbridge_protocol.engine_settings import ENGINES, engine_of, engine_variables
 from qnnbridge_protocol.errors import HostNotFound, OptionError, ProviderUnavailable
 
@@ -52,6 +54,7 @@ def test_an_argument_overrides_both_variables(tmp_path: Path) -> None:
     folder = engine_variables(None, tmp_path / "x" / "..")
     assert folder == {"QNNBRIDGE_ENGINE": "folder", "QNNBRIDGE_EP_PATH": os.fspath(tmp_path)}
     assert engine_variables(None, None) == {}
+    assert engine_variables(None, "~/ep")["QNNBRIDGE_EP_PATH"] == os.path.abspath(os.path.expanduser("~/ep"))
     assert {engine_of(engine_variables(name, None))[0] for name in ENGINES if name != "folder"} == {*ENGINES} - {
         "folder"
     }
@@ -129,3 +132,39 @@ def test_a_folder_may_hold_the_library_one_level_down(tmp_path: Path) -> None:
     source = choose(NOT_THERE, {"QNNBRIDGE_EP_PATH": str(tmp_path)})
     assert (source.engine, source.library, source.release) == ("folder", library, None)
     assert choose(NOT_THERE, {"QNNBRIDGE_EP_PATH": library}).library == library
+
+
+class Provider:
+    """As the package windowsml has it. failure: what Windows answers when it is asked for the library."""
+
+    name, version, package_family_name = "QNNExecutionProvider", "1.8.21.0", "A_b"
+    ready_state, certification = SimpleNamespace(name="Ready"), SimpleNamespace(name="Certified")
+
+    def __init__(self, library: str, failure: Exception | None = None) -> None:
+        self._library, self._failure = library, failure
+
+    @property
+    def library_path(self) -> str:
+        if self._failure is not None:
+            raise self._failure
+        return self._library
+
+
+def test_a_provider_that_windows_does_not_describe_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def windows_has(*providers: Provider) -> None:
+        catalogue = SimpleNamespace(find_all_providers=lambda: providers, close=lambda: None)
+        monkeypatch.setitem(sys.modules, "windowsml", SimpleNamespace(EpCatalog=lambda: catalogue))
+
+    library = entry(tmp_path).library
+    refused = OSError(0x80070490, "Element not found")
+    later = ValueError("7 is not a valid EpReadyState")
+    windows_has(Provider("", refused), Provider("", later), Provider(library))
+    assert ready_qnn().library == library
+    assert [one.library for one in listed()] == [library]
+    for failure, words in ((refused, "0x80070490"), (later, "7 is not a valid EpReadyState")):
+        windows_has(Provider("", failure))
+        with pytest.raises(ProviderUnavailable, match="does not describe") as caught:
+            listed()
+        assert words in (caught.value.cause or "")

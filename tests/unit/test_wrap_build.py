@@ -120,6 +120,7 @@ def test_all_graphs_in_one_model_own_the_binary_once_and_keep_their_tensors_apar
 def test_a_tensor_that_a_graph_reads_and_writes_is_two_for_onnx() -> None:
     (model,) = models(graph("g", [tensor("cache", kind=2)], [tensor("cache", kind=2)]))
     assert [name for name, _ in ends(model.graph.output)] == ["g/cache/out"]
+    assert compiled(model)[0][3]["io_name_overrides"] == b"g/cache=cache;g/cache/out=cache;"
 
 
 def test_a_graph_is_chosen_by_its_name() -> None:

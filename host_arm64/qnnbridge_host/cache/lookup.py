@@ -392,7 +392,8 @@ class SessionCache:
         if not now:
             return
         for key in self._store.all_keys():
-            with contextlib.suppress(Damaged, OSError):
+            # `parts` of a damaged manifest may be anything.
+            with contextlib.suppress(Damaged, OSError, AttributeError, TypeError):
                 entry = self._store.peek(key)
                 if entry is None or entry.manifest.fingerprint != self._source.fingerprint:
                     continue

@@ -179,7 +179,7 @@ class _Builder:
     def add(self, graph: GraphDescription, *, owns: bool) -> None:
         from onnx import helper
 
-        names: dict[str, str] = {}
+        names: dict[str, str] = {}  # QNN's by that of the model: a tensor that is read and written has two
         before: list[Any] = []
         after: list[Any] = []
         taken = [self._end(graph, one, before, names, is_input=True) for one in graph.inputs]
@@ -195,7 +195,7 @@ class _Builder:
         if owns:
             attributes["ep_cache_context"] = self._binary.name
         if names:
-            attributes["io_name_overrides"] = "".join(f"{shown}={own};" for own, shown in names.items())
+            attributes["io_name_overrides"] = "".join(f"{shown}={own};" for shown, own in names.items())
         node = helper.make_node(OP_TYPE, taken, given, name=graph.name, domain=DOMAIN, **attributes)
         self.nodes += [*before, node, *after]
 
@@ -220,12 +220,12 @@ class _Builder:
         shape = list(tensor.dimensions)
         if not converted:
             if shown != tensor.name:
-                names[tensor.name] = shown
+                names[shown] = tensor.name
             ends.append(helper.make_tensor_value_info(shown, number, shape))
             return shown
         # Inside of the model the graph's own name is free then, unless two graphs have it.
         inner = f"{shown}/qnn"
-        names[tensor.name] = inner
+        names[inner] = tensor.name
         self.inner.append(helper.make_tensor_value_info(inner, number, shape))
         ends.append(helper.make_tensor_value_info(shown, TensorProto.FLOAT, shape))
         source, target = (shown, inner) if is_input else (inner, shown)

@@ -226,7 +226,7 @@ def wrap_binary(
     }
     described, models = _ask(facts.host_python, request)
     names = _file_names(target, [one for one, _ in models])
-    _refuse_existing([*names, *(map(manifest_path, names))], place, overwrite=overwrite)
+    _refuse_existing([*names, *(map(manifest_path, names))], place, facts.path, overwrite=overwrite)
     try:
         os.makedirs(folder, exist_ok=True)
         if place.copy:
@@ -284,7 +284,10 @@ def _file_names(target: Path, groups: Sequence[tuple[str, ...]]) -> list[str]:
     return names
 
 
-def _refuse_existing(files: Sequence[str], place: _Place, *, overwrite: bool) -> None:
+def _refuse_existing(files: Sequence[str], place: _Place, binary: str, *, overwrite: bool) -> None:
+    over = [name for name in files if os.path.exists(name) and os.path.samefile(name, binary)]
+    if over:
+        raise OptionError(f"{over[0]} is the context binary itself.", fix="Give the model another name (-o).")
     wanted = list(files)
     if place.copy and os.path.exists(place.path):
         wanted.append(place.path)
