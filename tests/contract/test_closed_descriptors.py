@@ -104,10 +104,9 @@ def test_a_deadline_holds_when_descriptors_are_closed(tmp_path: Path) -> None:
         import time
         run()
         os.closerange(3, 256)
-        os.environ["QNNBRIDGE_HOST_PYTHON"] = "/bin/sleep"
         began = time.monotonic()
         try:
-            session.run(None, feeds, timeout=0.5)
+            session.run(None, feeds, timeout=0.03)  # no host starts so quickly
         except qnnbridge.BridgeError as error:
             print(type(error).__name__, time.monotonic() - began < 5)
         """,

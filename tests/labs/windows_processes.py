@@ -27,6 +27,7 @@ from qnnbridge._launch.interpreter import find_host
 from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge._platform import (
     default_spawner,
+    is_writing,
     native_machine,
     registered_pythons,
     wait_readable,
@@ -238,12 +239,27 @@ def writing_to_a_child_that_does_not_read() -> Any:
             sent += piece[: write_some(child.stdin_fd, [piece[:1000], piece[1000:]], 0.3)]
         except TimeoutError:
             timed_out = True
+    busy = is_writing(child.stdin_fd)
     Path(flag + ".new").write_text(str(len(sent)))
     os.replace(flag + ".new", flag)
     length, digest = read_all(child.stdout_fd).decode().split()
+    until = time.monotonic() + TIMEOUT_S
+    while is_writing(child.stdin_fd) and time.monotonic() < until:
+        time.sleep(0.01)
+    busy_then = is_writing(child.stdin_fd)
     child.close()
     os.remove(flag)
-    return [timed_out, int(length) == len(sent), digest == hashlib.sha256(sent).hexdigest()]
+    whole = [int(length) == len(sent), digest == hashlib.sha256(sent).hexdigest()]
+    return [timed_out, *whole, busy, busy_then]
+
+
+@fact
+def closing_a_child_whose_descriptors_others_have_closed() -> Any:
+    child = start("sys.stdin.read()")
+    for fd in (child.stdin_fd, child.stdout_fd, child.stderr_fd):
+        os.close(fd)
+    child.close()
+    return ended(child.pid)
 
 
 @fact

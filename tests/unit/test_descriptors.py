@@ -11,12 +11,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import pytest
 from tests import needs
 
+from qnnbridge._transport.channel import Channel
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
+from qnnbridge_protocol.errors import HostCrashed
 
 # What a pipe of Linux holds; others hold less.
 PIPE_BYTES = 64 * 1024
@@ -361,3 +364,12 @@ def test_an_interrupted_write_goes_on_where_it_was(pipe: tuple[int, int], interr
     writer.write_all([])
     reader.join()
     assert sink == data
+
+
+def test_a_pipe_that_a_thread_writes_to_is_not_asked_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows would answer after the write, which may never end."""
+    connection: Any = SimpleNamespace(_marks={0: None}, fail=lambda error: error)
+    with pytest.raises(HostCrashed, match="has closed its descriptors"):
+        Channel._check_ours(connection, 0)
+    monkeypatch.setattr("qnnbridge._transport.channel.is_writing", lambda fd: True)
+    Channel._check_ours(connection, 0)

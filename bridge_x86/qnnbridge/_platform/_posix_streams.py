@@ -75,6 +75,11 @@ def wait_writable(fd: int, timeout_s: float | None) -> bool:
     return poll_fd(fd, select.POLLOUT, timeout_s)
 
 
+def is_writing(fd: int) -> bool:
+    """Whether a thread of this process waits in a write to the pipe; nothing here writes so."""
+    return False
+
+
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
     """Write as much as fits of the chunks, in order, and say how many bytes that was.
 

@@ -97,7 +97,8 @@ class WindowsChild:
             # Closing a descriptor waits for the thread that reads from it; a host that hangs in a driver
             # keeps its end of the pipe open even when it has been killed.
             for fd in stdio:
-                api.cancel_io(msvcrt.get_osfhandle(fd))
+                with contextlib.suppress(OSError):  # other code of the program has closed it
+                    api.cancel_io(msvcrt.get_osfhandle(fd))
         self._fds.close_all()
 
     def _wait_ms(self, milliseconds: int) -> int | None:

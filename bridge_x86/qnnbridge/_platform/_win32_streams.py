@@ -107,6 +107,16 @@ def wait_writable(fd: int, timeout_s: float | None) -> bool:
     return timeout_s is None or timeout_s > 0
 
 
+def is_writing(fd: int) -> bool:
+    """Whether a thread waits in a write to the pipe.
+
+    Nothing may be asked of the pipe meanwhile, not even its type (`os.fstat`): Windows answers one call after the
+    other, and so would not answer as long as the other side does not read.
+    """
+    writer = _writers.get(fd)
+    return writer is not None and writer.is_busy
+
+
 def stop_writing(fd: int) -> None:
     """The descriptor is about to be closed. Does not wait for a write that is under way."""
     with _writers_lock:
@@ -142,6 +152,10 @@ class _PipeWriter:
             if api.write_quota(self._pipe) >= len(first):
                 return _write(self._fd, first)
             return self._hand_over(flat)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._taken > 0
 
     def stop(self) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnnbridge._platform import let_ctrl_c_through, wait_readable, wait_writable, writer
+from qnnbridge._platform import is_writing, let_ctrl_c_through, wait_readable, wait_writable, writer
 from qnnbridge._platform._fds import is_marked, mark_of
 from qnnbridge._platform._native import RLock
 from qnnbridge._platform._shield import TooLate, in_turn
@@ -488,7 +488,7 @@ class Channel:
 
     def _check_ours(self, fd: int) -> None:
         # Else somebody's file would get our bytes, or lose its own.
-        if not is_marked(fd, self._marks[fd]):
+        if not is_writing(fd) and not is_marked(fd, self._marks[fd]):
             raise self.fail(descriptors_closed())
 
     def _check_owner(self) -> None:
