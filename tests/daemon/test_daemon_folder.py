@@ -206,3 +206,12 @@ def test_the_default_folder_is_the_users_runtime_folder(monkeypatch: pytest.Monk
     assert runtime_folder() == tmp_path / "qnnbridge"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
     assert runtime_folder().name == f"qnnbridge-{os.getuid()}"
+
+
+@pytest.mark.parametrize("name", ["QNNBRIDGE_CONFIG", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_EP_PATH"])
+def test_a_relative_path_of_the_application_is_the_same_to_a_daemon(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = variables_from_anywhere({name: "provider", "QNNBRIDGE_ENGINE": "folder"})
+    assert kept == {name: str(tmp_path / "provider"), "QNNBRIDGE_ENGINE": "folder"}

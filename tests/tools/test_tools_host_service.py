@@ -111,6 +111,8 @@ def test_paths_that_count_from_this_folder_are_whole_in_the_file(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", "state")
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", os.path.join("host", "python"))
+    monkeypatch.setenv("QNNBRIDGE_ENGINE", "folder")
+    monkeypatch.setenv("QNNBRIDGE_EP_PATH", "provider")
     code, text, _ = run_command("--systemd", "--python", os.path.join("venv", "python"))
     assert code == 0
     unit = sections(text)["Service"]
@@ -118,6 +120,7 @@ def test_paths_that_count_from_this_folder_are_whole_in_the_file(
     carried = {line.removeprefix("Environment=").strip('"') for line in text.splitlines()}
     assert f"QNNBRIDGE_STATE_DIR={tmp_path / 'state'}" in carried
     assert f"QNNBRIDGE_HOST_PYTHON={tmp_path / 'host' / 'python'}" in carried
+    assert {"QNNBRIDGE_ENGINE=folder", f"QNNBRIDGE_EP_PATH={tmp_path / 'provider'}"} <= carried
 
 
 # --- Task Scheduler ---

@@ -36,7 +36,9 @@ TAKE_OVER: Final = "--take-over"
 _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_host", "qnnbridge", MODULE)
 # The daemon is the one that has a host of its own.
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
-_PATHS: Final = ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR", "QNNBRIDGE_CONFIG")
+_PATHS: Final = tuple(
+    f"QNNBRIDGE_{name}" for name in ("STATE_DIR", "CACHE_DIR", "RUNTIME_DIR", "CONFIG", "EP_PATH")
+)
 _INTERPRETER: Final = "QNNBRIDGE_HOST_PYTHON"
 _TEXT_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 4096

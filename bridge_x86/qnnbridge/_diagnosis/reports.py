@@ -72,6 +72,8 @@ SCHEMA: Final = 1
 ENVIRONMENT: Final = frozenset(
     (
         "QNNBRIDGE_HOST_PYTHON",
+        "QNNBRIDGE_ENGINE",
+        "QNNBRIDGE_EP_PATH",
         "QNNBRIDGE_CONFIG",
         "QNNBRIDGE_DEBUG",
         "QNNBRIDGE_STATE_DIR",
