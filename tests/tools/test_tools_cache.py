@@ -98,6 +98,24 @@ def test_what_is_in_use_is_told(store: Store) -> None:
     assert as_json("show", FIRST)["entries"][0]["in_use"] is False
 
 
+def test_a_model_that_is_loaded_unmapped_is_not_called_left_alone(store: Store) -> None:
+    store.prepare()
+    notes = NegativeEntries(store.root)
+    notes.write("unmapped-" + FIRST[:20], "unmapped", "loaded without mapping", "large.onnx")
+    _, text = cache()
+    assert "Left alone" not in text
+    assert "Not mapped" in text
+    assert "loaded without mapping" in text
+    _, text = cache("show", "large.onnx")
+    assert "large.onnx" in text
+    assert "left alone" not in text
+    notes.write(SECOND, "refused", "QNN refuses it", "other.onnx")
+    _, text = cache()
+    assert text.index("QNN refuses it") < text.index("Not mapped") < text.index("loaded without mapping")
+    assert cache("clear", "large.onnx")[0] == 0
+    assert "Not mapped" not in cache()[1]
+
+
 def test_what_was_set_aside_and_what_is_left_alone_is_listed_with_its_reason(store: Store) -> None:
     put(store, FIRST, label="bad.onnx")
     store.quarantine_entry(FIRST, "crashed", "the host died of SIGSEGV")

@@ -15,6 +15,7 @@ from qnnbridge_tools.cache.housekeeping import Removed, Verified
 from qnnbridge_tools.output import size_text
 
 KEY_SHOWN = 12
+_NOTED = {"unmapped": ", not mapped"}
 _UNITS_S = (("day", 24 * 3600), ("hour", 3600), ("minute", 60))
 
 
@@ -25,9 +26,14 @@ def print_list(facts: CacheFacts) -> None:
     if facts.set_aside:
         print("\nSet aside: bad entries, no longer used (`qnnbridge cache prune` removes them)")
         output.print_table(["key", "model", "when", "fault", "reason"], [_bad_row(bad) for bad in facts.set_aside])
-    if facts.left_alone:
+    unmapped = [note for note in facts.left_alone if note.kind == "unmapped"]
+    left_alone = [note for note in facts.left_alone if note not in unmapped]
+    if left_alone:
         print("\nLeft alone: models that the cache does not try again (`qnnbridge cache clear KEY` lets it)")
-        output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in facts.left_alone])
+        output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in left_alone])
+    if unmapped:
+        print("\nNot mapped: models that are loaded in another way (`qnnbridge cache clear MODEL` forgets it)")
+        output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in unmapped])
     if facts.keys:
         print()
     print(summary(facts))
@@ -48,7 +54,10 @@ def print_show(facts: CacheFacts) -> None:
     parts: list[tuple[str, list[tuple[str, str]]]] = [
         *((_title(entry.label, entry.key), _entry_pairs(entry)) for entry in facts.entries),
         *((_title(bad.label, bad.key) + ", set aside", _bad_pairs(bad)) for bad in facts.set_aside),
-        *((_title(note.label, note.key) + ", left alone", _note_pairs(note)) for note in facts.left_alone),
+        *(
+            (_title(note.label, note.key) + _NOTED.get(note.kind, ", left alone"), _note_pairs(note))
+            for note in facts.left_alone
+        ),
     ]
     for number, (title, pairs) in enumerate(parts):
         if number:
