@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 from serving import Server, serving
 from tests.genai.tiny_decoders import Sizes, write_model
 
-from qnnbridge_protocol.errors import GenerationError
+from qnnbridge_protocol.errors import GenerationError, TooLarge
+from qnnbridge_tools.serve.choices import AnswerPlan, open_choice
 from qnnbridge_tools.serve.errors import Refused
+from qnnbridge_tools.serve.openai_forms import read_generation
 from qnnbridge_tools.serve.openai_tools import CallReader, grammar_of, learn_form, read_calls, read_tools
 
 pytest.importorskip("onnxruntime_genai")
@@ -377,6 +380,35 @@ def test_any_form_is_learned_and_read_back_in_any_pieces(kind: tuple[str, str, s
         assert reader.complete
         assert by_kind.pop("text", "").strip() == says.strip()
         assert by_kind == {"name": "say", "arguments": arguments}
+
+
+@pytest.mark.parametrize("kind", KINDS[2:4])
+@pytest.mark.parametrize("held", ["\n", "well", 'say {"'])
+def test_a_text_held_back_for_a_stop_text_hides_no_call(kind: tuple[str, str, str], held: str) -> None:
+    use = read_tools({"tools": TOOLS})
+    assert use is not None
+    form = learn_form(rendering(*kind), SPECIAL.get, use.tools)
+    reader = CallReader(form, use)
+    found = [*reader.feed("so "), *reader.feed(held + form.shown[:2], special=True)]
+    found += [*reader.feed(form.shown[2:] + "say" + form.between), *reader.feed("{}"), *reader.end()]
+    said = ["so ", held] if held.strip() else ["so "]
+    assert found == [*(("text", text) for text in said), ("name", "say"), ("arguments", "{}")]
+    assert reader.complete
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"), [("chat", {"messages": [{"role": "user", "content": "x"}]}), ("text", {"prompt": "x"})]
+)
+def test_a_prompt_that_is_too_large_is_named(monkeypatch: pytest.MonkeyPatch, kind: Any, body: Any) -> None:
+    def too_large(*_given: Any, **_options: Any) -> Any:
+        raise TooLarge("too large")
+
+    monkeypatch.setattr("qnnbridge.genai.generate", too_large)
+    model: Any = SimpleNamespace(model=None, tokenizer=None)
+    plan = AnswerPlan(0, 0, "x", None, None, None)
+    with pytest.raises(Refused) as caught:
+        open_choice(read_generation({"model": "m", **body}, kind), model, plan, None, lambda stream: None)
+    assert caught.value.field == next(iter(body))
 
 
 def test_texts_that_only_look_like_calls_stay_texts() -> None:

@@ -53,7 +53,11 @@ def server(private_temporary_folder: Path, tmp_path_factory: pytest.TempPathFact
             lower=True,
             config_sentence_transformers={"prompts": {"query": "query : "}, "default_prompt_name": "query"},
         ),
+        "bare": write_encoder(root / "bare"),
     }
+    tokenizer = folders["bare"] / "tokenizer.json"
+    without = json.loads(tokenizer.read_text("utf-8")) | {"post_processor": None}
+    tokenizer.write_text(json.dumps(without), "utf-8")
     text_model = models.write_identity(root / "text.onnx", models.ELEMENTS["FP32"], ["n", 2])
     named = [option for name, folder in folders.items() for option in ("--embed", f"{name}={folder}")]
     with serving(*PRIVATE, *named, *SIZES, "--model", f"x={text_model}", "--bucket", "x:n=2,4") as running:
@@ -130,6 +134,7 @@ def test_many_clients_get_what_one_gets(client: Any) -> None:
         ({"input": ""}, "input", None),
         ({"input": []}, "input", None),
         ({"input": ["a", ""]}, "input", None),
+        ({"model": "bare", "input": ["a", "  "]}, "input", None),
         ({"input": [1.5]}, "input", None),
         ({"input": [True]}, "input", None),
         ({"input": [[]]}, "input", None),
@@ -153,7 +158,7 @@ def test_what_does_not_fit_is_named(client: Any, options: dict[str, Any], param:
 
 
 def test_all_kinds_are_listed_and_figures_kept(client: Any, server: Server) -> None:
-    assert [one.id for one in client.models.list()] == ["mean", "cls", "plain", "sized", "asks"]
+    assert [one.id for one in client.models.list()] == ["mean", "cls", "plain", "sized", "asks", "bare"]
     assert client.models.retrieve("cls").kind == "embedding model"
     for call in (
         lambda: client.embeddings.create(model="gone", input="a"),
@@ -232,6 +237,12 @@ def test_batches_hold_every_text_once() -> None:
             assert max(lengths[index] for index in part) <= columns
             assert not shapes.batches or rows in shapes.batches
             assert not shapes.lengths or columns in shapes.lengths
+    # Rows of long texts are few, where nothing else says how many.
+    long = [
+        (len(part), columns) for part, _, columns in BatchShapes((), (), 20_000).plan([20_000] * 2 + [6000] * 3)
+    ]
+    assert long == [(2, 6000), (1, 6000), (1, 20_000), (1, 20_000)]
+    assert [len(part) for part, _, _ in BatchShapes((), (), 512).plan([512] * 40)] == [32, 8]
     assert [columns for _, _, columns in BatchShapes((1, 4), (8, 16, 32), 32).plan([3, 30])] == [8, 32]
 
 

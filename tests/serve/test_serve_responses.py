@@ -212,6 +212,13 @@ def test_logprobs_are_included(client: Any) -> None:
         ({"instructions": ["x"]}, "instructions"),
         ({"metadata": 3}, "metadata"),
         ({"extra_body": {"n": 2}}, "n"),
+        ({"extra_body": {"frequency_penalty": 1}}, "frequency_penalty"),
+        ({"extra_body": {"presence_penalty": 1}}, "presence_penalty"),
+        ({"extra_body": {"logit_bias": {"1": 5}}}, "logit_bias"),
+        ({"extra_body": {"max_tokens": 5}}, "max_output_tokens"),
+        ({"extra_body": {"max_completion_tokens": 5}}, "max_output_tokens"),
+        ({"extra_body": {"response_format": {"type": "json_object"}}}, "text.format"),
+        ({"extra_body": {"messages": []}}, "input"),
     ],
 )
 def test_what_is_not_supported_is_named(client: Any, options: dict[str, Any], param: str) -> None:

@@ -117,6 +117,7 @@ def open_choice(
         options["seed"] = choice.seed
     if asked.logprobs is not None:
         options["logprobs"] = asked.logprobs
+    field = "messages" if asked.kind == "chat" else "prompt"
     try:
         return generate(
             model.model,
@@ -130,12 +131,11 @@ def open_choice(
             **options,
         )
     except PromptRefused as error:
-        field = "messages" if asked.kind == "chat" else "prompt"
         # Clients shorten the conversation and ask again when they see it.
         code = "context_length_exceeded" if "context_length" in error.details else None
         raise Refused(400, in_words(error), field=field, reason=code) from error
     except TooLarge as error:
-        raise Refused(400, in_words(error), field="prompt", reason="context_length_exceeded") from error
+        raise Refused(400, in_words(error), field=field, reason="context_length_exceeded") from error
     except OptionError as error:
         raise Refused(400, in_words(error), field=error.details.get("option")) from error
     except GenerationError as error:

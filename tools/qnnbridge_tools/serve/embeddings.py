@@ -34,8 +34,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # For QNN, where --bucket says nothing. Each pair is a model of its own.
 LENGTHS: Final = (32, 128)
 BATCHES: Final = (1, 8)
-# Rows at once where sizes are free.
+# Rows at once where sizes are free, and tokens of these: attention takes memory for each pair of a row's tokens.
 FREE_BATCH: Final = 32
+FREE_TOKENS: Final = FREE_BATCH * 512
 # A longer text cannot have few enough tokens; it is not worth reading.
 _BYTES_A_TOKEN: Final = 400
 _IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
@@ -62,9 +63,12 @@ class BatchShapes:
         """Which texts go together: their numbers, rows and columns of the batch."""
         order = sorted(range(len(lengths)), key=lambda index: lengths[index])
         if not self.lengths:
-            for begin in range(0, len(order), self._most):
-                part = order[begin : begin + self._most]
-                yield part, self._rows(len(part)), max(lengths[index] for index in part)
+            while order:
+                part = order[: self._most]
+                while not self.batches and len(part) > 1 and len(part) * lengths[part[-1]] > FREE_TOKENS:
+                    part = part[:-1]
+                order = order[len(part) :]
+                yield part, self._rows(len(part)), lengths[part[-1]]
             return
         for size, group in itertools.groupby(order, lambda index: self._fitting(lengths[index])):
             left = list(group)
@@ -126,6 +130,8 @@ class Embedder:
         return self._checked(Tokens(ids, [0] * len(ids)))
 
     def _checked(self, tokens: Tokens) -> Tokens:
+        if not tokens.ids:
+            raise wrong("A text of input has no tokens.", "input")
         if len(tokens.ids) > self._shapes.limit:
             raise self._too_long(f"{len(tokens.ids):,} tokens")
         return tokens

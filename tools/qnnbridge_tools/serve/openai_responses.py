@@ -37,9 +37,18 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "max_tool_calls": (None,),
     "n": (None, 1),
 }
+# Fields of /v1/chat/completions that have another name here.
+_ELSEWHERE: Final = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
 _SAME: Final = ("model", "temperature", "top_p", "stream", "parallel_tool_calls", "user")
 # Not OpenAI's, but those of /v1/chat/completions here.
 _OWN: Final = ("stop", "seed", "top_k", "repetition_penalty")
+# Refused there, as they would change the text.
+_REFUSED: Final = ("frequency_penalty", "presence_penalty", "logit_bias")
 _FIELDS: Final = (
     (re.compile(r"messages.*"), "input"),
     (re.compile(r"response_format"), "text.format"),
@@ -71,6 +80,9 @@ def read_response(document: Any) -> ResponseRequest:
         value = document.get(field)
         if not any(value == one and isinstance(value, bool) <= isinstance(one, bool) for one in neutral):
             raise wrong(f"{field} is not supported here, where nothing is stored; leave it out.", field)
+    for field, name in _ELSEWHERE.items():
+        if document.get(field) is not None:
+            raise wrong(f"{field} is not for /v1/responses; what it says belongs into {name}.", name)
     options = document.get("stream_options")
     if options is not None and not (document.get("stream") is True and isinstance(options, dict)):
         raise wrong("stream_options goes with stream=true, and is an object.", "stream_options")
@@ -86,7 +98,7 @@ def read_response(document: Any) -> ResponseRequest:
     instructions = document.get("instructions")
     if not isinstance(instructions, (str, type(None))):
         raise wrong("instructions is a text.", "instructions")
-    chat: dict[str, Any] = {field: document[field] for field in (*_SAME, *_OWN) if field in document}
+    chat: dict[str, Any] = {field: document[field] for field in (*_SAME, *_OWN, *_REFUSED) if field in document}
     top = document.get("top_logprobs")
     chat |= {
         "messages": [*([{"role": "system", "content": instructions}] if instructions else []), *_input(document)],

@@ -299,12 +299,15 @@ class CallReader:
             else:
                 yield from self._text()
         if self._state == "head":
-            for head, name in self._heads:
-                if self._held.startswith(head):
-                    self._held = self._held[len(head) :]
-                    self._state = "arguments"
-                    yield "name", name
-                    break
+            # A text may stand before it that was held back, since it could have become a stop text.
+            places = [(self._held.find(head), -len(head), name) for head, name in self._heads]
+            at, length, name = min((one for one in places if one[0] >= 0), default=(-1, 0, ""))
+            if at >= 0:
+                text, self._held = self._held[:at], self._held[at - length :]
+                self._state = "arguments"
+                if text.strip():
+                    yield "text", text
+                yield "name", name
         if self._state == "arguments":
             yield from self._arguments()
 
