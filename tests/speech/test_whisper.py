@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -109,6 +111,25 @@ def test_encoder_and_fixed_decoder_run_on_qnn(folders: dict[str, Path], host: qn
 
 
 # --- windows, life ---
+
+
+def test_a_model_of_tiny_times_comes_to_the_end_and_loses_no_words() -> None:
+    first = 100
+    tokens = [first, 1, first + 1, first + 1, 2]  # one segment of 0.02 s, then a word without an end
+    windows: list[int] = []
+    owner: Any = SimpleNamespace(
+        _sessions=SimpleNamespace(frames=200, begin=lambda encoded: None),
+        _begin=lambda samples: windows.append(samples.size),
+        _prompt=lambda *_: [],
+        _tokens=lambda *_: (list(tokens), False),
+        _vocabulary=SimpleNamespace(no_timestamps=first - 1),
+        _text=lambda found: "".join("ab"[token - 1] for token in found if token < first),
+    )
+    reader = AudioReader(tiny.sound(1, 10.0))
+    found = list(speech.Transcription(owner, reader, "en", "transcribe", True))
+    assert len(windows) <= 12, "500 without the guard"
+    assert "".join(one.text for one in found).count("ab") >= 5, "the rest of a window stays where it ends"
+    assert all(a.start <= b.start for a, b in itertools.pairwise(found))
 
 
 def test_segments_follow_the_times() -> None:

@@ -44,8 +44,8 @@ __all__ = ["Recognizer", "SpeechSegment", "Transcript", "Transcription", "load"]
 
 _log = logging.getLogger("qnnbridge.speech")
 
-# What one step of a time token means.
-_STEP_S = 0.02
+# Two windows in a row advance by no less: tiny times alone would mean fifty windows for each second.
+_LEAST_ADVANCE_S = 1.0
 Task = Literal["transcribe", "translate"]
 
 
@@ -285,6 +285,8 @@ class Transcription:
     def _segments(self) -> Iterator[SpeechSegment]:
         owner, audio = self._recognizer, self._audio
         size = owner._sessions.frames * HOP
+        least = round(_LEAST_ADVANCE_S * RATE)
+        before = size
         while (samples := audio.window(size)).size:
             encoded = owner._begin(samples)
             if self.language is None:
@@ -297,6 +299,11 @@ class Transcription:
                 spans, step = spans_of(tokens, owner._vocabulary.no_timestamps + 1)
                 if step is not None:  # the rest is heard again, with what follows it
                     spent = min(max(1, step) * 2 * HOP, spent)
+                if max(spent, before) < least and step is not None:  # the rest stays here
+                    done = sum(len(span.tokens) for span in spans)
+                    spans.append(TokenSpan(step, None, tuple(tokens[done:])))
+                    spent = samples.size
+            before = spent
             if full and spent == samples.size:
                 self.cut += 1
                 _log.warning("a window at %.2f s has more text than the decoder can take", here / RATE)
