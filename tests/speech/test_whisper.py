@@ -130,6 +130,9 @@ def test_a_model_of_tiny_times_comes_to_the_end_and_loses_no_words() -> None:
     assert len(windows) <= 12, "500 without the guard"
     assert "".join(one.text for one in found).count("ab") >= 5, "the rest of a window stays where it ends"
     assert all(a.start <= b.start for a, b in itertools.pairwise(found))
+    del tokens[-1]  # no word behind the last time
+    found = list(speech.Transcription(owner, AudioReader(tiny.sound(1, 4.0)), "en", "transcribe", True))
+    assert {one.text for one in found} == {"a"}, "no segment without words"
 
 
 def test_segments_follow_the_times() -> None:

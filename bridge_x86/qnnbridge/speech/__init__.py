@@ -301,7 +301,8 @@ class Transcription:
                     spent = min(max(1, step) * 2 * HOP, spent)
                 if max(spent, before) < least and step is not None:  # the rest stays here
                     done = sum(len(span.tokens) for span in spans)
-                    spans.append(TokenSpan(step, None, tuple(tokens[done:])))
+                    if len(tokens) > done + 1:  # one alone is a time
+                        spans.append(TokenSpan(step, None, tuple(tokens[done:])))
                     spent = samples.size
             before = spent
             if full and spent == samples.size:
