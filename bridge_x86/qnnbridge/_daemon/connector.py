@@ -169,6 +169,7 @@ class DaemonLink:
                 return
             self._given_up = True
             abandon_stream(self.stdin_fd)
+            self._fds.mark_again(self.stdin_fd)
 
     def close(self) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ import errno
 import functools
 import itertools
 import os
+import stat
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -55,6 +56,14 @@ def is_marked(fd: int, mark: Mark | None) -> bool:
     """Whether the descriptor still refers to what it did."""
     try:
         return mark_of(fd) == mark
+    except OSError:
+        return False
+
+
+def is_device(fd: int) -> bool:
+    """Whether the descriptor refers to the null device, a terminal or another one."""
+    try:
+        return stat.S_ISCHR(os.fstat(fd).st_mode)
     except OSError:
         return False
 
@@ -120,6 +129,11 @@ class OwnedFds:
     def is_ours(self, fd: int) -> bool:
         """Whether it still refers to what it did when it came here."""
         return is_marked(fd, self._marks.get(fd))
+
+    def mark_again(self, fd: int) -> None:
+        """One of them was made to refer to something else by its owner."""
+        with _lock:
+            self._mark(fd)
 
     def close(self, fd: int) -> None:
         """Close one of them; one that is closed already is left alone."""

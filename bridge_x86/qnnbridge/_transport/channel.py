@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qnnbridge._platform import is_writing, let_ctrl_c_through, wait_readable, wait_writable, writer
-from qnnbridge._platform._fds import is_marked, mark_of
+from qnnbridge._platform._fds import is_device, is_marked, mark_of
 from qnnbridge._platform._native import RLock
 from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._transport.open_requests import (
@@ -488,8 +488,11 @@ class Channel:
 
     def _check_ours(self, fd: int) -> None:
         # Else somebody's file would get our bytes, or lose its own.
-        if not is_writing(fd) and not is_marked(fd, self._marks[fd]):
-            raise self.fail(descriptors_closed())
+        if is_writing(fd) or is_marked(fd, self._marks[fd]):
+            return
+        # An owner that gave the connection up put the null device in its place.
+        ended = self._on_silence() if is_device(fd) else None
+        raise self.fail(descriptors_closed() if ended is None else ended.reason)
 
     def _check_owner(self) -> None:
         # In a fork the descriptor numbers may belong to other files.
