@@ -44,6 +44,9 @@ PARTS_OF_THE_HOST = {
         "qnnbridge_host.compile.destination",
         "qnnbridge_host.compile.jobs",
         "qnnbridge_host.compile.publish",
+        # What is installed, and the provider in a folder: read from the disk, nothing is loaded.
+        "qnnbridge_host.distributions",
+        "qnnbridge_host.engine.sources",
         # Work on the ONNX model itself, which commands do in the application's interpreter.
         "qnnbridge_host.graph",
         "qnnbridge_host.numerics",

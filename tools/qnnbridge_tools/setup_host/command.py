@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import os
 import sys
 import time
 from pathlib import Path
@@ -17,6 +19,12 @@ from qnnbridge_tools.options import AsJson, Chip, SystemSdk
 if TYPE_CHECKING:
     from qnnbridge_tools.doctor.findings import Report
     from qnnbridge_tools.setup_host.plan import NpuTraits
+
+
+class QnnFrom(str, enum.Enum):
+    WHEEL = "wheel"
+    WINDOWSML = "windowsml"
+    FOLDER = "folder"
 
 
 def setup_host(
@@ -46,11 +54,20 @@ def setup_host(
     force: Annotated[
         bool, typer.Option("--force", help="With --version: install it although it does not fit.")
     ] = False,
+    engine: Annotated[
+        QnnFrom, typer.Option("--engine", help="Source of QNN: onnxruntime-qnn, or the catalogue of Windows.")
+    ] = QnnFrom.WHEEL,
+    ep_path: Annotated[
+        Path | None, typer.Option("--ep-path", metavar="PATH", help="Folder (or file) of a provider of your own.")
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="With --engine windowsml: have Windows download its provider.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and do nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an environment for the host, with the onnxruntime-qnn that fits this computer.
+    """Make an environment for the host, with the onnxruntime-qnn that fits this computer or another source of QNN.
 
     Ends with 0 if the new host can be used, 1 if nothing was made or the doctor finds that QNN cannot be used.
     """
@@ -68,7 +85,19 @@ def setup_host(
                 fix="Add --yes, or --dry-run to see what would be done.",
             )
         facts = _facts(system_sdk, chip)
-        options = SetupOptions(python, version, folder, source, facts, replace, force, write_config=config)
+        options = SetupOptions(
+            python,
+            version,
+            folder,
+            source,
+            facts,
+            replace,
+            force,
+            write_config=config,
+            engine=engine.value,
+            ep_path=ep_path,
+            download=download,
+        )
         plan = make_plan(options, Surroundings.current())
         if not as_json:
             report.print_plan(plan)
@@ -83,6 +112,8 @@ def setup_host(
             raise typer.Exit(reporting.EXIT_FAILED)
         info = carry_out(plan, _say, _detail)
         _say("Examining the new host")
+        if plan.engine != "wheel":
+            os.environ.update(plan.variables)  # for the doctor: with --no-config the file does not say it
         found = examine(plan.python)
         if as_json:
             output.print_json(report.document(plan, info, found))
@@ -116,6 +147,9 @@ def _detail(line: str) -> None:
     shown = line.strip()
     if (shown.startswith("Downloading ") and shown.endswith("MB)")) or shown.startswith("Building wheel"):
         print(f"  {shown}", file=sys.stderr, flush=True)
+    elif shown.startswith('{"progress":'):
+        percent = shown.removeprefix('{"progress":').removesuffix("}")
+        print(f"  {float(percent):.0%}", file=sys.stderr, flush=True)
     elif shown.startswith("Installing collected packages"):
         print(f"  Unpacking {shown.count(',') + 1} packages", file=sys.stderr, flush=True)
 

@@ -11,13 +11,17 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._launch.installed import Surroundings
 from qnnbridge._launch.interpreter import VARIABLE, configuration_file, configured_host
+from qnnbridge_host.distributions import CATALOGUE_DISTRIBUTION, Installed
+from qnnbridge_host.engine.sources import QnnSource
+from qnnbridge_host.engine.sources import choose as choose_source
 from qnnbridge_host.model.releases import Release, for_version, generated_on, is_final, load_releases, version_key
+from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, checked_engine, engine_variables
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.setup_host.environment import (
     AlreadyThere,
@@ -30,10 +34,13 @@ from qnnbridge_tools.setup_host.environment import (
     python_in,
 )
 from qnnbridge_tools.setup_host.interpreters import BaseCandidate, PythonTraits, ask, candidates, install_text
-from qnnbridge_tools.setup_host.requirements import Source, find_source, requirements
-from qnnbridge_tools.versions.fitness import Judgement, best_of, judge
+from qnnbridge_tools.setup_host.requirements import Source, find_source, requirements, requirements_without_qnn
+from qnnbridge_tools.versions.fitness import Judgement, best_of, judge, short_sdk
 from qnnbridge_tools.versions.machines import HostMachine, read_platform
 from qnnbridge_tools.versions.view import advice
+
+if TYPE_CHECKING:
+    from qnnbridge_protocol.engine_settings import EngineName
 
 SHOWN_REASONS = 6
 
@@ -81,11 +88,7 @@ def choose(
     if version is not None:
         _check_known(version)
     if not found:
-        raise HostNotFound(
-            "No Python interpreter was found that could be the host.",
-            fix=install_text(surroundings),
-            evidence=list(looked_at),
-        )
+        raise _no_interpreter(surroundings, looked_at)
     choices = [
         HostChoice(candidate, judgement, machine)
         for candidate in found
@@ -156,25 +159,37 @@ def _nothing(choices: Sequence[HostChoice], version: str | None, machine: HostMa
 
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
-_PYTHON = re.compile(r"^\s*(?:python|\"python\"|'python')\s*=")
 
 
-def with_host(text: str, python: str) -> str | None:
-    """The text with ``[host] python`` set; ``None`` if that cannot be done without changing more than that."""
-    setting = f"python = {toml_string(python)}"
+def with_host(text: str, python: str, others: Mapping[str, str | None] | None = None) -> str | None:
+    """The text with ``[host] python`` set; ``None`` if that cannot be done without changing more than that.
+
+    others: further settings of that table; the value ``None`` takes one away.
+    """
+    settings = {"python": python, **(others or {})}
+    result = text
+    for name, value in reversed(settings.items()):  # a new one becomes the first of the table
+        result = _with_setting(result, name, value)
+    return result if _only_that_changed(text, result, settings) else None
+
+
+def _with_setting(text: str, name: str, value: str | None) -> str:
+    new = [] if value is None else [f"{name} = {toml_string(value)}"]
+    is_it = re.compile(rf"^\s*(?:{name}|\"{name}\"|'{name}')\s*=").match
     line_end = "\r\n" if "\r\n" in text else "\n"
     lines = text.removesuffix(line_end).split(line_end) if text else []
     start = next((index for index, line in enumerate(lines) if _table_name(line) == "host"), None)
     if start is None:
-        made = [*lines, *([""] if lines else []), "[host]", setting]
+        if not new:
+            return text
+        made = [*lines, *([""] if lines else []), "[host]", *new]
     else:
         end = next((index for index in range(start + 1, len(lines)) if _table_name(lines[index]) is not None), None)
         table = lines[start + 1 : end]
-        old = next((index for index, line in enumerate(table) if _PYTHON.match(line)), None)
-        table[slice(0, 0) if old is None else slice(old, old + 1)] = [setting]
+        old = next((index for index, line in enumerate(table) if is_it(line)), None)
+        table[slice(0, 0) if old is None else slice(old, old + 1)] = new
         made = [*lines[: start + 1], *table, *(lines[end:] if end is not None else [])]
-    result = line_end.join(made) + line_end
-    return result if _only_that_changed(text, result, python) else None
+    return line_end.join(made) + line_end
 
 
 def toml_string(text: str) -> str:
@@ -190,7 +205,7 @@ def _table_name(line: str) -> str | None:
     return found[1].strip("\"'") if found else ("" if line.lstrip().startswith("[[") else None)
 
 
-def _only_that_changed(old: str, new: str, python: str) -> bool:
+def _only_that_changed(old: str, new: str, settings: Mapping[str, str | None]) -> bool:
     try:
         before, after = _parsed(old), _parsed(new)
     except ValueError:
@@ -198,7 +213,10 @@ def _only_that_changed(old: str, new: str, python: str) -> bool:
     host = before.setdefault("host", {})
     if not isinstance(host, dict):
         return False
-    host["python"] = python
+    for name, value in settings.items():
+        host.pop(name, None)
+        if value is not None:
+            host[name] = value
     return before == after
 
 
@@ -222,13 +240,22 @@ class SetupOptions:
     replace: bool = False
     force: bool = False
     write_config: bool = True
+    engine: EngineName = "wheel"
+    ep_path: Path | None = None
+    download: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetupPlan:
-    """commands: what is run, in order. config: the file that gets `config_text`; ``None``: it is not touched."""
+    """choice: of a release, with the engine "wheel". provider: the one in a folder, with the engine "folder".
+    commands: what is run, in order. config: the file that gets `config_text`; ``None``: it is not touched.
+    """
 
-    choice: HostChoice
+    engine: EngineName
+    candidate: BaseCandidate
+    machine: HostMachine
+    choice: HostChoice | None
+    provider: QnnSource | None
     source: Source
     folder: Path
     commands: tuple[tuple[str, ...], ...]
@@ -243,6 +270,30 @@ class SetupPlan:
         """The host's interpreter, once it is there."""
         return python_in(self.folder)
 
+    @property
+    def package(self) -> str:
+        """The origin of QNN, for people."""
+        if self.choice is not None:
+            sdk = self.choice.release.qnn_sdk
+            return self.choice.release.name + (f" with QNN {short_sdk(sdk)}" if sdk else "")
+        if self.provider is not None:
+            return self.provider.words
+        return f"the catalogue of Windows ({CATALOGUE_DISTRIBUTION})"
+
+    @property
+    def download(self) -> tuple[str, ...] | None:
+        """The command that has Windows download its provider; ``None`` with another engine."""
+        if self.engine != "windowsml":
+            return None
+        return (str(self.python), "-m", "qnnbridge_host.windows_ml", "download")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The engine, for a host that is started before the configuration names it."""
+        if self.engine == "wheel":
+            return engine_variables("auto", None)  # "wheel" is for a plugin, and the releases 1.x are none
+        return engine_variables(self.engine, self.provider.library if self.provider else None)
+
 
 def default_folder() -> Path:
     import platformdirs
@@ -254,27 +305,80 @@ def make_plan(
     options: SetupOptions, surroundings: Surroundings, asker: Callable[[str], PythonTraits | str] = ask
 ) -> SetupPlan:
     """Raises the errors of `environment`, `HostNotFound` and `OptionError`."""
+    provider = _checked_source(options, surroundings)
+    engine: EngineName = "folder" if provider is not None else options.engine
     folder = (options.folder or default_folder()).expanduser().absolute()
     _check_path(folder, surroundings)
     check_free(folder, replace=options.replace)
     check_folder(folder)
     source = find_source(options.source)
-    config, text, old = _configuration(options, surroundings, python_in(folder))
+    config, text, old = _configuration(options, engine, surroundings, python_in(folder))
     looked_at: list[str] = []
     found = candidates(surroundings, options.python, looked_at, asker)
-    choice = choose(found, options.version, options.facts, surroundings, looked_at, force=options.force)
+    if engine == "wheel":
+        choice = choose(found, options.version, options.facts, surroundings, looked_at, force=options.force)
+        candidate, words = choice.candidate, requirements(choice.release, source)
+    else:
+        choice, candidate = None, _newest(found, surroundings, looked_at)
+        release = provider.release if provider is not None else None
+        words = requirements_without_qnn(source, release, catalogue=engine == "windowsml")
     python = str(python_in(folder))
-    install = (python, "-m", "pip", "install", *PIP_FLAGS, *requirements(choice.release, source))
-    return SetupPlan(
+    install = (python, "-m", "pip", "install", *PIP_FLAGS, *words)
+    plan = SetupPlan(
+        engine=engine,
+        candidate=candidate,
+        machine=machine_with(candidate, options.facts, surroundings),
         choice=choice,
+        provider=provider,
         source=source,
         folder=folder,
-        commands=((choice.candidate.path, "-m", "venv", str(folder)), install),
+        commands=((candidate.path, "-m", "venv", str(folder)), install),
         config=config,
         config_text=text,
         replaces_environment=is_taken(folder),
         replaced_setting=old,
         warnings=tuple(_warnings(options, surroundings)),
+    )
+    if options.download and plan.download is not None:
+        return dataclasses.replace(plan, commands=(*plan.commands, plan.download))
+    return plan
+
+
+def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSource | None:
+    """The provider in the folder that is named, if one is. Raises `OptionError`, `ProviderUnavailable`."""
+    # A path without an engine means the folder; "wheel" is the default and so no contradiction to it.
+    named = "" if options.engine == "wheel" and options.ep_path is not None else options.engine
+    engine, path = checked_engine(named, None if options.ep_path is None else str(options.ep_path))
+    if engine != "wheel" and (options.version is not None or options.force):
+        raise OptionError(
+            f"--version and --force are for onnxruntime-qnn, which the engine {engine!r} does not use.",
+            fix="Leave them out, or take --engine wheel.",
+        )
+    if options.download and engine != "windowsml":
+        raise OptionError(
+            f"--download has no meaning with the engine {engine!r}.", fix="It belongs to --engine windowsml."
+        )
+    if engine == "windowsml" and not surroundings.is_windows:
+        raise OptionError(
+            "Only Windows has a catalogue of execution providers.",
+            fix="Use --engine wheel (onnxruntime-qnn), or --ep-path with the folder of a provider.",
+        )
+    if path is None:
+        return None
+    return choose_source(Installed({}), {EP_PATH_VARIABLE: os.path.abspath(os.path.expanduser(path))})
+
+
+def _newest(found: Sequence[BaseCandidate], surroundings: Surroundings, looked_at: Sequence[str]) -> BaseCandidate:
+    if not found:
+        raise _no_interpreter(surroundings, looked_at)
+    return found[0]
+
+
+def _no_interpreter(surroundings: Surroundings, looked_at: Sequence[str]) -> HostNotFound:
+    return HostNotFound(
+        "No Python interpreter was found that could be the host.",
+        fix=install_text(surroundings),
+        evidence=list(looked_at),
     )
 
 
@@ -288,7 +392,7 @@ def _check_path(folder: Path, surroundings: Surroundings) -> None:
 
 
 def _configuration(
-    options: SetupOptions, surroundings: Surroundings, python: Path
+    options: SetupOptions, engine: EngineName, surroundings: Surroundings, python: Path
 ) -> tuple[Path | None, str, str | None]:
     """The file to write, its text, and the interpreter that it named before."""
     if not options.write_config:
@@ -302,7 +406,14 @@ def _configuration(
             fix="Replace it with --replace, or leave the configuration alone with --no-config.",
         )
     before = file.read_bytes().decode("utf-8") if file.exists() else ""  # with the line ends that it has
-    text = with_host(before, str(python))
+    others = _engine_settings(options, engine, before)
+    text = with_host(before, str(python), {name: value for name, (_, value) in others.items()})
+    for name, (there, _) in others.items():
+        if there is not None and not options.replace:
+            raise AlreadyThere(
+                f"The configuration file {file} has {name} = {there!r} under [host], for another source of QNN.",
+                fix="Replace it with --replace, or leave the configuration alone with --no-config.",
+            )
     if text is None:
         raise failed(
             "configuration",
@@ -315,8 +426,31 @@ def _configuration(
     return file, text, old if is_other else None
 
 
+def _engine_settings(
+    options: SetupOptions, engine: EngineName, before: str
+) -> dict[str, tuple[str | None, str | None]]:
+    """What changes under ``[host]`` besides the interpreter: the old and the new value by name."""
+    try:
+        host = _parsed(before).get("host")
+    except ValueError:  # `with_host` refuses it
+        return {}
+    old = (
+        {name: str(host[name]) for name in ("engine", "ep_path") if name in host} if isinstance(host, dict) else {}
+    )
+    new: dict[str, str | None] = {"engine": engine, "ep_path": None}
+    if engine == "folder":
+        new["ep_path"] = os.path.abspath(os.path.expanduser(str(options.ep_path)))
+    elif engine == "wheel" and old.get("engine") in (None, "auto", "wheel"):
+        new["engine"] = old.get("engine")  # an environment with the wheel needs no setting
+    return {name: (old.get(name), new[name]) for name in new if old.get(name) != new[name]}
+
+
 def _warnings(options: SetupOptions, surroundings: Surroundings) -> list[str]:
-    named = surroundings.environ.get(VARIABLE)
-    if named and options.write_config:
-        return [f"The environment variable {VARIABLE} names {named}, and wins over the configuration file."]
-    return []
+    if not options.write_config:
+        return []
+    named = ((name, surroundings.environ.get(name)) for name in (VARIABLE, ENGINE_VARIABLE, EP_PATH_VARIABLE))
+    return [
+        f"The environment variable {name} names {value}, and wins over the configuration file."
+        for name, value in named
+        if value
+    ]

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_tools.setup_host.plan import SetupPlan
-from qnnbridge_tools.versions.fitness import short_sdk
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
@@ -48,17 +47,17 @@ def print_plan(plan: SetupPlan) -> None:
     from qnnbridge_tools import output
     from qnnbridge_tools.versions.view import machine_pairs
 
-    choice = plan.choice
-    bundled = f" with QNN {short_sdk(choice.release.qnn_sdk)}" if choice.release.qnn_sdk else ""
+    reasons = plan.choice.judgement.reasons if plan.choice else ()
     pairs = [
-        ("interpreter", choice.candidate.text),
-        ("package", f"{choice.release.name}{bundled}"),
-        *[("", f"{reason.severity}: {reason.text}") for reason in choice.judgement.reasons],
+        ("interpreter", plan.candidate.text),
+        ("QNN", plan.package),
+        *[("", f"{reason.severity}: {reason.text}") for reason in reasons],
+        *([("download", _download_text(plan))] if plan.download else []),
         ("qnnbridge", f"from {plan.source.text}"),
         ("folder", f"{plan.folder}" + (" (replaces the environment there)" if plan.replaces_environment else "")),
         ("configuration", _config_text(plan)),
     ]
-    output.print_pairs("Judged for", machine_pairs(choice.machine))
+    output.print_pairs("Judged for", machine_pairs(plan.machine))
     print()
     output.print_pairs("The host", pairs)
     for warning in plan.warnings:
@@ -96,6 +95,11 @@ def print_result(plan: SetupPlan, info: HostInfo, found: Report) -> None:
     output.print_pairs("The host is set up", pairs)
     if plan.config is None:
         print(f"Name it in QNNBRIDGE_HOST_PYTHON, or as Host(python=...): {plan.python}")
+        for name, value in plan.variables.items():
+            if value and plan.engine != "wheel":
+                print(f"and set {name}={value}")
+    if plan.download is not None and not info.qnn_source:
+        print(f"Windows has not got its provider for QNN here. To download it: {_shell_text(plan.download)}")
     print()
     print(report_text(found))
 
@@ -105,20 +109,23 @@ def document(plan: SetupPlan, info: HostInfo | None = None, found: Report | None
     from qnnbridge_tools import session_report
     from qnnbridge_tools.doctor.report import report_document
 
-    choice = plan.choice
+    choice, provider = plan.choice, plan.provider
     return {
         "schema": SCHEMA_VERSION,
         "done": info is not None,
+        "engine": plan.engine,
+        "provider": plan.provider.to_wire() if plan.provider else None,
+        "download_command": list(plan.download) if plan.download else None,
         "interpreter": {
-            "path": choice.candidate.path,
-            "version": "{}.{}.{}".format(*choice.candidate.answer.version),
-            "platform": choice.candidate.answer.platform,
+            "path": plan.candidate.path,
+            "version": "{}.{}.{}".format(*plan.candidate.answer.version),
+            "platform": plan.candidate.answer.platform,
         },
-        "onnxruntime_qnn": choice.release.version,
-        "qnn_sdk": choice.release.qnn_sdk,
+        "onnxruntime_qnn": choice.release.version if choice else provider.release if provider else None,
+        "qnn_sdk": choice.release.qnn_sdk if choice else provider.sdk if provider else None,
         "reasons": [
             {"code": reason.code, "severity": reason.severity, "text": reason.text}
-            for reason in choice.judgement.reasons
+            for reason in (choice.judgement.reasons if choice else ())
         ],
         "source": str(plan.source.path) if plan.source.path else None,
         "folder": str(plan.folder),
@@ -132,6 +139,16 @@ def document(plan: SetupPlan, info: HostInfo | None = None, found: Report | None
         "host": session_report.host_document(info) if info is not None else None,
         "doctor": report_document(found) if found is not None else None,
     }
+
+
+def _download_text(plan: SetupPlan) -> str:
+    if plan.download in plan.commands:
+        return "Windows downloads its provider for QNN, if it is not on this computer"
+    return "none; a provider that is not on this computer is downloaded only with --download"
+
+
+def _shell_text(command: Sequence[str]) -> str:
+    return powershell_text(command) if os.name == "nt" else posix_text(command)
 
 
 def _config_text(plan: SetupPlan) -> str:

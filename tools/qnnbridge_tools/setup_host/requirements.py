@@ -10,10 +10,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 from urllib.request import url2pathname
 
-from qnnbridge_host.model.releases import Release, satisfies
+from qnnbridge_host.distributions import CATALOGUE_DISTRIBUTION
+from qnnbridge_host.model.releases import Release, for_version, satisfies
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import NoSuchFile, OptionError
-from qnnbridge_tools.versions.fitness import ort_bounds
+from qnnbridge_tools.versions.fitness import OLDEST_ORT_FOR_PLUGINS, ort_bounds
 
 PACKAGE = "qnnbridge"
 # The releases of onnxruntime-qnn that the extra [host] allows.
@@ -55,6 +56,17 @@ def requirements(release: Release, source: Source) -> list[str]:
         words.append(f"onnxruntime{ort_bounds(release)}")
     # Not the extra: with a 1.x release the plain onnxruntime must stay out, both are the package `onnxruntime`.
     return [*words, *COMPANIONS]
+
+
+def requirements_without_qnn(source: Source, provider: str | None, *, catalogue: bool) -> list[str]:
+    """The words for a host that takes QNN from elsewhere. provider: the release of onnxruntime-qnn in a folder.
+
+    Not the extra, which brings onnxruntime-qnn. catalogue: with the package that reads the catalogue of Windows.
+    """
+    known = next((one for one in for_version(provider) if one.layout == "2.x plugin"), None) if provider else None
+    bounds = f">={OLDEST_ORT_FOR_PLUGINS}" if known is None else ort_bounds(known)
+    words = [*_own(source, ""), f"onnxruntime{bounds}", *COMPANIONS]
+    return [*words, CATALOGUE_DISTRIBUTION] if catalogue else words
 
 
 def _own(source: Source, extra: str) -> list[str]:

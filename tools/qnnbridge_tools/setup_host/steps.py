@@ -7,6 +7,7 @@ the configuration stays as it was.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -147,10 +148,13 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
     with NewEnvironment(plan.folder, replace=plan.replaces_environment) as made:
         say(f"Making the environment {plan.folder}")
         _run("environment", plan.commands[0], detail, plan.folder)
-        say(f"Installing {plan.choice.release.name} and the host")
+        say(f"Installing {plan.choice.release.name if plan.choice else 'ONNX Runtime'} and the host")
         _run("install", plan.commands[1], detail, plan.folder)
+        for command in plan.commands[2:]:
+            say("Downloading Windows' provider for QNN")
+            _run("download", command, detail, plan.folder)
         say("Starting the new host")
-        info = check_host(plan.python)
+        info = check_host(plan.python, plan.variables)
         if plan.config is not None:
             say(f"Writing {plan.config}")
         with _configured(plan):
@@ -158,12 +162,12 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
     return info
 
 
-def check_host(python: Path) -> HostInfo:
+def check_host(python: Path, variables: Mapping[str, str] | None = None) -> HostInfo:
     """Start a host with this interpreter, let it load ONNX Runtime, end it."""
     from qnnbridge import Host
 
     try:
-        with Host(python=str(python)) as host:
+        with Host(python=str(python), env=dict(variables or {})) as host:
             return host.info
     except BridgeError as error:
         raise failed(
@@ -239,6 +243,8 @@ def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> Bridge
     told = [line for line in lines if line.strip()]
     if step == "install" and is_network_trouble("\n".join(told)):
         return unreachable("\n".join(told))
+    if step == "download":
+        return _not_downloaded(code, told)
     errors = [line for line in told if line.lower().startswith("error")] or told
     message = {
         "environment": "The environment cannot be made.",
@@ -250,6 +256,23 @@ def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> Bridge
         fix=FREE_SPACE if free is not None and free < FULL_BYTES else _fix(told),
         evidence=errors[-SHOWN_LINES:],
         details={"step": step, "exit_code": code},
+    )
+
+
+def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
+    """The program's last line is its error, if it has ended by itself."""
+    try:
+        wire = json.loads(lines[-1])["error"]
+        cause, fix = f"{wire['message']} {wire.get('cause') or ''}".strip(), wire.get("fix")
+    except (LookupError, TypeError, ValueError):
+        cause, fix = f"The program ended with exit code {code}.", None
+    again = "Without --download the host is set up all the same."
+    return SetupFailed(
+        "Windows' provider for QNN cannot be downloaded.",
+        cause=f"{cause} Nothing is left behind.",
+        fix=f"{fix} {again}" if fix else again,
+        evidence=lines[-SHOWN_LINES:],
+        details={"step": "download", "exit_code": code},
     )
 
 
