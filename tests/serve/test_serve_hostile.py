@@ -147,6 +147,34 @@ def test_large_requests_keep_no_small_one_waiting(server: Server) -> None:
     assert took_s < 6
 
 
+def test_requests_of_many_texts_take_no_thread_from_small_ones(tmp_path: Path) -> None:
+    """Five of a few KB as sent, within all limits, held both threads: small ones were refused with 504."""
+    models: list[str] = []
+    for datatype in ("FP32", "BYTES"):
+        path = tmp_path / f"{datatype}.onnx"
+        write_identity(path, ELEMENTS[datatype])
+        models += ["--model", f"{datatype}={path}"]
+    count = 1_000_000
+    part = {"name": "x", "datatype": "BYTES", "shape": [1, count], "parameters": {"binary_data_size": 4 * count}}
+    head = json.dumps({"inputs": [part], "parameters": {"timeout": 6_000_000, "binary_data_output": True}}).encode()
+    body = gzip.compress(head + bytes(4 * count))
+    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Encoding": "gzip"}
+    with serving(*PRIVATE, *models, "--threads", "2") as server, ThreadPoolExecutor(5) as pool:
+        assert server.infer("FP32", X).status == 200
+        large = [pool.submit(server.ask, "POST", "/v2/models/BYTES/infer", body, headers) for _ in range(5)]
+        time.sleep(0.3)  # they are unpacked
+        small: list[tuple[int, float]] = []
+        while not all(one.done() for one in large):
+            begun = time.monotonic()
+            status = server.infer("FP32", X, parameters={"timeout": 2_000_000}).status
+            small.append((status, time.monotonic() - begun))
+            time.sleep(0.1)
+        assert {one.result().status for one in large} <= {200, 504}
+    assert small
+    assert {status for status, _ in small} == {200}
+    assert max(took_s for _, took_s in small) < 3
+
+
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_a_client_that_has_closed_its_sending_side_gets_its_answer(server: Server, version: str) -> None:
     body = json.dumps({"inputs": [X]}).encode()

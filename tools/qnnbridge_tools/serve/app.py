@@ -38,6 +38,7 @@ from qnnbridge_tools.serve.openai_forms import model_document, models_document
 from qnnbridge_tools.serve.repository import Repository
 from qnnbridge_tools.serve.responses import Endpoint, Guard, PartedResponse, answered, error_answer, json_answer
 from qnnbridge_tools.serve.serve_metrics import ROUTE, ServeMetrics
+from qnnbridge_tools.serve.tensors import has_many_texts
 from qnnbridge_tools.serve.transport import Admission, Ticket, Workers, receive_body
 
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -141,6 +142,7 @@ class InferenceService:
         self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
         self._readers = Workers("reader", READERS)
         self._runs = Workers("run", limits.threads)
+        self._texts = Workers("texts", 1)  # one at a time, or requests of few KB hold all threads for many seconds
         self._loaders = Workers("loader", LOADERS)
         self._meters = Workers("metrics", 1)
 
@@ -211,7 +213,8 @@ class InferenceService:
             deadline = arrived + min(times_s) if times_s else None
             take = functools.partial(self._take, ticket, deadline)
             run = functools.partial(self._run, name, version, asked, deadline, packed, take)
-            reply = await self._runs.do_for(run, deadline, request.receive)
+            lane = self._texts if has_many_texts(asked.inputs) else self._runs
+            reply = await lane.do_for(run, deadline, request.receive)
         headers = {"content-encoding": packed} if packed else {}
         if reply.json_size is None:
             return PartedResponse(reply.body, 200, headers, "application/json")

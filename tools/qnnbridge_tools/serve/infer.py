@@ -318,7 +318,7 @@ def _reply(
             "shape": tensors.shape_of(value, tensor),
         }
         if binary:
-            data = tensors.to_bytes(value, tensor)
+            data = tensors.to_bytes(value, tensor, check)
             binaries.append(data)
             fields["parameters"] = {"binary_data_size": len(data)}
         pieces.append((b", " if number else b"") + json.dumps(fields).encode())

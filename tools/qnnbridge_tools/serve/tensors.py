@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
@@ -163,6 +164,11 @@ TEXT_BYTES: Final = 64
 _LENGTH: Final = struct.Struct("<I")
 
 
+def has_many_texts(inputs: Iterable[GivenTensor]) -> bool:
+    """Whether making the texts of a request takes so long that it is not to keep a thread from others."""
+    return any(given.datatype == "BYTES" and math.prod(given.shape) > TEXT_STEP for given in inputs)
+
+
 # --- in ---------------------------------------------------------------------------------------------------------
 
 
@@ -250,15 +256,21 @@ def check_form(tensor: TensorSpec, binary: bool) -> None:
         )
 
 
-def to_bytes(value: Any, tensor: TensorSpec) -> bytes | memoryview:
+def to_bytes(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> bytes | memoryview:
     """An output as binary data, without a copy where its memory is as the protocol wants it."""
     array = _array(value, tensor)
     if tensor.element is ElementType.STRING:
-        parts: list[bytes] = []
-        for text in array.reshape(-1).tolist():
-            data = text.encode()
-            parts += (_LENGTH.pack(len(data)), data)
-        return b"".join(parts)
+        texts = array.reshape(-1)
+        steps: list[bytes] = []
+        for begin in range(0, texts.size, TEXT_STEP):  # one join over all would hold Python's lock for a second
+            if begin:
+                check()
+            parts: list[bytes] = []
+            for text in texts[begin : begin + TEXT_STEP].tolist():
+                data = text.encode()
+                parts += (_LENGTH.pack(len(data)), data)
+            steps.append(b"".join(parts))
+        return b"".join(steps)
     storage = LAYOUTS[tensor.element].storage
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind != "V":
