@@ -84,8 +84,8 @@ def _make_constants(model: Any, values: list[Any]) -> bool:
 
 
 def real_set(folder: Path) -> Models:
-    from qnnbridge_tools.models.fix import fix_model
-    from qnnbridge_tools.models.quantize import QuantizeOptions, QuantizeSettings, quantize_model
+    from qnnbridge_models.fix import fix_model
+    from qnnbridge_models.quantize import QuantizeOptions, QuantizeSettings, quantize_model
 
     models: dict[str, Path] = {}
     for name, sizes in SIZES.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 
-from qnnbridge_tools.models.analyze.predict import predict_model
+from qnnbridge_models.analyze.predict import predict_model
 from tests.analyze_accuracy.simulator import Truth
 
 ARCH = 73

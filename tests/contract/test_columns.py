@@ -75,7 +75,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_lost_scores_differ_however_right_the_boxes_are(host: qnnbridge.Host, tmp_path: Path, form: str) -> None:
-    from qnnbridge_tools.models.verify.verifier import VerifyOptions, verify_model
+    from qnnbridge_models.verify.verifier import VerifyOptions, verify_model
 
     path = tmp_path / "detector.onnx"
     onnx.save(detector(form, faulty=True), path)

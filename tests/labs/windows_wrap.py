@@ -15,7 +15,7 @@ FEEDS = {name: np.random.default_rng(3).integers(0, 256, (4, 8)).astype(np.uint8
 
 
 def main(folder: Path) -> None:
-    from qnnbridge_tools.models.binaries import gather, wrap_binary
+    from qnnbridge_tools.binaries import gather, wrap_binary
 
     facts = gather(folder / "2.7.0_qnn.bin")
     told = facts.described

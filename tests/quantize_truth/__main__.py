@@ -24,8 +24,8 @@ import onnxruntime
 
 from qnnbridge import Host, InferenceSession
 from qnnbridge_host.graph import shapes
+from qnnbridge_models.quantize import QnnHostOptions, QuantizeOptions, QuantizeSettings, quantize_model
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.models.quantize import QnnHostOptions, QuantizeOptions, QuantizeSettings, quantize_model
 from tests.conformance.real_models import FOLDER
 from tests.quantize_truth import recipe
 from tests.quantize_truth.cases import CASES, PACKAGED, TruthCase, found

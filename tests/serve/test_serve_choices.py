@@ -15,10 +15,10 @@ from serving import Server, serving
 from tests.genai.tiny_decoders import Sizes, write_model
 
 from qnnbridge_protocol.errors import GenerationError, TooLarge
-from qnnbridge_tools.serve.choices import AnswerPlan, open_choice
-from qnnbridge_tools.serve.errors import Refused
-from qnnbridge_tools.serve.openai_forms import read_generation
-from qnnbridge_tools.serve.openai_tools import CallReader, grammar_of, learn_form, read_calls, read_tools
+from qnnbridge_serve.choices import AnswerPlan, open_choice
+from qnnbridge_serve.errors import Refused
+from qnnbridge_serve.openai_forms import read_generation
+from qnnbridge_serve.openai_tools import CallReader, grammar_of, learn_form, read_calls, read_tools
 
 pytest.importorskip("onnxruntime_genai")
 openai = pytest.importorskip("openai")

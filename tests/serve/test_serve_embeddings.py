@@ -21,9 +21,9 @@ from onnx import TensorProto
 from serving import PRIVATE, Server, refused, serving
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
-from qnnbridge_tools.serve.embedding_folder import read_folder
-from qnnbridge_tools.serve.embeddings import BatchShapes
-from qnnbridge_tools.serve.options import read_buckets
+from qnnbridge_serve.embedding_folder import read_folder
+from qnnbridge_serve.embeddings import BatchShapes
+from qnnbridge_serve.options import read_buckets
 
 pytestmark = pytest.mark.process
 

@@ -208,7 +208,7 @@ def test_a_page_that_was_named_may_use_it_and_read_answers(server: Server) -> No
 @pytest.mark.parametrize("origin", ["*", "localhost:3000", "http://localhost:3000/", "http://LOCALHOST", "http://"])
 def test_what_is_no_origin_is_refused(origin: str, tmp_path: Path) -> None:
     from qnnbridge_protocol.errors import OptionError
-    from qnnbridge_tools.serve.options import read_origins
+    from qnnbridge_serve.options import read_origins
 
     with pytest.raises(OptionError, match="no origin"):
         read_origins([origin])

@@ -442,5 +442,5 @@ def test_the_command_line_loads_neither_the_server_nor_numpy() -> None:
     program = "import qnnbridge_tools.cli, sys, json; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(json.loads(done.stdout))
-    assert "qnnbridge_tools.serve.command" in loaded
-    assert not loaded & {"uvicorn", "starlette", "numpy", "asyncio", "qnnbridge_tools.serve.server"}
+    assert "qnnbridge_serve.command" in loaded
+    assert not loaded & {"uvicorn", "starlette", "numpy", "asyncio", "qnnbridge_serve.server"}

@@ -19,10 +19,10 @@ from serving import Server, refused, serving
 from tests import needs
 from tests.genai.tiny_decoders import Sizes, write_model
 
-from qnnbridge_tools.serve import answering
-from qnnbridge_tools.serve.openai_answers import Piece
-from qnnbridge_tools.serve.openai_forms import read_generation
-from qnnbridge_tools.serve.responses import ABORT
+from qnnbridge_serve import answering
+from qnnbridge_serve.openai_answers import Piece
+from qnnbridge_serve.openai_forms import read_generation
+from qnnbridge_serve.responses import ABORT
 
 pytest.importorskip("onnxruntime_genai")
 openai = pytest.importorskip("openai")

@@ -30,18 +30,18 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.values import equal_bits
+from qnnbridge_serve import answering, openai_forms, tensors, transport
+from qnnbridge_serve import app as app_module
+from qnnbridge_serve import errors as serve_errors
+from qnnbridge_serve.errors import Refused, refusal_of
+from qnnbridge_serve.infer import GivenTensor, read_request
+from qnnbridge_serve.language_models import GenerationFigures
+from qnnbridge_serve.openai_answers import AnswerForm, Piece
+from qnnbridge_serve.options import ModelFile, find_models, listen, read_address, read_token, shows_token
+from qnnbridge_serve.server import check_exposure
+from qnnbridge_serve.tensors import DATATYPES, TensorSpec, make_contract
+from qnnbridge_serve.transport import Admission
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.serve import answering, openai_forms, tensors, transport
-from qnnbridge_tools.serve import app as app_module
-from qnnbridge_tools.serve import errors as serve_errors
-from qnnbridge_tools.serve.errors import Refused, refusal_of
-from qnnbridge_tools.serve.infer import GivenTensor, read_request
-from qnnbridge_tools.serve.language_models import GenerationFigures
-from qnnbridge_tools.serve.openai_answers import AnswerForm, Piece
-from qnnbridge_tools.serve.options import ModelFile, find_models, listen, read_address, read_token, shows_token
-from qnnbridge_tools.serve.server import check_exposure
-from qnnbridge_tools.serve.tensors import DATATYPES, TensorSpec, make_contract
-from qnnbridge_tools.serve.transport import Admission
 
 # --- addresses ------------------------------------------------------------------------------------------------
 
@@ -418,7 +418,7 @@ def test_a_connection_that_was_answered_once_is_not_kept_for_ever(
 ) -> None:
     import uvicorn
 
-    from qnnbridge_tools.serve import http_protocol
+    from qnnbridge_serve import http_protocol
 
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.2)
 
@@ -586,7 +586,7 @@ def test_a_penalty_that_no_float_holds_is_refused(value: Any) -> None:
 
 def test_threads_stay_for_the_next_job_and_end_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs at once need two threads; jobs one after the other share one."""
-    from qnnbridge_tools.serve import transport
+    from qnnbridge_serve import transport
 
     monkeypatch.setattr(transport, "LINGER_S", 0.2)
     workers = transport.Workers("test", 2)

@@ -12,9 +12,9 @@ from serving import Server, serving
 from test_serve_choices import LETTER, PRIVATE, TAGGED, template
 from tests.genai.tiny_decoders import Sizes, write_model
 
-from qnnbridge_tools.serve.errors import Refused
-from qnnbridge_tools.serve.openai_answers import Counts, Finished, Piece
-from qnnbridge_tools.serve.openai_responses import read_response
+from qnnbridge_serve.errors import Refused
+from qnnbridge_serve.openai_answers import Counts, Finished, Piece
+from qnnbridge_serve.openai_responses import read_response
 
 pytest.importorskip("onnxruntime_genai")
 openai = pytest.importorskip("openai")

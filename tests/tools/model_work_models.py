@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qnnbridge_tools.models.quantize import QuantizeOptions, QuantizeResult, QuantizeSettings, quantize_model
+from qnnbridge_models.quantize import QuantizeOptions, QuantizeResult, QuantizeSettings, quantize_model
 
 FLOAT, FLOAT16, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
 MODELS = Path(__file__).parents[1] / "models"

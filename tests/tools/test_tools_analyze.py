@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 
 pytest.importorskip("onnxruntime")
 
+from qnnbridge_models.analyze import Analysis, analyze_model, picture, report
+from qnnbridge_models.analyze.graph_view import view_of
+from qnnbridge_models.analyze.predict import parts_of
+from qnnbridge_models.analyze.result import shares_of, verdict_text, work_text
+from qnnbridge_models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
+from qnnbridge_models.fix import fix_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.analyze import Analysis, analyze_model, picture, report
-from qnnbridge_tools.models.analyze.graph_view import view_of
-from qnnbridge_tools.models.analyze.predict import parts_of
-from qnnbridge_tools.models.analyze.result import shares_of, verdict_text, work_text
-from qnnbridge_tools.models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
-from qnnbridge_tools.models.fix import fix_model
 
 node = models.helper.make_node
 
@@ -152,7 +152,7 @@ def test_a_model_that_is_too_new_is_told(tmp_path: Path) -> None:
 
 
 def test_quantised_types_that_qnn_lacks_are_named(tmp_path: Path) -> None:
-    from qnnbridge_tools.models.quantize import QuantizeOptions, QuantizeSettings, quantize_model
+    from qnnbridge_models.quantize import QuantizeOptions, QuantizeSettings, quantize_model
 
     source = models.saved(models.conv_net(), tmp_path / "f.onnx")
     wish = QuantizeOptions(random=2, settings=QuantizeSettings(activation_type="uint8"))
@@ -301,7 +301,7 @@ def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
 def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with an onnxruntime-qnn before 2.4."""
     pytest.importorskip("onnxruntime_qnn")
-    from qnnbridge_tools.models.analyze import ask_qnn
+    from qnnbridge_models.analyze import ask_qnn
 
     monkeypatch.setattr(ask_qnn, "_read", lambda path: {})
     found = analyze_model(models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx"), soc_model="60")
@@ -397,7 +397,7 @@ def test_the_rules_need_no_qnn_and_little_time(tmp_path: Path) -> None:
 
 def test_no_host_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qnnbridge.errors import HostNotFound
-    from qnnbridge_tools.models.analyze import analyzer
+    from qnnbridge_models.analyze import analyzer
 
     def none(*args: Any, **kwargs: Any) -> Any:
         raise HostNotFound("There is no interpreter that could be the host.")

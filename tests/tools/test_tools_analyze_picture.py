@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
+from qnnbridge_models.analyze import analyze_model, picture
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.models.analyze import analyze_model, picture
 
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'
 

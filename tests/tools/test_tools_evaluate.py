@@ -15,12 +15,12 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 import onnxruntime
 
+from qnnbridge_models.evaluate import EvaluateOptions, evaluate_model
+from qnnbridge_models.evaluate.labelled import read_samples
+from qnnbridge_models.evaluate.metric import load_metric
+from qnnbridge_models.quantize.samples import CalibrationInput
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.evaluate import EvaluateOptions, evaluate_model
-from qnnbridge_tools.models.evaluate.labelled import read_samples
-from qnnbridge_tools.models.evaluate.metric import load_metric
-from qnnbridge_tools.models.quantize.samples import CalibrationInput
 
 INPUTS = [CalibrationInput("x", "tensor(float)", (1, 3, 16, 16))]
 

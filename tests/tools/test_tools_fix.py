@@ -22,9 +22,9 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.rewrite import rewrites
 from qnnbridge_host.rewrite.rewrites import operators
+from qnnbridge_models.fix import REWRITES, fix_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.fix import REWRITES, fix_model
 
 NAMES = [rewrite.name for rewrite in REWRITES]
 

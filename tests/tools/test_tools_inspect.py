@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from qnnbridge_host.model.manifest import write_manifest
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.inspection import QUESTION
+from qnnbridge_tools.inspection import QUESTION
 
 onnx = pytest.importorskip("onnx")
 

@@ -20,9 +20,9 @@ from tests.sweep.judging import judge
 from tests.sweep.report import explained, model_to_read, page_rows
 
 from qnnbridge_host.model.known_wrong import WrongOperator, table
-from qnnbridge_tools.models.analyze import analyze_model
-from qnnbridge_tools.models.analyze.result import verdict_text
-from qnnbridge_tools.models.fix import fix_model
+from qnnbridge_models.analyze import analyze_model
+from qnnbridge_models.analyze.result import verdict_text
+from qnnbridge_models.fix import fix_model
 
 np = pytest.importorskip("numpy")
 ROWS = {row.name: row for row in table()}

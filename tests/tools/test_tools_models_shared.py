@@ -22,9 +22,9 @@ from qnnbridge_host.graph import shapes
 from qnnbridge_host.graph.files import Output, inside_folder
 from qnnbridge_host.graph.inserted_casts import INSERTED_CAST, strip_inserted_casts
 from qnnbridge_host.numerics.comparing import OutputComparison, compare, cosine
+from qnnbridge_models.quantize.ort_quantizer import Quiet
+from qnnbridge_models.shared.progress import ShownProgress
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
-from qnnbridge_tools.models.quantize.ort_quantizer import Quiet
-from qnnbridge_tools.models.shared.progress import ShownProgress
 
 MODELS = Path(__file__).parent.parent / "models"
 MUL, RNET = MODELS / "mul_1.onnx", MODELS / "rnet.onnx"

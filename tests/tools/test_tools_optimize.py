@@ -18,9 +18,9 @@ from tests.attack import large_models
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph.bounds import MANY_NODES
+from qnnbridge_models.optimization import optimize_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.optimization import optimize_model
 
 REAL = ("ch_ppocr_mobile_v2.0_cls_infer", "logreg_iris", "model_v8", "mul_1", "onet", "pnet", "rnet", "sigmoid")
 
@@ -223,7 +223,7 @@ def test_nothing_is_left_after_a_failure(tmp_path: Path) -> None:
 def test_a_result_that_computes_something_else_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge_tools.models import optimization
+    from qnnbridge_models import optimization
 
     real = optimization._finish
 

@@ -15,7 +15,7 @@ import model_work_models as models
 import qnnbridge
 from qnnbridge.errors import BridgeError
 from qnnbridge_host.engine import cpu
-from qnnbridge_tools.models.optimization import optimize_model
+from qnnbridge_models.optimization import optimize_model
 
 pytestmark = pytest.mark.simulator
 

@@ -25,11 +25,11 @@ import verify_models
 
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.manifest import read_manifest
+from qnnbridge_models.prepare import PrepareOptions, prepare_model
+from qnnbridge_models.prepare import journal as journals
+from qnnbridge_models.prepare.journal import PrepareJournal, key_of
 from qnnbridge_protocol.errors import Busy
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.prepare import PrepareOptions, prepare_model
-from qnnbridge_tools.models.prepare import journal as journals
-from qnnbridge_tools.models.prepare.journal import PrepareJournal, key_of
 
 pytestmark = pytest.mark.simulator
 

@@ -254,7 +254,7 @@ def test_runs_end_early_when_the_profile_grows_too_large_to_be_read(
     parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from qnnbridge_host.graph.dimensions import Dimensions
-    from qnnbridge_tools.models.profiling import files, recording
+    from qnnbridge_models.profiling import files, recording
 
     monkeypatch.setattr(files, "MAX_PROFILE_BYTES", 3 << 20)
     seen: list[int] = []

@@ -13,16 +13,16 @@ from xml.etree import ElementTree
 import pytest
 
 from qnnbridge import HostInfo
+from qnnbridge_models.profiling import files, ort_json, page, qnn_csv, report
+from qnnbridge_models.profiling.evaluate import evaluate
+from qnnbridge_models.profiling.page import Bar, bars, shortened, stacked
+from qnnbridge_models.profiling.qnn_csv import CallKind, QnnCall, QnnRow
+from qnnbridge_models.profiling.recording import Recording
+from qnnbridge_models.profiling.report import document
+from qnnbridge_models.profiling.result import ProfileResult, Series
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import output
-from qnnbridge_tools.models.profiling import files, ort_json, page, qnn_csv, report
-from qnnbridge_tools.models.profiling.evaluate import evaluate
-from qnnbridge_tools.models.profiling.page import Bar, bars, shortened, stacked
-from qnnbridge_tools.models.profiling.qnn_csv import CallKind, QnnCall, QnnRow
-from qnnbridge_tools.models.profiling.recording import Recording
-from qnnbridge_tools.models.profiling.report import document
-from qnnbridge_tools.models.profiling.result import ProfileResult, Series
 
 PROFILES = Path(__file__).parent / "profiles"
 ODD_NAME = 'soft0, "the\nfirst"'

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from qnnbridge_models.profiling import files, ort_json, qnn_csv
+from qnnbridge_models.profiling.qnn_csv import CallKind
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.models.profiling import files, ort_json, qnn_csv
-from qnnbridge_tools.models.profiling.qnn_csv import CallKind
 
 PROFILES = Path(__file__).parent / "profiles"
 HEADER = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier\n"

@@ -16,9 +16,9 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_host.engine import cpu
+from qnnbridge_models.quantize import QuantizeResult, candidates
 from qnnbridge_protocol.errors import CompiledModelRefused, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.quantize import QuantizeResult, candidates
 
 
 def command(*arguments: str | Path) -> Any:

@@ -9,9 +9,9 @@ import model_work_models as models
 import numpy as np
 import pytest
 
-from qnnbridge_tools.models.quantize import ort_quantizer
-from qnnbridge_tools.models.quantize.samples import SampleSets, gather
-from qnnbridge_tools.models.quantize.settings import QuantizeSettings
+from qnnbridge_models.quantize import ort_quantizer
+from qnnbridge_models.quantize.samples import SampleSets, gather
+from qnnbridge_models.quantize.settings import QuantizeSettings
 
 
 def test_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

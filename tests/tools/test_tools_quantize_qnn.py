@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime_qnn")
 
 import model_work_models as models
 
-from qnnbridge_tools.models.quantize import QnnHostOptions, QuantizeResult
+from qnnbridge_models.quantize import QnnHostOptions, QuantizeResult
 
 pytestmark = pytest.mark.simulator
 X_ELITE = QnnHostOptions({"soc_model": "60"}, timeout_s=100)

@@ -22,11 +22,11 @@ from tests.quantize_truth.__main__ import on_cpu, snr
 from tests.quantize_truth.cases import CASES
 
 from qnnbridge_host.graph import shapes
+from qnnbridge_models.quantize import QuantizeResult, search
+from qnnbridge_models.quantize.candidates import Candidate
+from qnnbridge_models.quantize.ort_quantizer import Precision
+from qnnbridge_models.quantize.search import FoundPrecision
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.models.quantize import QuantizeResult, search
-from qnnbridge_tools.models.quantize.candidates import Candidate
-from qnnbridge_tools.models.quantize.ort_quantizer import Precision
-from qnnbridge_tools.models.quantize.search import FoundPrecision
 
 
 def beside_the_recipe(name: str, folder: Path, **options: Any) -> tuple[float, float, QuantizeResult]:

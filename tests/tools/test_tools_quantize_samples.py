@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
+from qnnbridge_models.quantize.samples import CalibrationInput, load, shapes_in
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.models.quantize.samples import CalibrationInput, load, shapes_in
 
 IMAGE = CalibrationInput("x", "tensor(float)", (1, 3, 4))
 STATE = CalibrationInput("state", "tensor(int64)", (2,))

@@ -22,10 +22,10 @@ import verify_models
 from tests.sweep.cases import Case, float_model
 
 from qnnbridge_host.model import known_wrong
+from qnnbridge_models.verify import Verification, verify_model
+from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import ModelChanged
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.models.verify import Verification, verify_model
-from qnnbridge_tools.models.verify.verifier import VerifyOptions
 
 pytestmark = pytest.mark.simulator
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_models.verify import input_sets, node_traps, traps, trying
+from qnnbridge_models.verify.input_sets import EXTREMES, applied, why_not
+from qnnbridge_models.verify.node_traps import NodeAt, NodeChange
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.models.shared.sessions import RunAnswer
-from qnnbridge_tools.models.verify import input_sets, node_traps, traps, trying
-from qnnbridge_tools.models.verify.input_sets import EXTREMES, applied, why_not
-from qnnbridge_tools.models.verify.node_traps import NodeAt, NodeChange
+from qnnbridge_tools.sessions import RunAnswer
 
 
 def names_for(dtype: str) -> set[str]:

@@ -23,6 +23,8 @@ SOURCES = {
     "qnnbridge": ROOT / "bridge_x86",
     "qnnbridge_daemon": ROOT / "daemon",
     "qnnbridge_tools": ROOT / "tools",
+    "qnnbridge_models": ROOT / "tools",
+    "qnnbridge_serve": ROOT / "tools",
 }
 MOST_LINES = 500
 
@@ -37,6 +39,23 @@ PARTS_OF_THE_HOST = {
         "qnnbridge_host._platform",
     ),
     "qnnbridge_tools": (
+        "qnnbridge_host.model",
+        "qnnbridge_host.cache",
+        # The parts without a process: tolerances, file names, and how results come whole into their place.
+        "qnnbridge_host.compile.compare",
+        "qnnbridge_host.compile.destination",
+        "qnnbridge_host.compile.jobs",
+        "qnnbridge_host.compile.publish",
+        # What is installed, and the provider in a folder: read from the disk, nothing is loaded.
+        "qnnbridge_host.distributions",
+        "qnnbridge_host.engine.sources",
+        # Work on the ONNX model itself, which commands do in the application's interpreter.
+        "qnnbridge_host.graph",
+        "qnnbridge_host.numerics",
+        "qnnbridge_host.rewrite",
+        "qnnbridge_host.engine.cpu",
+    ),
+    "qnnbridge_models": (
         "qnnbridge_host.model",
         "qnnbridge_host.cache",
         # The parts without a process: tolerances, file names, and how results come whole into their place.

@@ -13,7 +13,7 @@ import qnnbridge
 from qnnbridge_host.model.compatibility_check import HostTraits, examine
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, CompiledModelRefused, ContextUnusable
-from qnnbridge_tools.models.inspection import traits_of_interpreter
+from qnnbridge_tools.inspection import traits_of_interpreter
 
 pytest.importorskip("onnxruntime_qnn")
 pytest.importorskip("onnx")

@@ -19,8 +19,8 @@ from qnnbridge_host.graph.inserted_casts import strip_inserted_casts
 from qnnbridge_host.rewrite import folding
 from qnnbridge_host.rewrite.fixer import fix_model
 from qnnbridge_host.rewrite.rewrites import removals
+from qnnbridge_models.analyze.predict import predict_model
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.models.analyze.predict import predict_model
 
 # Processor time, on a slow machine beside other work; in proportion it is 0.2 to 1 s.
 SOON_S = 8.0

@@ -17,6 +17,8 @@ PACKAGES = (
     ROOT / "host_arm64" / "qnnbridge_host",
     ROOT / "daemon" / "qnnbridge_daemon",
     ROOT / "tools" / "qnnbridge_tools",
+    ROOT / "tools" / "qnnbridge_models",
+    ROOT / "tools" / "qnnbridge_serve",
 )
 KINDS = {
     *("dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter"),

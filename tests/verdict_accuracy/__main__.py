@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_host.rewrite.fixer import fix_model
+from qnnbridge_models.verify import verify_model
+from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.models.verify import verify_model
-from qnnbridge_tools.models.verify.verifier import VerifyOptions
 from tests.quantize_truth.cases import text_line
 
 OURS = Path(__file__).parents[1] / "models"

@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
+from qnnbridge_models import commands as models
+from qnnbridge_models import precision_commands
+from qnnbridge_serve import command as serving
 from qnnbridge_tools import commands, crashes, reporting, session_report
 from qnnbridge_tools import exec_command as exec_program
 from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.generation import commands as generation
 from qnnbridge_tools.host import command as host
-from qnnbridge_tools.models import commands as models
-from qnnbridge_tools.models import precision_commands
-from qnnbridge_tools.serve import command as serving
 from qnnbridge_tools.setup_host import command as setup_host
 
 app = typer.Typer(
@@ -39,8 +39,8 @@ app.command("compile")(commands.compile_models)
 app.command("bench")(commands.bench)
 app.command("chat")(generation.chat)
 app.command("explain", context_settings=crashes.EXPLAIN_CONTEXT)(crashes.explain)
-app.command("inspect")(models.inspect)
-app.command("wrap")(models.wrap)
+app.command("inspect")(commands.inspect)
+app.command("wrap")(commands.wrap)
 app.command("analyze")(models.analyze)
 app.command("fix")(models.fix)
 app.command("optimize")(models.optimize)

@@ -1,4 +1,4 @@
-"""The command lines of `demo`, `doctor`, `run`, `compile`, `bench`, `versions` and `top`.
+"""The command lines of `demo`, `doctor`, `run`, `compile`, `bench`, `inspect`, `wrap`, `versions` and `top`.
 
 Each function reads its options and hands over to the package of its name, which it imports only then: a command
 module imports only typer and the standard library at its top.
@@ -25,6 +25,7 @@ from qnnbridge_tools.options import (
     Html,
     Inputs,
     OnCpu,
+    Overwrite,
     Provider,
     ProviderName,
     ProviderOptions,
@@ -32,6 +33,7 @@ from qnnbridge_tools.options import (
     SocModel,
     SocModels,
     SystemSdk,
+    TargetModel,
     Timeout,
 )
 from qnnbridge_tools.top.view import SortOrder
@@ -138,8 +140,8 @@ def run(
         import dataclasses
 
         from qnnbridge_tools import arguments, output, run_once
-        from qnnbridge_tools.models.shared.sized import sized_model
         from qnnbridge_tools.run_once import RunRequest, perform
+        from qnnbridge_tools.sized import sized_model
 
         named, whole = arguments.read_one_set([*(inputs or ()), *([str(archive)] if archive is not None else [])])
         request = RunRequest(
@@ -195,6 +197,7 @@ def compile_models(
     constants: Constants = None,
     fallback: Annotated[
         OnCpu,
+        Overwrite,
         typer.Option(help="What becomes of nodes that QNN does not take: they stay for the CPU, or an error."),
     ] = OnCpu.CPU,
     timeout: Annotated[
@@ -233,7 +236,7 @@ def compile_models(
 
         from qnnbridge_tools import arguments
         from qnnbridge_tools.compile.compiling import CompileRequest, default_output, perform
-        from qnnbridge_tools.models.shared.sized import sized_model
+        from qnnbridge_tools.sized import sized_model
 
         request = CompileRequest(
             models=tuple(models),
@@ -293,7 +296,7 @@ def bench(
         from qnnbridge_protocol.errors import OptionError
         from qnnbridge_tools import arguments, feeds, output
         from qnnbridge_tools.bench import report, work
-        from qnnbridge_tools.models.shared.sized import sized_model
+        from qnnbridge_tools.sized import sized_model
 
         if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
             raise OptionError(f"{html} cannot be written: it is a folder, or lies in none.")
@@ -406,3 +409,75 @@ def top(
 
         check_seconds("--interval", interval)
         live.watch(interval, order, rounds, as_json)
+
+
+def inspect(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="An ONNX file, a QNN context binary, or a folder with genai_config.json."
+        ),
+    ],
+    soc_model: SocModel = None,
+    load: Annotated[
+        bool, typer.Option("--load", help="Load a folder's model in a host, to say where each stage runs.")
+    ] = False,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a model is made of, and whether a compiled one can run here, without loading it."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import arguments
+
+        if model.is_dir():
+            from qnnbridge_tools.generation import folder_report
+
+            arguments.refuse_together("A folder for text generation", {"--soc-model": soc_model is not None})
+            facts = folder_report.gather(model, host_python=host_python, load=load)
+            reporting.show(facts, folder_report.document, folder_report.print_facts, as_json=as_json)
+            return
+        from qnnbridge_tools import binaries, inspection
+
+        arguments.refuse_together("A model file", {"--load": load and model.exists()})
+        if binaries.is_binary(model):
+            binary = binaries.gather(model, soc_model=soc_model, host_python=host_python)
+            reporting.show(binary, binaries.document, binaries.print_facts, as_json=as_json)
+            return
+        found = inspection.gather(model, soc_model=soc_model, host_python=host_python)
+        reporting.show(found, inspection.document, inspection.print_facts, as_json=as_json)
+
+
+def wrap(
+    binary: Annotated[Path, typer.Argument(metavar="BINARY", help="A QNN context binary: model.bin.")],
+    target: TargetModel,
+    graphs: Annotated[
+        list[str] | None,
+        typer.Option("--graph", metavar="NAME", help="Only this graph of the binary. May be repeated."),
+    ] = None,
+    together: Annotated[
+        bool, typer.Option("--together", help="One model that runs all graphs, instead of one for each.")
+    ] = False,
+    float_io: Annotated[
+        bool,
+        typer.Option(
+            "--float-io", help="Inputs and outputs are float32; the CPU converts to QNN's types and back."
+        ),
+    ] = False,
+    host_python: HostPython = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make an ONNX model around a context binary of AI Hub, QAIRT or QAI AppBuilder, for sessions to run."""
+    with reporting.work(as_json=as_json):
+        from qnnbridge_tools import binaries
+
+        done = binaries.wrap_binary(
+            binary,
+            target,
+            graphs=graphs or (),
+            together=together,
+            float_io=float_io,
+            host_python=host_python,
+            overwrite=overwrite,
+        )
+        reporting.show(done, binaries.wrapping_document, binaries.print_wrapping, as_json=as_json)

@@ -12,12 +12,15 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import typer
 
 from qnnbridge_protocol import errors
 from qnnbridge_tools import output
+
+R = TypeVar("R")
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -97,3 +100,13 @@ def _ended(error: errors.BridgeError, as_json: bool) -> typer.Exit:
         with contextlib.suppress(OSError):  # stdout is what failed; the words are on stderr
             output.print_json({"error": error.to_wire()})
     return typer.Exit(exit_code_of(error))
+
+
+def show(result: R, document: Callable[[R], dict[str, Any]], text: Callable[[R], None], *, as_json: bool) -> None:
+    """Print a result: as one JSON document, or as text for people."""
+    if as_json:
+        from qnnbridge_tools import output
+
+        output.print_json(document(result))
+    else:
+        text(result)

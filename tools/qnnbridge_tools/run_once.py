@@ -33,7 +33,7 @@ from qnnbridge_protocol.errors import (
 from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 from qnnbridge_tools import arguments, feeds, output, session_report
 from qnnbridge_tools.arguments import InputFile
-from qnnbridge_tools.models.shared.sessions import CPU, one_line
+from qnnbridge_tools.sessions import CPU, one_line
 
 if TYPE_CHECKING:
     from qnnbridge import Host, HostInfo

@@ -53,7 +53,7 @@ def _verdicts(folder: GenaiFolder, scans: tuple[ModelScan, ...], host_python: st
     if not compiled:
         return {}
     from qnnbridge._launch.interpreter import find_host
-    from qnnbridge_tools.models.inspection import traits_of_interpreter
+    from qnnbridge_tools.inspection import traits_of_interpreter
 
     found = {}
     for stage, scan in compiled:

@@ -1,0 +1,12 @@
+"""`qnnbridge analyze`: where a model would run on QNN, what cuts it into pieces, and what to do about it.
+
+>>> from qnnbridge_models.analyze import analyze_model
+>>> analyze_model("model.onnx", offline=True).advice[0].what
+"""
+
+from __future__ import annotations
+
+from qnnbridge_models.analyze.analyzer import analyze_model
+from qnnbridge_models.analyze.result import Advice, Analysis, GraphPlacement, NodeVerdict, QnnAnswer
+
+__all__ = ["Advice", "Analysis", "GraphPlacement", "NodeVerdict", "QnnAnswer", "analyze_model"]

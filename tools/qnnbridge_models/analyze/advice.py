@@ -1,0 +1,253 @@
+"""Things to do about a model, the most valuable first, and what its placement would be with fixed sizes.
+
+QNN takes fixed shapes only, so for a model with free dimensions the value of everything else is measured on a copy
+with sizes. Pure functions: no host is asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_host.graph import shapes as model_shapes
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.rewrite.suggestion import deciding_inputs
+from qnnbridge_models.analyze import tables
+from qnnbridge_models.analyze.graph_view import GraphView
+from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
+from qnnbridge_models.analyze.result import BAD, Advice, Cost, NodePlace, NodeVerdict, QnnAnswer, costs_of
+from qnnbridge_protocol.errors import BridgeError
+
+_NAMED = 3
+# Kinds of objections for which the parts are counted again; each takes a walk over the graph.
+_MOST_TRIED = 40
+# Nodes of all these walks together: a tenth of a second for 100,000. Models of 10,000 nodes have all walks.
+_MOST_WALKED = 400_000
+# Sizes for free dimensions behind the first, which is the batch, of 1. Each takes the time of the rules.
+_TRIED_SIZES = (64, 224, 16)
+# Tried last, for inputs with one free dimension each: samples of sound. Less than a window has no result.
+_SAMPLES = 16000
+# Of an advice that gives an input a value.
+_DECIDING = "deciding-input"
+# Of graphs with more nodes one size is tried.
+_LARGE = 2000
+_ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
+_CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sized:
+    """A model with free dimensions, as the rules see it with sizes.
+
+    Args:
+        sizes: of the free dimensions, one possibility.
+        options: `--dim` for each.
+    """
+
+    prediction: Prediction
+    costs: Sequence[Cost]
+    sizes: Dimensions
+    options: str
+
+    @property
+    def all_on_qnn(self) -> bool:
+        places = {verdict.place for verdict in self.prediction.verdicts}
+        return "qnn" in places and not places & set(BAD)
+
+
+def with_sizes(model: Any, arch: int, folder: Path) -> Sized | None:
+    """The best of some sizes; None for a model without free dimensions, or of which they make no difference."""
+    free = model_shapes.free_dimensions(model.graph)
+    best: Sized | None = None
+    for sizes in _possible(free, large=len(model.graph.node) > _LARGE):
+        copy = type(model)()
+        copy.CopyFrom(model)
+        model_shapes.fix(copy, sizes)
+        model_shapes.forget_inferred(copy.graph)
+        prediction = predict_model(copy, arch, folder)
+        found = Sized(prediction, costs_of(prediction.view), sizes, model_shapes.options_text(free))
+        if best is None or _placed(found) > _placed(best):
+            best = found
+        if best.all_on_qnn:
+            break
+    return best if best is not None and _placed(best) else None
+
+
+def _placed(sized: Sized) -> int:
+    return sum(verdict.place == "qnn" for verdict in sized.prediction.verdicts)
+
+
+def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator[Dimensions]:
+    if not free:
+        return
+    behind = any(one.axis for one in free)
+    lines = max(Counter(one.input for one in free if one.axis).values(), default=0) == 1
+    for size in _TRIED_SIZES[:1] if large or not behind else (*_TRIED_SIZES, *((_SAMPLES,) if lines else ())):
+        yield Dimensions({}, {(one.input, one.axis): size if one.axis else 1 for one in free})
+
+
+def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> list[Advice]:
+    notes: list[Advice] = []
+    view = prediction.view
+    if prediction.no_input:
+        notes.append(
+            Advice("Export the model with its input", "QNN runs no graph without an input", severity="fails")
+        )
+    if view.opset > tables.NEWEST_OPSET or view.ir_version > tables.NEWEST_IR_VERSION:
+        notes.append(
+            Advice(
+                f"Export with opset {tables.NEWEST_OPSET} and IR version {tables.NEWEST_IR_VERSION} at most",
+                f"it has opset {view.opset} and IR version {view.ir_version}; "
+                f"ONNX Runtime {tables.NEWEST_ORT} does not load it",
+                severity="fails",
+            )
+        )
+    crashing = any(verdict.place == "crash" for verdict in prediction.verdicts)
+    if prediction.empty and not crashing:
+        names = ", ".join(prediction.empty[:3])
+        notes.append(
+            Advice(
+                "qnnbridge fix (zero-size) takes them out",
+                f"tensors without elements ({names}) end the process as soon as QNN takes one of their operators",
+                severity="crash",
+            )
+        )
+    wide = _nodes_with_wide_integers(prediction)
+    if wide:
+        notes.append(
+            Advice(
+                "Keep values of int64 within 32 bits",
+                f"{len(wide)} nodes on QNN compute with int64, and QNN keeps 32 bits of it without a word",
+                tuple(wide),
+                severity="model",
+            )
+        )
+    if truth is not None and isinstance(truth.error, BridgeError):
+        notes.append(Advice(truth.error.fix or "See the error above", truth.error.message, severity="fails"))
+    return notes
+
+
+def about_deciding_inputs(model: Any, view: GraphView, verdicts: Sequence[NodeVerdict], dims: str) -> list[Advice]:
+    """Inputs that decide which branches run. dims: the options for free dimensions."""
+    branching = [
+        number
+        for number, (node, verdict) in enumerate(zip(view.nodes, verdicts, strict=True))
+        if node.op == "If" and verdict.place in BAD
+    ]
+    constants = deciding_inputs(model) if branching else {}
+    if not constants:
+        return []
+    options = " ".join(f"--constant {name}={value:g}" for name, value in constants.items())
+    names, labels = ", ".join(constants), ", ".join(view.nodes[number].label for number in branching[:_NAMED])
+    return [
+        Advice(
+            f"qnnbridge fix MODEL -o OUT {options} {dims}".rstrip(),
+            f"QNN takes no If; what {labels} runs follows from {names}, and a constant leaves one branch. "
+            "The value is one that the model compares with: give the one that you use",
+            tuple(branching),
+            severity="sizes",
+            code=_DECIDING,
+        )
+    ]
+
+
+def _nodes_with_wide_integers(prediction: Prediction) -> list[int]:
+    return [
+        node.index
+        for node, verdict in zip(prediction.view.nodes, prediction.verdicts, strict=True)
+        if verdict.place == "qnn" and node.op in _CALCULATING and node.made and node.made[0].type == "int64"
+    ]
+
+
+def advise(
+    view: GraphView,
+    verdicts: Sequence[NodeVerdict],
+    costs: Sequence[Cost],
+    notes: Sequence[Advice],
+    sized: Sized | None = None,
+) -> list[Advice]:
+    """Things to do, the most valuable first; objections of one kind are one thing.
+
+    Args:
+        notes: about the whole model. The value of a thing is found by trying: its nodes are put on QNN in a copy of
+            the answer, and the parts counted again.
+        sized: the model with sizes, if they are free: what then has no objection needs nothing else.
+    """
+    found = list(notes)
+    if sized is not None:
+        waiting = [
+            index
+            for index, (verdict, then) in enumerate(zip(verdicts, sized.prediction.verdicts, strict=True))
+            if verdict.place in BAD and then.place not in BAD
+        ]
+        if waiting:
+            if all(one.code != _DECIDING for one in notes):
+                found.append(_about_sizes(view, verdicts, waiting, sized))
+            view, verdicts, costs = sized.prediction.view, sized.prediction.verdicts, sized.costs
+    kinds: dict[tuple[str, str, str], list[int]] = {}
+    decided = {index for one in notes if one.code == _DECIDING for index in one.nodes}
+    for index, verdict in enumerate(verdicts):
+        if verdict.place in BAD and index not in decided:
+            kinds.setdefault(_kind(view, index, verdict), []).append(index)
+    places: list[NodePlace] = [verdict.place for verdict in verdicts]
+    now = len(parts_of(view, places)) if kinds else 0
+    largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    most = min(_MOST_TRIED, _MOST_WALKED // max(1, len(view.nodes)))
+    for number, (_, nodes) in enumerate(largest):
+        tried = _would_join(view, places, nodes, now) if number < most else 0
+        found.append(_advice(view, verdicts, costs, nodes, tried))
+    return sorted(found, key=lambda one: (_ORDER[one.severity], -one.macs, -one.parts, -len(one.nodes)))
+
+
+def _about_sizes(view: GraphView, verdicts: Sequence[NodeVerdict], waiting: Sequence[int], sized: Sized) -> Advice:
+    live = sum(verdict.place != "folded" for verdict in sized.prediction.verdicts)
+    on_qnn = _placed(sized)
+    count = f"all {live} nodes run" if sized.all_on_qnn else f"{on_qnn} of {live} nodes run"
+    alone = "that alone is enough: " if sized.all_on_qnn else ""
+    tried = ", ".join(f"{name}:{axis}={size}" for (name, axis), size in list(sized.sizes.by_axis.items())[:4])
+    first = next((verdicts[index].reason for index in waiting if verdicts[index].rule == "free-shape"), "")
+    return Advice(
+        f"qnnbridge fix MODEL -o OUT {sized.options}",
+        f"QNN takes fixed sizes only; {alone}by the rules {count} on the NPU with sizes (tried with {tried})"
+        + (f". As it is: {first}" if first else ""),
+        tuple(waiting),
+        sum(sized.costs[index].macs for index in waiting if sized.prediction.verdicts[index].place == "qnn"),
+        0,
+        "sizes",
+    )
+
+
+def _kind(view: GraphView, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
+    if verdict.rule == "free-shape":
+        return verdict.rule, "", ""
+    return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix
+
+
+def _would_join(view: GraphView, places: Sequence[NodePlace], nodes: Sequence[int], now: int) -> int:
+    moved = list(places)
+    for index in nodes:
+        moved[index] = "qnn"
+    return now - len(parts_of(view, moved))
+
+
+def _advice(
+    view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], nodes: Sequence[int], parts: int
+) -> Advice:
+    first = verdicts[nodes[0]]
+    ops = list(dict.fromkeys(view.nodes[index].op for index in nodes))
+    count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    names = ", ".join(view.nodes[index].label for index in nodes[:_NAMED])
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    shown = ", ".join(ops[:_NAMED]) + (" and others" if len(ops) > _NAMED else "")
+    what = first.fix or f"Replace {shown}, or accept that it stays on the CPU"
+    return Advice(
+        what[0].upper() + what[1:] if not what.startswith("qnnbridge") else what,
+        f"{count} ({shown}): {first.reason.rstrip('.')}. In: {names}{more}",
+        tuple(nodes),
+        sum(costs[index].macs for index in nodes),
+        max(parts, 0),
+        first.place,
+    )

@@ -1,0 +1,314 @@
+"""Predicts where each node of a model runs, without QNN and without running the model. Pure functions.
+
+Three questions come before the rules: what ONNX Runtime computes or takes out before it places anything, which
+groups of nodes QNN takes as one operator, and how ONNX Runtime divides the graph into parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.rewrite.folding import fold
+from qnnbridge_models.analyze import quantized, rules
+from qnnbridge_models.analyze.graph_view import GraphNode, GraphView, view_of
+from qnnbridge_models.analyze.result import ON_QNN, NodePlace, NodeVerdict
+from qnnbridge_models.analyze.rules import RuleContext, rules_about
+
+_NEVER_COMPUTED = frozenset(
+    {
+        *(
+            "QuantizeLinear",
+            "DequantizeLinear",
+            "If",
+            "Loop",
+            "Scan",
+            "RandomNormal",
+            "RandomUniform",
+            "Multinomial",
+        ),
+        *("CastLike", "Size", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "DynamicQuantizeLinear"),
+        *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
+    }
+)
+_COMPUTED_AHEAD, _PASSED, _UNUSED = (
+    "computed once when the model is loaded",
+    "does nothing, and is taken out",
+    "nothing uses its results",
+)
+
+# Operators that may do nothing.
+_PASSING = frozenset({"Identity", "Dropout", "Cast"})
+_CLOSE = 1e-3
+# The orders of the modes DCR and CRD.
+_SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
+_COMPUTED = NodeVerdict("folded", reason="computed once when the model is loaded")
+# What ONNX Runtime does not compute ahead.
+_NOT_COMPUTED = frozenset({"CastLike", "Size"})
+
+
+def folded(view: GraphView) -> Mapping[int, str]:
+    """Index of each such node, and why."""
+    found: dict[int, str] = {}
+    known = set(view.sizes) - {tensor.name for tensor in view.inputs}
+    for node in view.nodes:
+        if _is_computed(node, known):
+            found[node.index] = _COMPUTED_AHEAD
+            known.update(tensor.name for tensor in node.made)
+        elif _does_nothing(node, view):
+            found[node.index] = _PASSED
+    _add_unused(view, found)
+    return found
+
+
+def _is_computed(node: GraphNode, known: set[str]) -> bool:
+    if node.op == "Shape":
+        return bool(node.given) and node.given[0].fixed is not None
+    if node.op in _NEVER_COMPUTED:
+        return False
+    if not node.given:
+        return node.op == "Constant" or bool(node.made and node.made[0].fixed is not None)
+    return all(tensor.name in known for tensor in node.given) and not node.inner
+
+
+def _does_nothing(node: GraphNode, view: GraphView) -> bool:
+    if node.op not in _PASSING or not node.given or not node.made:
+        return False
+    source, result = node.given[0], node.made[0]
+    at_edge = result.name in view.output_names and (
+        source.name in {tensor.name for tensor in view.inputs} or len(view.users.get(source.name, ())) > 1
+    )
+    if at_edge or result.name in view.captured:
+        return False
+    if node.op == "Identity":
+        return bool(source.type)
+    if node.op == "Dropout":
+        return not any(tensor.name in view.users or tensor.name in view.output_names for tensor in node.made[1:])
+    return bool(source.type) and source.type == result.type
+
+
+def _add_unused(view: GraphView, found: dict[int, str]) -> None:
+    needed = set(view.output_names) | set(view.captured)
+    for node in reversed(view.nodes):
+        if node.index in found and found[node.index] == _COMPUTED_AHEAD:
+            continue
+        if any(tensor.name in needed for tensor in node.made):
+            needed.update(tensor.name for tensor in node.given)
+        else:
+            found[node.index] = _UNUSED
+
+
+def fusions_of(view: GraphView) -> dict[int, str]:
+    """Index of a node that would be refused alone -> the operator that it is a part of."""
+    found: dict[int, str] = {}
+    for node in view.nodes:
+        if node.op == "Erf" and _is_gelu(node, view):
+            found[node.index] = "Gelu"
+        elif node.op == "Transpose" and (around := _depth_to_space(node, view)):
+            found.update(dict.fromkeys(around, "DepthToSpace"))
+    return found
+
+
+def _depth_to_space(turn: GraphNode, view: GraphView) -> tuple[int, ...] | None:
+    """Reshape to six dimensions, Transpose, Reshape to four: how exporters write a pixel shuffle."""
+    before, behind = view.maker.get(turn.given[0].name), _only_user(turn, view)
+    if before is None or behind is None or before.op != "Reshape" or behind.op != "Reshape":
+        return None
+    if tuple(turn.get("perm", ())) not in _SHUFFLES or before.given[0].rank != 4 or behind.made[0].rank != 4:
+        return None
+    return before.index, turn.index, behind.index
+
+
+def _is_gelu(erf: GraphNode, view: GraphView) -> bool:
+    """x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in either order; nothing of it is quantised, or x and the
+    result are. Where one of those two alone is, QNN refuses the Erf."""
+    if not erf.given or not erf.made:
+        return False
+    before = view.maker.get(erf.given[0].name)
+    add = _only_user(erf, view)
+    if before is None or before.op not in ("Div", "Mul") or add is None or add.op != "Add":
+        return False
+    if not _has_number(add, 1.0, view):
+        return False
+    last = _only_user(add, view)
+    if last is None or last.op != "Mul":
+        return False
+    behind = _only_user(last, view)
+    if (
+        behind is not None
+        and behind.op == "Mul"
+        and (_has_number(last, 0.5, view) or _has_number(behind, 0.5, view))
+    ):
+        last = behind
+    makers = [view.maker.get(tensor.name) for tensor in before.given if not tensor.constant]
+    begins = any(one is not None and one.op in quantized.DEQUANTIZE for one in makers)
+    users = [user for tensor in last.made for user in view.users.get(tensor.name, ())]
+    return begins == any(user.op in quantized.QUANTIZE for user in users)
+
+
+def _only_user(node: GraphNode, view: GraphView) -> GraphNode | None:
+    users = view.users.get(node.made[0].name, ())
+    return users[0] if len(users) == 1 and node.made[0].name not in view.output_names else None
+
+
+def _has_number(node: GraphNode, number: float, view: GraphView) -> bool:
+    for tensor in node.given:
+        value = view.value(tensor)
+        if value is not None and value.size == 1 and abs(float(value.reshape(-1)[0]) - number) < _CLOSE:
+            return True
+    return False
+
+
+def parts_of(view: GraphView, places: Sequence[NodePlace]) -> list[list[int]]:
+    """Indexes of the nodes of each part on QNN, in the order in which they run. Folded nodes are no nodes.
+
+    The same walk as ONNX Runtime's: nodes are taken as soon as all of their inputs are there; a node that QNN does
+    not take and that depends on the part at hand waits until the part is closed.
+    """
+    before, behind = view.links
+    alive = [place != "folded" for place in places]
+    waiting = [sum([alive[maker] for maker in makers]) for makers in before]
+    ready = deque(index for index, count in enumerate(waiting) if alive[index] and not count)
+    later: deque[int] = deque()
+    parts: list[list[int]] = []
+    part: list[int] = []
+    border: set[int] = set()
+    while ready or later:
+        if not ready:
+            if part:
+                parts.append(part)
+                part, border = [], set()
+            ready, later = later, deque()
+            continue
+        index = ready.popleft()
+        on_qnn = places[index] == "qnn"
+        if not on_qnn and index in border:
+            later.append(index)
+            continue
+        if on_qnn:
+            part.append(index)
+            border.discard(index)
+        for user in behind[index]:
+            if not alive[user]:
+                continue
+            if on_qnn:
+                border.add(user)
+            waiting[user] -= 1
+            if not waiting[user]:
+                ready.append(user)
+    if part:
+        parts.append(part)
+    return parts
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prediction:
+    """The answer of the rules for one model.
+
+    Args:
+        verdicts: one for each node of the main graph, in order.
+        view: the nodes, with all shapes that are known.
+        empty: tensors without elements, of nodes wherever they would run. Each of them may end the process.
+    """
+
+    verdicts: tuple[NodeVerdict, ...]
+    view: GraphView
+    empty: tuple[str, ...]
+    no_input: bool
+
+
+def predict_model(model: Any, arch: int, folder: Path | None = None) -> Prediction:
+    """Predicts the place of each node.
+
+    Args:
+        model: a `ModelProto`, which is not changed; its weights need not be loaded.
+        arch: of the HTP, 73 for V73.
+        folder: where the model's external tensors lie, of which small ones are read.
+    """
+    light = graphs.without_weights(model)
+    for index, node in enumerate(light.graph.node):
+        node.name = str(index)
+    if folder is None:
+        for tensor in light.graph.initializer:
+            del tensor.external_data[:]
+    editor = Editor(light, folder or Path())
+    fold(editor, _NOT_COMPUTED)
+    if _has_folded(light, model):
+        left, whole = view_of(light, editor.types), view_of(model, editor.types)
+        found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
+        verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
+    else:
+        left = whole = view_of(light, editor.types, [node.name for node in model.graph.node])
+        verdicts = tuple(predict(left, arch))
+    return Prediction(
+        verdicts,
+        whole,
+        tuple(dict.fromkeys(tensor.name for node in left.nodes for tensor in rules.empty_tensors(node))),
+        not left.inputs,
+    )
+
+
+def _has_folded(light: Any, model: Any) -> bool:
+    """Whether something that a node of the model made is a constant of its copy."""
+    return [one.name for one in light.graph.initializer] != [one.name for one in model.graph.initializer]
+
+
+def predict(view: GraphView, arch: int) -> list[NodeVerdict]:
+    """One verdict for each node, in order, of a graph in which everything that can be computed is a constant."""
+    context = RuleContext(view, arch)
+    gone = folded(view)
+    units = quantized.units_of(view)
+    fusions = fusions_of(view)
+    verdicts = [
+        NodeVerdict("folded", reason=gone[node.index])
+        if node.index in gone
+        else _verdict_on(node, context, units, fusions)
+        for node in _with_constants(view, gone)
+    ]
+    return quantized.spread(view, verdicts, units)
+
+
+def _verdict_on(
+    node: GraphNode, context: RuleContext, units: quantized.QdqUnits, fusions: dict[int, str]
+) -> NodeVerdict:
+    if node.index in fusions:
+        return ON_QNN
+    quantized_unit = units.get(node.index)
+    for rule in rules_about(node.op):
+        if quantized_unit is not None and rule.name in ("type", "rearranged", "chip"):
+            continue
+        verdict = rule.verdict(node, context)
+        if verdict is not None:
+            return verdict
+    if quantized_unit is not None:
+        return quantized.verdict(node, quantized_unit, context.arch)
+    return ON_QNN
+
+
+def _with_constants(view: GraphView, gone: Mapping[int, str]) -> list[GraphNode]:
+    """The nodes; what ONNX Runtime computes ahead is a constant to those that take it."""
+    computed = {
+        tensor.name
+        for node in view.nodes
+        if gone.get(node.index, "").startswith("computed")
+        for tensor in node.made
+    }
+    return [
+        dataclasses.replace(
+            node,
+            inputs=tuple(
+                dataclasses.replace(tensor, constant=True)
+                if tensor is not None and tensor.name in computed
+                else tensor
+                for tensor in node.inputs
+            ),
+        )
+        if any(tensor.name in computed for tensor in node.given)
+        else node
+        for node in view.nodes
+    ]

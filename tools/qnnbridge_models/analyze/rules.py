@@ -1,0 +1,458 @@
+"""The rules: each looks at one node and says why QNN would not take it, or nothing. Pure functions.
+
+`RULES` are asked in their order; the first objection counts. Most read a table of `tables`; the checks of single
+operators that fit no table come first here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from qnnbridge_models.analyze import tables
+from qnnbridge_models.analyze.graph_view import GraphNode, GraphTensor, GraphView
+from qnnbridge_models.analyze.result import NodePlace, NodeVerdict
+from qnnbridge_tools import output
+
+Objection = str | tuple[str, str] | None
+NodeCheck = Callable[[GraphNode, GraphView], Objection]
+
+_FLOATS = ("float", "float16")
+
+_PAIRS: Final = (
+    *("QuantizeLinear", "DequantizeLinear"),
+    *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
+)
+_OWN_TYPES: Final = frozenset({*_PAIRS, "QLinearConv", "QLinearMatMul", "Shape"})
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("ReduceL1", "ReduceSumSquare", "ReduceLogSum", "Softsign", "Celu", "Sinh", "Cosh"),
+        "qnnbridge fix (missing-operators)",
+    ),
+    "Erf": "qnnbridge fix (gelu, erf), or export Gelu as one operator",
+    "Trilu": "qnnbridge fix (trilu)",
+    "com.microsoft.SkipLayerNormalization": "qnnbridge fix (skip-norm)",
+    "Loop": "export the model with the loop unrolled, or run the loop in the application",
+    "Scan": "export the model with the loop unrolled, or run the loop in the application",
+    **dict.fromkeys(
+        (
+            *("ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "com.microsoft.MatMulIntegerToFloat"),
+            *("com.microsoft.DynamicQuantizeMatMul", "com.microsoft.QAttention", "com.microsoft.QLinearAdd"),
+        ),
+        "quantise the float model with qnnbridge quantize instead",
+    ),
+    "com.microsoft.DynamicQuantizeLSTM": "use the float model, or quantise that with qnnbridge quantize",
+    "RNN": "use LSTM or GRU",
+    "ConstantOfShape": "qnnbridge fix (shape-computations) with fixed sizes",
+    "Size": "qnnbridge fix (shape-computations) with fixed sizes",
+    "BitShift": "multiply or divide by powers of two",
+    "MeanVarianceNormalization": "use InstanceNormalization or LayerNormalization",
+}
+
+
+def instead_of(node: GraphNode) -> str:
+    """The advice for an operator that QNN does not have."""
+    known = _INSTEAD.get(node.op)
+    return known or f"replace {node.op}, or let the application compute it before or after the model"
+
+
+def type_objection(node: GraphNode) -> Objection:
+    """Types that QNN does not have at all, and those that this operator is not made for."""
+    if node.op in ("Cast", "CastLike"):
+        return _cast(node)
+    if node.op in _OWN_TYPES or node.op in FAILURES:
+        return None
+    number = tables.DATA_INPUT.get(node.op, 0)
+    data = node.input(number)
+    if data is None or not data.type:
+        return None
+    allowed = tables.TYPES.get(node.op, _FLOATS)
+    if data.type in allowed:
+        return None
+    words = " and ".join([", ".join(allowed[:-1]), allowed[-1]] if len(allowed) > 1 else allowed)
+    return f"{data.name} is {data.type}; {node.op} takes {words}", _type_fix(data.type)
+
+
+def _type_fix(element: str) -> str:
+    if element in ("double", "bfloat16"):
+        return "convert the model to float"
+    if element in ("int8", "uint8", "int16", "uint16"):
+        return "give it Quantize and Dequantize around it (qnnbridge quantize), or compute in int32"
+    if element == "uint64":
+        return "compute in int32"
+    return "compute this part outside of the model"
+
+
+def _cast(node: GraphNode) -> Objection:
+    source, made = node.input(0), node.made[0] if node.made else None
+    if source is None or made is None or not source.type or not made.type:
+        return None
+    if made.type in tables.CASTS.get(source.type, ()):
+        return None
+    fix = "give an int32 instead" if made.type == "int64" else ""
+    return f"QNN does not convert {source.type} to {made.type}", fix
+
+
+def _layer_normalization(node: GraphNode, view: GraphView) -> Objection:
+    data = node.input(0)
+    axis = node.get("axis", -1)
+    if data is None or data.rank is None or axis in (-1, data.rank - 1):
+        return None
+    return f"axis is {axis}: it normalises along the last axis only", "reshape so that one axis is left"
+
+
+def _reduce(node: GraphNode, view: GraphView) -> Objection:
+    axes = node.get("axes", None)
+    given = node.input(1)
+    if given is not None and given.elements == 0:
+        axes = []
+    none_given = (axes is None and given is None) or axes == []
+    if none_given and node.get("noop_with_empty_axes", 0):
+        return "no axes are given, and it is asked to do nothing then", "take it out"
+    return None
+
+
+def _resize(node: GraphNode, view: GraphView) -> Objection:
+    scales, data = node.input(2), node.input(0)
+    if node.get("mode", "nearest") != "cubic" or scales is None or data is None:
+        return None
+    if not scales.constant and scales.elements:
+        return "with the mode cubic the scales must be a constant"
+    value = view.value(scales)
+    if value is not None and any(
+        scale * size != int(scale * size) for scale, size in zip(value, data.fixed or (), strict=False)
+    ):
+        return "with the mode cubic the scales must give whole sizes"
+    return None
+
+
+def _einsum(node: GraphNode, view: GraphView) -> Objection:
+    if str(node.get("equation", "")).replace(" ", "") in ("i,i", "i,i->"):
+        return "this equation is not there", "use MatMul or ReduceSum"
+    return None
+
+
+def _attention_mask(node: GraphNode, view: GraphView) -> Objection:
+    mask = node.input(3)
+    if mask is not None and mask.type == "bool":
+        return "a mask of truth values is not taken", "give a mask of floats that is added: 0 and -1e4"
+    if node.input(6) is not None:
+        return "nonpad_kv_seqlen is not taken", "give a mask instead"
+    if node.get("softmax_precision", None) is not None:
+        return "softmax_precision is not taken"
+    return None
+
+
+def _pad(node: GraphNode, view: GraphView) -> Objection:
+    if node.input(3) is not None:
+        return "axes are not taken", "give paddings for all axes"
+    return None
+
+
+def _max_pool(node: GraphNode, view: GraphView) -> Objection:
+    data = node.input(0)
+    if data is not None and data.rank == 5:
+        return "there is no pooling over three dimensions"
+    return None
+
+
+def _lp_pool(node: GraphNode, view: GraphView) -> Objection:
+    data = node.input(0)
+    if data is not None and data.rank == 5:
+        return "there is no pooling over three dimensions of floats"
+    return None
+
+
+def _if(node: GraphNode, view: GraphView) -> Objection:
+    for op in node.inner_ops:
+        if op not in tables.REGISTERED and op not in tables.REPLACED and op != "Constant":
+            return f"one of its branches has {op}, which QNN does not have"
+    return None
+
+
+def _rotary(node: GraphNode, view: GraphView) -> Objection:
+    cache = node.input(1)
+    if cache is not None and cache.constant:
+        return (
+            "its tables are constants, and QNN cannot build it then",
+            "give the tables as inputs, or write it out",
+        )
+    return None
+
+
+def _standalone(node: GraphNode, view: GraphView) -> Objection:
+    """Of a Quantize or Dequantize; those around an operator are judged with it."""
+    scale = node.input(1)
+    if scale is not None and (scale.elements or 1) > 1:
+        return "with a scale per channel it does not stand alone"
+    small = node.made[0] if node.op.endswith("QuantizeLinear") and "De" not in node.op else node.input(0)
+    if small is not None and small.type.startswith("float8"):
+        return f"{small.type} is not there"
+    if view.operators <= _ALONE:
+        return "a graph of nothing but these stays on the CPU"
+    return None
+
+
+def _pow(node: GraphNode, view: GraphView) -> Objection:
+    exponent = node.input(1)
+    if exponent is not None and exponent.type and exponent.type not in _FLOATS:
+        return f"the exponent is {exponent.type}", "qnnbridge fix (integer-exponent)"
+    return None
+
+
+# A graph of these and nothing else stays on the CPU.
+_ALONE: Final = frozenset((*_PAIRS, "Constant"))
+# Why a node stays on the CPU.
+CHECKS: Final[Mapping[str, NodeCheck]] = {
+    "LayerNormalization": _layer_normalization,
+    "RMSNormalization": _layer_normalization,
+    **dict.fromkeys(
+        ("ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"),
+        _reduce,
+    ),
+    "Resize": _resize,
+    "Einsum": _einsum,
+    "Attention": _attention_mask,
+    "Pad": _pad,
+    "MaxPool": _max_pool,
+    "LpPool": _lp_pool,
+    "If": _if,
+    "Pow": _pow,
+    "RotaryEmbedding": _rotary,
+    **dict.fromkeys(_PAIRS, _standalone),
+}
+
+
+def _wide_type(node: GraphNode, view: GraphView) -> Objection:
+    for tensor in (*node.given, *node.made):
+        if tensor.type in ("double", "uint64"):
+            return f"{tensor.name} is {tensor.type}; QNN takes {node.op} and fails when it builds the graph"
+    return None
+
+
+# Why no session can be made at all: QNN accepts the node first and refuses it when it is too late.
+FAILURES: Final[Mapping[str, NodeCheck]] = dict.fromkeys(
+    ("Bernoulli", "Mod", "RandomNormalLike", "RandomUniformLike"), _wide_type
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuleContext:
+    """The surroundings of a node, for rules. arch: of the chip's HTP, 73 for V73."""
+
+    view: GraphView
+    arch: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlacementRule:
+    """One rule.
+
+    Args:
+        check: gives the reason, or (reason, fix), or None.
+        place: what becomes of the node.
+        operators: of which nodes alone it is about; None for all.
+    """
+
+    name: str
+    place: NodePlace
+    check: Callable[[GraphNode, RuleContext], str | tuple[str, str] | None]
+    fix: str = ""
+    operators: Collection[str] | None = None
+
+    def verdict(self, node: GraphNode, context: RuleContext) -> NodeVerdict | None:
+        found = self.check(node, context)
+        if found is None:
+            return None
+        reason, fix = found if isinstance(found, tuple) else (found, "")
+        return NodeVerdict(self.place, self.name, reason, fix or self.fix)
+
+
+def empty_tensors(node: GraphNode) -> list[GraphTensor]:
+    """Tensors without elements that QNN would divide by zero over. As a constant one is harmless, or left out."""
+    if node.op in ("Constant", "CastLike", "Shape", "Size"):
+        return []
+    return [tensor for tensor in (*node.given, *node.made) if tensor.is_empty and not tensor.constant]
+
+
+def _zero_size(node: GraphNode, context: RuleContext) -> str | None:
+    for tensor in empty_tensors(node):
+        if tensor.name not in _parameters(node):
+            return f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
+    return None
+
+
+def _parameters(node: GraphNode) -> set[str]:
+    """Inputs that are no data: axes, sizes, paddings."""
+    numbers = tables.CONSTANT_INPUTS.get(node.op, ())
+    return {tensor.name for number in numbers if (tensor := node.input(number)) is not None}
+
+
+def _crashes(node: GraphNode, context: RuleContext) -> str | None:
+    sizes = (node.input(number) for number in tables.CRASHES[node.op])
+    if all(tensor is None or tensor.constant for tensor in sizes):
+        return None
+    return f"{node.op} ends the process when QNN compiles it with a step or a length that is no constant"
+
+
+def _not_registered(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+    if node.op in tables.REGISTERED or node.op in tables.REFUSED_BY_HTP or node.op in tables.REPLACED:
+        return None
+    return f"QNN has no operator {node.op}", instead_of(node)
+
+
+def _refused(node: GraphNode, context: RuleContext) -> tuple[str, str]:
+    return f"the NPU has no {node.op}", tables.REFUSED_BY_HTP[node.op]
+
+
+def _not_a_tensor(node: GraphNode, context: RuleContext) -> str | None:
+    for tensor in node.made:
+        if not tensor.type and tensor.shape is None:
+            return f"{tensor.name} is no plain tensor, or its shape is not known"
+    return None
+
+
+def _free_shape(node: GraphNode, context: RuleContext) -> str | None:
+    for tensor in (*node.given, *node.made):
+        if tensor.fixed is None:
+            return f"{tensor.name} has no fixed shape ({_shape_text(tensor.shape)})"
+    return None
+
+
+def _type(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+    if node.op in tables.FAILS_UNLESS_FLOAT:
+        return None  # worse: `_rearranged`
+    return type_objection(node)
+
+
+def _rearranged(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+    return type_objection(node)
+
+
+def _rank(node: GraphNode, context: RuleContext) -> str | None:
+    if node.op in tables.FAILS_BEYOND or node.op in ("Einsum", "Gemm"):
+        return None
+    most = tables.MOST_DIMENSIONS_OF.get(node.op, tables.MOST_DIMENSIONS)
+    for tensor in (*node.given, *node.made):
+        if tensor.rank is not None and tensor.rank > most:
+            return f"{tensor.name} has {tensor.rank} dimensions; {node.op} takes {most} at most"
+    data = node.input(0)
+    least = tables.LEAST_DIMENSIONS.get(node.op, 0)
+    if data is not None and data.rank is not None and data.rank < least:
+        return f"{data.name} has {data.rank} dimensions; {node.op} needs {least}"
+    return None
+
+
+def _constant_inputs(node: GraphNode, context: RuleContext) -> str | None:
+    for number in tables.CONSTANT_INPUTS.get(node.op, ()):
+        tensor = node.input(number)
+        if tensor is not None and not tensor.constant and tensor.elements != 0:
+            return f"input {tensor.name} is computed while it runs; it must be a constant"
+    return None
+
+
+def _counts(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+    least, most = tables.LEAST_INPUTS.get(node.op, 0), tables.MOST_OUTPUTS.get(node.op, 99)
+    if len(node.given) < least:
+        return f"{node.op} needs at least {least} inputs"
+    if len(node.made) > most:
+        unused = all(t.name not in context.view.users for t in node.made[most:])
+        fix = "qnnbridge fix (unused-outputs)" if unused else ""
+        return f"more than {most} result of {node.op} is asked for", fix
+    return None
+
+
+@functools.cache
+def _attribute_rules(op: str) -> tuple[tables.AttributeRule, ...]:
+    return tuple(one for one in tables.ATTRIBUTES if one.op == op)
+
+
+def _attributes(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+    for one in _attribute_rules(node.op):
+        value = node.get(one.name, one.default)
+        if any(part not in one.allowed for part in (value if isinstance(value, (list, tuple)) else [value])):
+            if one.name == "beta" and node.input(2) is None:
+                continue
+            return f"{one.name} is {value}: {one.reason}", one.fix
+    return None
+
+
+def _special(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+    return CHECKS[node.op](node, context.view)
+
+
+def _wide_integers(node: GraphNode, context: RuleContext) -> str | None:
+    for tensor in node.made:
+        if tensor.type == "int64" and tensor.rank == tables.MOST_DIMENSIONS:
+            return f"{tensor.name} is int64 with {tables.MOST_DIMENSIONS} dimensions; QNN ends the process over it"
+    return None
+
+
+def _fails(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+    most = tables.FAILS_BEYOND.get(node.op)
+    data = node.input(0)
+    if data is not None and most is not None and (data.rank or 0) > most:
+        return f"{data.name} has {data.rank} dimensions; QNN takes {node.op} and fails when it compiles it"
+    check = FAILURES.get(node.op)
+    return check(node, context.view) if check else None
+
+
+def _chip(node: GraphNode, context: RuleContext) -> str | None:
+    if context.arch >= tables.FIRST_FLOAT_ARCH:
+        return None
+    if all(tensor.type not in ("float", "float16") for tensor in node.given):
+        return None
+    return f"{node.op} of float needs a V{tables.FIRST_FLOAT_ARCH} or newer; this chip has a V{context.arch}"
+
+
+_SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
+
+RULES: Final = (
+    PlacementRule("crashing-operator", "crash", _crashes, "make step and length constants", tables.CRASHES),
+    PlacementRule("not-registered", "cpu", _not_registered),
+    PlacementRule("refused-operator", "cpu", _refused, operators=tables.REFUSED_BY_HTP),
+    PlacementRule("not-a-tensor", "cpu", _not_a_tensor, operators=("If", "Identity")),
+    PlacementRule("free-shape", "cpu", _free_shape, _SHAPES_FIX),
+    PlacementRule(
+        "constant-inputs",
+        "cpu",
+        _constant_inputs,
+        "qnnbridge fix (shape-computations), or export it as a constant",
+        tables.CONSTANT_INPUTS,
+    ),
+    PlacementRule("type", "cpu", _type),
+    PlacementRule("rank", "cpu", _rank, "qnnbridge fix (rank) folds dimensions together"),
+    PlacementRule("counts", "cpu", _counts, operators={*tables.LEAST_INPUTS, *tables.MOST_OUTPUTS}),
+    PlacementRule("attributes", "cpu", _attributes, operators={one.op for one in tables.ATTRIBUTES}),
+    PlacementRule("special", "cpu", _special, operators=CHECKS),
+    PlacementRule("rearranged", "fails", _rearranged, operators=tables.FAILS_UNLESS_FLOAT),
+    PlacementRule(
+        "wide-integers",
+        "crash",
+        _wide_integers,
+        "compute it in int32, or with fewer dimensions",
+        ("Expand", "Unsqueeze"),
+    ),
+    PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
+    PlacementRule("fails", "fails", _fails, operators={*tables.FAILS_BEYOND, *FAILURES}),
+    PlacementRule(
+        "chip",
+        "fails",
+        _chip,
+        "quantise the model, or choose a newer chip with --soc-model",
+        tables.NEEDS_V73,
+    ),
+)
+
+
+@functools.cache
+def rules_about(op: str) -> tuple[PlacementRule, ...]:
+    """The rules that may object to nodes of an operator, in their order."""
+    return tuple(rule for rule in RULES if rule.operators is None or op in rule.operators)
+
+
+def _shape_text(shape: tuple[int | None, ...] | None) -> str:
+    return "unknown" if shape is None else output.shape_text(shape)

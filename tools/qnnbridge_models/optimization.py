@@ -1,0 +1,420 @@
+"""`qnnbridge optimize`: ONNX Runtime's graph optimisation, offline, checked against the original.
+
+>>> from qnnbridge_models.optimization import optimize_model
+>>> optimize_model("model.onnx", "optimized.onnx").nodes_after
+
+Measured on the simulator (8 models): results of the level `basic` run on QNN as completely as the originals.
+`extended` fuses Conv and Gemm with their activations into operators of com.microsoft that QNN does not know, and
+takes quantised pairs apart: up to 7 nodes move to the CPU. `layout` and `all` rearrange weights into blocks for the
+CPU of this machine: no session on QNN can be made from their results.
+
+A compiled model can be passed through unchanged, with the files that belong to it. Their names come from the
+model. Only files inside of the model's folder, by the rules of POSIX and of Windows, are copied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import filecmp
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph.bounds import MANY_NODES
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.graph.files import Output, inside_folder, total_size
+from qnnbridge_host.graph.inserted_casts import strip_inserted_casts
+from qnnbridge_host.graph.runnable import check_runnable
+from qnnbridge_host.model.collector import ModelScan
+from qnnbridge_host.model.manifest import manifest_path
+from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
+from qnnbridge_models.shared import progress
+from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
+from qnnbridge_tools import output
+
+LEVELS: Final = ("basic", "extended", "layout", "all")
+DEFAULT_LEVEL: Final = "basic"
+_ORT_NAMES: Final[Mapping[str, str]] = {
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+# Unused ones that ONNX Runtime looks at for longer than the model takes to be written without them.
+_MANY_CONSTANTS: Final = 1000
+_QNN_TAKES: Final = frozenset(
+    f"com.microsoft.{op}"
+    for op in (
+        "DequantizeLinear",
+        "FusedMatMul",
+        "Gelu",
+        "GroupQueryAttention",
+        "MatMulNBits",
+        "QuantizeLinear",
+        "QuickGelu",
+        "RotaryEmbedding",
+        "SimplifiedLayerNormalization",
+    )
+)
+_QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
+_ONNX_ML: Final = "ai.onnx."
+COMMAND = "qnnbridge optimize"
+_DATA_FILE = "session.optimized_model_external_initializers_file_name"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptimizeResult:
+    """One optimised, or passed through, model.
+
+    Args:
+        files: the files that were written, the model first.
+        passed_through: it is compiled and was copied unchanged.
+        nodes_before, nodes_after: by operator, with those of subgraphs and functions.
+        changes: changes besides optimising, in words.
+        check: None if none was asked for, or nothing was changed.
+    """
+
+    source: Path
+    target: Path
+    level: str
+    files: tuple[Path, ...]
+    passed_through: bool = False
+    nodes_before: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    nodes_after: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    bytes_before: int = 0
+    bytes_after: int = 0
+    changes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    check: ModelCheck | None = None
+    seconds: float = 0.0
+
+
+def ort_level(name: str) -> Any:
+    """onnxruntime's enumeration member."""
+    import onnxruntime as ort
+
+    if name not in LEVELS:
+        raise OptionError(f'There is no level "{name}".', fix=f"One of {', '.join(LEVELS)}.")
+    level = getattr(ort.GraphOptimizationLevel, _ORT_NAMES[name], None)
+    if level is None:
+        raise OptionError(
+            f'onnxruntime {ort.__version__} has no level "{name}".', fix="Use --level all, which includes it."
+        )
+    return level
+
+
+def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Operators outside of ONNX that the optimisation brought in and QNN does not take."""
+    return {
+        op: count
+        for op, count in after.items()
+        if "." in op and not op.startswith(_ONNX_ML) and op not in _QNN_TAKES and op not in before
+    }
+
+
+def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
+    """Problems of running the result on QNN."""
+    told: list[str] = []
+    foreign = foreign_ops(before, after)
+    if foreign:
+        counts = ", ".join(f"{count} {op}" for op, count in foreign.items())
+        told.append(
+            f"The result holds operators that are ONNX Runtime's own, which QNN cannot run: {counts}. "
+            f"Use --level {DEFAULT_LEVEL} for QNN."
+        )
+    if any("nchwc" in op for op in foreign):
+        told.append(
+            "Its weights are arranged for the CPU of this machine; on another one it may be slow or not load."
+        )
+    lost = sum(before.get(op, 0) for op in _QUANTIZE_OPS) - sum(after.get(op, 0) for op in _QUANTIZE_OPS)
+    if lost > 0 and level != DEFAULT_LEVEL:
+        told.append(
+            f"{lost} QuantizeLinear {'node was' if lost == 1 else 'nodes were'} merged into other operators; "
+            f"QNN needs them. Use --level {DEFAULT_LEVEL} for QNN."
+        )
+    return told
+
+
+def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, overwrite: bool) -> OptimizeResult:
+    """Copies the model to `target`, and its context binaries and weights to the same place relative to it."""
+    warnings: list[str] = []
+    beside = list(_beside(source, scan.files, warnings))
+    copies = [(source.parent / name, target.parent / name) for name in beside]
+    copies += _manifest(source, target, warnings)
+    needed = [(here, there) for here, there in copies if _must_copy(here, there, overwrite)]
+    written: list[Path] = []
+    with Output(source, target, overwrite=overwrite) as output:
+        shutil.copyfile(source, output.model)
+        for here, there in needed:
+            there.parent.mkdir(parents=True, exist_ok=True)
+            _copy_whole(here, there)
+            written.append(there)
+        files = (*output.commit(), *written)
+    providers = " and ".join(scan.sources)
+    return OptimizeResult(
+        source,
+        target,
+        level,
+        files,
+        passed_through=True,
+        bytes_before=total_size([source, *(source.parent / name for name in beside)]),
+        bytes_after=total_size([target, *(target.parent / name for name in beside)]),
+        changes=(f"passed through unchanged: it is a compiled EPContext artifact made by {providers}",),
+        warnings=tuple(warnings),
+    )
+
+
+def _beside(source: Path, names: Iterable[str], warnings: list[str]) -> Iterable[str]:
+    for name in names:
+        if not inside_folder(name):
+            warnings.append(f'Its file "{name}" was not copied: it is named outside of the model\'s folder.')
+        elif not (source.parent / name).is_file():
+            warnings.append(f'Its file "{name}" is missing beside {source.name}, so neither runs.')
+        else:
+            yield name
+
+
+def _manifest(source: Path, target: Path, warnings: list[str]) -> list[tuple[Path, Path]]:
+    manifest = Path(manifest_path(source))
+    if not manifest.is_file():
+        return []
+    if source.name == target.name:
+        return [(manifest, Path(manifest_path(target)))]
+    warnings.append(f"{manifest.name} was not copied: it describes {source.name} by its name.")
+    return []
+
+
+def _must_copy(here: Path, there: Path, overwrite: bool) -> bool:
+    if not there.exists():
+        return True
+    if here.samefile(there) or filecmp.cmp(here, there, shallow=False):
+        return False
+    if overwrite:
+        return True
+    raise OptionError(
+        f"{there} exists already and is another file than {here}.",
+        cause="The model names this file, so it cannot get another name.",
+        fix="Write to another folder, or give --overwrite to replace it.",
+    )
+
+
+def _copy_whole(here: Path, there: Path) -> None:
+    part = there.with_name(f".{there.name}.{os.getpid()}.part")
+    try:
+        shutil.copyfile(here, part)
+        os.replace(part, there)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def optimize_model(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    level: str = DEFAULT_LEVEL,
+    dims: Mapping[str, int] | Dimensions | None = None,
+    if_compiled: Literal["error", "skip"] = "error",
+    check: bool = True,
+    seed: int = 0,
+    overwrite: bool = False,
+    on_progress: OnProgress = progress.ignore,
+) -> OptimizeResult:
+    """Writes the model at `target` as ONNX Runtime's graph optimisation leaves it. The original is never changed.
+
+    Args:
+        source: path of the model.
+        target: where to write the result.
+        level: one of `LEVELS`; only "basic" is for QNN.
+        dims: sizes of free dimensions, `{"batch": 1, "x:2": 48}`.
+        if_compiled: "skip" copies a compiled model unchanged, with its context binary.
+        check: compare with the original on the CPU; if they disagree nothing is written.
+        seed: of the made-up inputs.
+        overwrite: replace an existing target.
+        on_progress: called with the stage in words for a model of many nodes.
+
+    Raises:
+        CompiledModelRefused: the model is compiled, and `if_compiled` is "error".
+        OptionError: an option or the target is wrong.
+        OrtError: ONNX Runtime does not load the model.
+        ModelError: the result does not compute the same.
+    """
+    begun = time.perf_counter()
+    if if_compiled not in ("error", "skip"):
+        raise OptionError(f'if_compiled is "{if_compiled}".', fix='One of "error", "skip".')
+    model_path, target_path = files.existing_model(Path(source)), Path(target)
+    if if_compiled == "skip":
+        scan = scan_model(model_path, count_nodes=False)
+        if scan.is_compiled:
+            return pass_through(model_path, target_path, scan, level, overwrite=overwrite)
+    model = files.given_model(model_path, COMMAND)
+    graph_level = ort_level(level)
+    external = model.needs_external_data
+    with files.Output(
+        model_path, target_path, overwrite=overwrite, source_files=model.weights, external=external
+    ) as output:
+        original = graphs.load(model_path)
+        given = model_path
+        if shapes.fix(original, shapes.as_dimensions(dims)):
+            given = output.resized(original, model_path, model.scan.external_files)
+        many = len(original.graph.node) > MANY_NODES
+        if many:
+            on_progress(f"optimising {len(original.graph.node):,} nodes", 0, 0)
+        check_runnable(original)
+        before = graphs.count_ops(original)
+        tolerance = tolerance_of(original, before)
+        used, changes = _without_unused(original, given, output, model.scan.external_files)
+        _optimize(used, output, graph_level, external)
+        result = graphs.load(output.model)
+        is_same = _is_same(original.graph, result.graph)
+        if is_same and not external:
+            shutil.copyfile(used, output.model)
+        else:
+            changes += _finish(result, original, output.model)
+        after = before if is_same and used is given else graphs.count_ops(result)
+        checked: ModelCheck | None = None
+        if check and many and is_same and used is given:
+            checked = ModelCheck(False, reason="not one node was changed")
+        elif check:
+            if many:
+                on_progress("comparing with the original", 0, 0)
+            checked = _checked(given, output.model, tolerance, seed)
+        free = shapes.free_dimensions(result.graph)
+        written = output.commit()
+    return OptimizeResult(
+        model_path,
+        target_path,
+        level,
+        written,
+        nodes_before=before,
+        nodes_after=after,
+        bytes_before=files.total_size([model_path, *model.weights]),
+        bytes_after=files.total_size(written),
+        changes=tuple(changes),
+        warnings=(*_level_warnings(level, before, after), *_free_warning(free)),
+        check=checked,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _optimize(given: Path, output: files.Output, graph_level: Any, external: bool) -> None:
+    options = cpu.quiet_options()
+    options.graph_optimization_level = graph_level
+    options.optimized_model_filepath = os.fspath(output.model)
+    if external:
+        options.add_session_config_entry(_DATA_FILE, output.data_name)
+    try:
+        cpu.open_session(given, given.name, options)
+    except OrtError as error:
+        if external or "protobuf" not in (error.cause or "").lower() or "2GB" not in (error.cause or ""):
+            raise
+        # Folding made a small model larger than one protobuf message can be.
+        _optimize(given, output, graph_level, True)
+    if not output.model.is_file():
+        raise ModelError(f"ONNX Runtime wrote no optimised model for {given.name}, and gave no reason.")
+
+
+def _without_unused(
+    model: Any, given: Path, output: files.Output, weights: Iterable[str]
+) -> tuple[Path, list[str]]:
+    """Drops what nothing uses, in place; gives the file to optimise, and what is to be told.
+
+    ONNX Runtime leaves such nodes in the file, and takes long for them and for many constants.
+    """
+    constants = len(model.graph.initializer)
+    nodes = Editor(model, given.parent).drop_dead()
+    if not nodes and constants - len(model.graph.initializer) < _MANY_CONSTANTS:
+        return given, []
+    used = output.candidate(given, weights, "used")
+    used.write_bytes(model.SerializeToString())
+    return used, [f"{nodes} {'node' if nodes == 1 else 'nodes'} left out that nothing uses"] if nodes else []
+
+
+def _finish(result: Any, original: Any, path: Path) -> list[str]:
+    """Undoes, in place and in the file, what ONNX Runtime adds for itself; says what that was."""
+    import onnx
+
+    graphs.trim_opsets(result, original)
+    casts = strip_inserted_casts(result)
+    onnx.save_model(result, os.fspath(path))
+    if not casts:
+        return []
+    return [f"{casts} casts to float32 left out that ONNX Runtime inserts for the CPU: QNN computes float16 itself"]
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    """Whether two graphs compute the same because they are the same."""
+    fields = ("node", "initializer", "sparse_initializer", "input", "output")
+    return all(list(getattr(before, field)) == list(getattr(after, field)) for field in fields)
+
+
+def _checked(given: Path, result: Path, tolerance: float, seed: int) -> ModelCheck:
+    reference = Reference(lambda: cpu.open_session(given, given.name), tolerance=tolerance, seed=seed)
+    check = reference.check(lambda: cpu.open_session(result, "the optimised model"))
+    if check.compared and not check.agrees:
+        raise ModelError(
+            f"The optimised {given.name} does not compute what the original computes. Nothing was written.",
+            cause="An optimisation of ONNX Runtime is wrong for this model, or the model amplifies rounding.",
+            evidence=evidence(check),
+            fix="Use the original, or another --level; --no-check writes the result all the same.",
+            details={"check": check.document()},
+        )
+    return check
+
+
+def _free_warning(free: list[shapes.FreeAxis]) -> list[str]:
+    if not free:
+        return []
+    return [f"Inputs have free dimensions, and QNN needs fixed ones: {shapes.options_text(free)}"]
+
+
+def print_result(result: OptimizeResult) -> None:
+    if not result.passed_through:
+        output.print_table(["operator", "before", "after"], _op_rows(result))
+        print()
+    pairs = output.written_pairs(result.source, result.files)
+    pairs.append(("size", f"{result.bytes_before:,} -> {result.bytes_after:,} bytes"))
+    if not result.passed_through:
+        pairs += [("level", result.level), ("time", output.seconds(result.seconds))]
+        pairs += [("check", line) for line in check_lines(result.check, _agreement(result.check))]
+    pairs += [("note", change) for change in result.changes]
+    pairs += [("warning", warning) for warning in result.warnings]
+    output.print_pairs("Passed through" if result.passed_through else "Optimised", pairs)
+
+
+def _agreement(check: ModelCheck | None) -> str:
+    if check is None:
+        return ""
+    sizes = ", ".join(f"{name}={size}" for name, size in check.sizes.items())
+    made_up = f"{check.samples} made-up inputs, on the CPU" + (f" ({sizes})" if sizes else "")
+    return f"agrees with the original on {made_up}"
+
+
+def document(result: OptimizeResult) -> dict[str, Any]:
+    return {
+        "model": str(result.source),
+        "files": [str(path) for path in result.files],
+        "passed_through": result.passed_through,
+        "level": result.level,
+        "nodes_before": dict(result.nodes_before),
+        "nodes_after": dict(result.nodes_after),
+        "bytes_before": result.bytes_before,
+        "bytes_after": result.bytes_after,
+        "check": result.check.document() if result.check else None,
+        "notes": list(result.changes),
+        "warnings": list(result.warnings),
+        "seconds": result.seconds,
+    }
+
+
+def _op_rows(result: OptimizeResult) -> list[list[str]]:
+    ops = list(dict.fromkeys([*result.nodes_before, *result.nodes_after]))
+    rows = [[op, str(result.nodes_before.get(op, 0)), str(result.nodes_after.get(op, 0))] for op in ops]
+    return [*rows, ["all", str(sum(result.nodes_before.values())), str(sum(result.nodes_after.values()))]]

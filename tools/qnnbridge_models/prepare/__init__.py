@@ -1,0 +1,12 @@
+"""`qnnbridge prepare`: from a model off the shelf to a folder to ship.
+
+>>> from qnnbridge_models.prepare import Wish, prepare_model
+>>> prepare_model("model.onnx", "out", Wish(soc_models=("60",))).verdict
+"""
+
+from __future__ import annotations
+
+from qnnbridge_models.prepare.preparer import prepare_model
+from qnnbridge_models.prepare.result import PreparedFolder, PrepareOptions
+
+__all__ = ["PrepareOptions", "PreparedFolder", "prepare_model"]

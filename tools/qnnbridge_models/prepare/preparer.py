@@ -1,0 +1,340 @@
+"""`prepare_model`: the work of the command, for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_host.graph import files
+from qnnbridge_host.graph.bounds import refuse_large
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import is_symbol
+from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
+from qnnbridge_host.model.manifest import add_verdict
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.rewrite.rewrites import chosen
+from qnnbridge_models.prepare import journal as journals
+from qnnbridge_models.prepare import report
+from qnnbridge_models.prepare import steps as works
+from qnnbridge_models.prepare.journal import PrepareJournal, key_of
+from qnnbridge_models.prepare.result import HOST_CHIP, PreparedFolder, PrepareOptions, StepResult, chip_label
+from qnnbridge_models.prepare.steps import StepWork, hashes_of
+from qnnbridge_models.verify import input_sets
+from qnnbridge_protocol import __version__
+from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
+from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_tools import arguments
+from qnnbridge_tools.arguments import read_chip
+from qnnbridge_tools.sessions import one_line
+
+if TYPE_CHECKING:
+    from qnnbridge import HostInfo
+
+COMMAND = "qnnbridge prepare"
+
+# Called with the title of a step when it begins (None), and with its result when it is over.
+OnStep = Callable[[StepResult | None, str], None]
+
+_NOT_ABOUT_THE_MODEL = (HostStartFailed, OptionError, ProviderUnavailable)
+
+
+def prepare_model(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    options: PrepareOptions | None = None,
+    on_step: OnStep = lambda result, title: None,
+) -> PreparedFolder:
+    """Makes a folder to ship: the model rewritten for QNN, perhaps quantised, compiled for chips, verified.
+
+    Finished steps are kept: a call after a killed one goes on, and with other options it does again the steps that
+    depend on them. A chip for which the model cannot be compiled does not stop the others.
+
+    Args:
+        source: path of the model.
+        folder: the folder to make; new, empty, or the result of an earlier call with this model.
+        options: sizes, chips, samples and inputs.
+        on_step: called at the beginning and the end of each step.
+
+    Raises:
+        CompiledModelRefused: the model is compiled.
+        OptionError: an option or the folder is wrong.
+        Busy: another process works in the folder.
+        HostStartFailed: there is no host.
+        ModelError: a rewrite or the quantisation failed.
+    """
+    begun = time.monotonic()
+    options = options or PrepareOptions()
+    path = files.existing_model(Path(source))
+    _refuse_inside(path, Path(folder))
+    fingerprint, options = _checked(path, options)
+    info = _host_info(options)
+    chips, notes = _chips(options, info)
+    with journals.opened(Path(folder), path.name) as journal:
+        steps = _Steps(journal, on_step)
+        models = []
+        for one in _per_bucket(options):
+            steps.variant = ", ".join(f"{name}={size}" for sizes in one.buckets for name, size in sizes.items())
+            models.append(_made(steps, path, fingerprint, one, dict(info.versions)))
+            _for_chips(steps, chips, models[-1], one, info)
+        journal.keep_only(steps.ids)
+        verdict, ready = _verdict(steps.results)
+        prepared = PreparedFolder(
+            source=path,
+            source_sha256=fingerprint,
+            folder=Path(folder),
+            model=models[0].relative_to(journal.folder).as_posix(),
+            steps=tuple(steps.results),
+            verdict=verdict,
+            ready=ready,
+            notes=notes,
+            versions=_shown_versions(info.versions),
+            seconds=time.monotonic() - begun,
+        )
+        report.write_reports(prepared, journal)
+    return prepared
+
+
+class _Steps:
+    """Does steps, or finds them done, and keeps what came of them. variant: the bucket whose steps are done."""
+
+    def __init__(self, journal: PrepareJournal, on_step: OnStep) -> None:
+        self.journal = journal
+        self.results: list[StepResult] = []
+        self.ids: list[str] = []
+        self.variant = ""
+        self._on_step = on_step
+
+    def do(self, work: StepWork, *, may_fail: bool = False) -> StepResult:
+        """may_fail: an error about the model is the result of this step and not the end of all of them."""
+        work = dataclasses.replace(work, variant=self.variant)
+        self.ids.append(work.id)
+        key = key_of(work.name, **work.went_in)
+        entry = self.journal.finished(work.id, key)
+        if entry is not None:
+            names = tuple(record.name for record in entry.files)
+            return self._told(StepResult(work.name, "kept", work.chip, names, entry.told, "", entry.seconds))
+        self._on_step(None, StepResult(work.name, "done", work.chip, variant=self.variant).title)
+        self.journal.begin(work.id)
+        begun = time.monotonic()
+        try:
+            made, told = work.do()
+        except _NOT_ABOUT_THE_MODEL:
+            raise
+        except BridgeError as error:
+            if not may_fail:
+                raise
+            told, seconds = {"error": error.to_wire()}, time.monotonic() - begun
+            return self._told(StepResult(work.name, "failed", work.chip, (), told, one_line(error), seconds))
+        seconds = time.monotonic() - begun
+        root = self.journal.folder.resolve()
+        names = tuple(path.resolve().relative_to(root).as_posix() for path in made)
+        entry = self.journal.finish(work.id, key, names, told, seconds)
+        return self._told(StepResult(work.name, "done", work.chip, names, entry.told, "", seconds))
+
+    def skip(self, name: str, chip: str, problem: str) -> None:
+        self._told(StepResult(name, "skipped", chip, problem=problem))
+
+    def ship_verdict(self, compiled: StepResult, verified: StepResult) -> None:
+        """A session of the compiled model says what was found here: its manifest holds it."""
+        numbers = works.shipped_numbers(verified)
+        if compiled.state not in ("done", "kept") or numbers is None:
+            return
+        folder = self.journal.folder
+        if add_verdict(folder / compiled.files[0], numbers):
+            self.journal.look_again(compiled.id)
+
+    def _told(self, result: StepResult) -> StepResult:
+        result = dataclasses.replace(result, variant=self.variant)
+        self.results.append(result)
+        self._on_step(result, result.title)
+        return result
+
+
+def _made(
+    steps: _Steps, path: Path, fingerprint: str, options: PrepareOptions, versions: Mapping[str, str]
+) -> Path:
+    """The model to compile: rewritten, and quantised if that is wished."""
+    folder = steps.journal.folder
+    own = _own_versions()
+    fixed = steps.do(works.fix(path, fingerprint, folder, options, own))
+    model = folder / fixed.files[0]
+    if options.quantize:
+        hashed = _hash_of(folder, fixed)
+        quantized = steps.do(works.quantize(model, hashed, folder, options, own))
+        model = folder / quantized.files[0]
+    return model
+
+
+def _per_bucket(options: PrepareOptions) -> list[PrepareOptions]:
+    """The options for each bucket, with its sizes among the dimensions."""
+    if not options.buckets:
+        return [options]
+    return [
+        dataclasses.replace(
+            options,
+            buckets=(sizes,),
+            dims=Dimensions({**options.dims.by_name, **sizes}, dict(options.dims.by_axis)),
+        )
+        for sizes in options.buckets
+    ]
+
+
+def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOptions, info: HostInfo) -> None:
+    folder = steps.journal.folder
+    hashed = _hash_of(folder, steps.results[-1])
+    versions = _host_versions(info)
+    compiled = {
+        chip: steps.do(works.compile_for(chip, model, hashed, folder, options, versions), may_fail=True)
+        for chip in chips
+    }
+    for chip in chips:
+        problem = _not_this_chip(chip, info)
+        if problem:
+            steps.skip("verify", chip, problem)
+        else:
+            verified = steps.do(works.verify_on(chip, model, hashed, folder, options, versions), may_fail=True)
+            steps.ship_verdict(compiled[chip], verified)
+
+
+def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
+    """The hash of the model with its weights, and the options with all sizes; refuses all it can without a host."""
+    scan = files.given_model(path, COMMAND, count_nodes=True).scan
+    if not options.large:
+        refuse_large(scan.node_count, path.name, COMMAND, "hours")
+    chosen((), options.skip)
+    if options.quantize and len(options.buckets) > 1:
+        raise OptionError(
+            "A model is quantised for one size.",
+            cause="The calibration samples have the sizes of one bucket.",
+            fix="Call prepare for each size, each with samples and a folder of its own.",
+        )
+    if options.buckets and options.inputs:
+        raise OptionError(
+            "Real inputs have one size, and --bucket several.",
+            fix="Leave --input away, or prepare one size: --dim.",
+        )
+    arguments.refuse_unknown([scan], Dimensions(dict(options.buckets[0]) if options.buckets else {}))
+    if options.quantize != bool(options.calibration):
+        missing = "--calibration" if options.quantize else "--quantize"
+        raise OptionError(
+            f"{'--quantize' if options.quantize else '--calibration'} needs {missing}.",
+            cause="A model is quantised by what it computes of real samples.",
+            fix="Give both: --quantize --calibration FOLDER, with an .npz file for each sample.",
+        )
+    for one in options.calibration:
+        if not one.exists():
+            raise OptionError(f"There is no {one} to calibrate with.")
+    inputs = [node for node in scan.inputs if node.name not in options.constants]
+    said = _said(_per_bucket(options)[0], inputs)
+    sizes = input_sets.sizes_of(inputs, said, input_sets.read_given(options.inputs, inputs))
+    dims = Dimensions(
+        {**(sizes.by_name if sizes.all_named and not options.buckets else {}), **options.dims.by_name},
+        {**({} if sizes.all_named or options.buckets else sizes.by_axis), **options.dims.by_axis},
+    )
+    return ModelSource.open(path).fingerprint, dataclasses.replace(options, dims=dims)
+
+
+def _refuse_inside(path: Path, folder: Path) -> None:
+    """Files of the folder are replaced and removed; the original must not be one of them."""
+    if folder.resolve() in path.resolve().parents:
+        raise OptionError(
+            f"{path} is inside of {folder}, whose files are replaced.",
+            fix="Give a folder in which the model does not lie: -o FOLDER.",
+        )
+
+
+def _said(options: PrepareOptions, inputs: list[NodeInfo]) -> Dimensions:
+    """The sizes of --dim and --shape together. `fix` checks both against each other and against the model."""
+    by_name, by_axis = dict(options.dims.by_name), dict(options.dims.by_axis)
+    declared = {node.name: node.shape or () for node in inputs}
+    for name, sizes in options.shapes.items():
+        for axis, size in enumerate(sizes):
+            if size is None or axis >= len(declared.get(name, ())):
+                continue
+            by_axis.setdefault((name, axis), size)
+            symbol = declared[name][axis]
+            if isinstance(symbol, str) and is_symbol(symbol):
+                by_name.setdefault(symbol, size)
+    return Dimensions(by_name, by_axis)
+
+
+def _host_info(options: PrepareOptions) -> HostInfo:
+    from qnnbridge import Host
+
+    with Host(python=options.host_python) as host:
+        return host.info
+
+
+def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
+    """The chips by their numbers, and what is to be said about them.
+
+    Without a chip QNN computes float models in full precision on the simulator, and compiles some for minutes.
+    """
+    named = list(dict.fromkeys(str(read_chip(chip)) for chip in options.soc_models))
+    if named:
+        return named, ()
+    if info.simulator:
+        chip = str(DEFAULT_SIMULATED_CHIP)
+        return [chip], (f"No chip was named: prepared for {chip_label(chip)}. Name others with --soc-model.",)
+    here = chip_of_this_computer()
+    if here is not None:
+        return [str(here.number)], (f"No chip was named: prepared for this computer's, {here.label}.",)
+    return [HOST_CHIP], ("No chip was named: prepared for the chip of the host; others may refuse it.",)
+
+
+def _not_this_chip(chip: str, info: HostInfo) -> str:
+    """The reason why the chip cannot be run here; empty if it can."""
+    here = chip_of_this_computer()
+    if info.simulator or here is None or chip in (HOST_CHIP, str(here.number)):
+        return ""
+    return f"this computer's chip is {here.label}: verify it on a machine with that chip"
+
+
+def _verdict(results: list[StepResult]) -> tuple[str, bool]:
+    failed = [step for step in results if step.state == "failed"]
+    if failed:
+        return f"Not ready: {failed[0].title} failed. {failed[0].problem}", False
+    for step in results:
+        if step.name == "quantize" and not step.told.get("good_enough", True):
+            return f"Not ready: the quantised model is {step.told['verdict']}. {_first_warning(step)}", False
+        state = step.told.get("verdict") if step.name == "verify" and step.state != "skipped" else None
+        if state not in (None, "agrees", "not shown"):
+            return f"Not ready for {chip_label(step.chip)}: {step.told.get('reason')}", False
+    unshown = [step for step in results if step.name == "verify" and step.told.get("verdict") == "not shown"]
+    if unshown:
+        return f"Compiled, and not shown to be right: {unshown[0].told.get('reason')}", True
+    if any(step.state == "skipped" for step in results):
+        return "Compiled, and not verified for every chip.", True
+    extremes = any(
+        row["status"] == "differs" for step in results for row in step.told.get("rows", ()) if step.name == "verify"
+    )
+    more = " Extreme inputs show the limits of QNN." if extremes else ""
+    return f"Ready: compiled, and QNN computes what the CPU does.{more}", True
+
+
+def _first_warning(step: StepResult) -> str:
+    return next((str(warning) for warning in step.told.get("warnings", ()) if "Output" in warning), "")
+
+
+def _hash_of(folder: Path, step: StepResult) -> str:
+    return key_of("files", files=hashes_of(folder / name for name in step.files))
+
+
+def _own_versions() -> dict[str, str]:
+    """Of what rewrites and quantises, in this process."""
+    import onnx
+    import onnxruntime
+
+    return {"qnnbridge": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
+
+
+def _host_versions(info: HostInfo) -> dict[str, Any]:
+    return {**{key: str(value) for key, value in info.versions.items()}, "qnnbridge": info.qnnbridge}
+
+
+def _shown_versions(versions: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in sorted(versions.items()) if value}

@@ -1,0 +1,292 @@
+"""Evaluates a recording: which call of QNN belongs to which node, and what loading and a run consist of.
+
+QNN's file names no graphs. ONNX Runtime runs the nodes of a session one after the other, so the n-th execution in
+QNN's file is the n-th run of a QNN node in ONNX Runtime's profile. Where the counts differ nothing is attributed.
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from qnnbridge_models.profiling import operators
+from qnnbridge_models.profiling.files import OpTrace
+from qnnbridge_models.profiling.ort_json import NodeRun, OrtRun
+from qnnbridge_models.profiling.qnn_csv import CallKind, QnnCall
+from qnnbridge_models.profiling.recording import QNN_PROVIDER, Recording
+from qnnbridge_models.profiling.result import (
+    CpuNode,
+    LoadPhase,
+    LoadTimes,
+    Partition,
+    ProfileResult,
+    QnnFigure,
+    RunComponent,
+    Series,
+)
+
+ACCELERATOR: Final = "Accelerator (execute) time"
+US_PER_S: Final = 1e6
+
+MIN_RUNS: Final = 3
+WIDE_SPREAD: Final = 1.5
+
+
+def load_of(recorded: Recording, labels: Mapping[str, str]) -> LoadTimes:
+    """``labels``: of the partitions, by the name of their node."""
+    session = recorded.session
+    parse_s, initialize_s = session.parse_us / US_PER_S, session.initialize_us / US_PER_S
+    qnn = [*_compile_phases(recorded, labels), *_load_phases(recorded.calls)]
+    rest_s = initialize_s - sum(phase.time_s for phase in qnn)
+    phases = (
+        LoadPhase("read the model file", parse_s),
+        LoadPhase("ONNX Runtime: optimize, divide, place, set QNN up", max(0.0, rest_s)),
+        *qnn,
+        LoadPhase("bridge and host: check, send, answer", max(0.0, recorded.create_s - parse_s - initialize_s)),
+    )
+    return LoadTimes(recorded.ready_s, recorded.create_s, phases)
+
+
+def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[LoadPhase]:
+    calls = [call for call in recorded.calls if call.kind is CallKind.COMPILE]
+    if len(calls) == 1 and len(labels) == 1:
+        names = list(labels.values())
+    elif len(calls) == len(recorded.trace.graphs):
+        names = [labels.get(graph, "a part that did not run") for graph in recorded.trace.graphs]
+    else:
+        names = [f"graph {number}" for number in range(1, len(calls) + 1)]
+    return [
+        LoadPhase(
+            f"QNN compiles {name}",
+            call.time_us / US_PER_S,
+            tuple(
+                LoadPhase(part.name, part.value / US_PER_S)
+                for part in (*call.facts, *call.parts)
+                if part.unit == "US"
+            ),
+        )
+        for call, name in zip(calls, names, strict=True)
+    ]
+
+
+def _load_phases(calls: tuple[QnnCall, ...]) -> list[LoadPhase]:
+    return [
+        LoadPhase(
+            "QNN loads the context binary",
+            call.time_us / US_PER_S,
+            tuple(LoadPhase(fact.name, fact.value / US_PER_S) for fact in call.facts if fact.unit == "US"),
+        )
+        for call in calls
+        if call.kind is CallKind.LOAD
+    ]
+
+
+def notes_on(result: ProfileResult, recorded: Recording, *, attributed: bool) -> tuple[str, ...]:
+    return tuple(_notes(result, recorded, attributed))
+
+
+def _notes(result: ProfileResult, recorded: Recording, attributed: bool) -> Iterator[str]:
+    placement = result.placement
+    if not result.partitions:
+        yield "Nothing ran on QNN: all times are those of the CPU. See the placement above for the reason."
+    elif placement.simulator:
+        yield (
+            "This is QNN's simulator on the CPU. Its times say nothing about an NPU, neither in total nor which "
+            "operator is the slow one. What carries over: which operators there are, what runs on the CPU, the "
+            "number of parts, the bytes that are handed over, the time to compile, and what the bridge adds."
+        )
+    if result.partitions and not attributed:
+        executed = sum(call.kind.name == "EXECUTE" for call in recorded.calls)
+        yield (
+            f"QNN told of {executed} executions, ONNX Runtime of another number: QNN's figures cannot be "
+            "attributed to the parts and are left out."
+        )
+    if result.partitions and attributed and not result.operators:
+        if result.level == "basic":
+            yield "The level basic has no times of operators; --level detailed has, but slows QNN down."
+        else:
+            yield "QNN told no times of operators."
+    elif result.operators:
+        yield (
+            "QNN counts the cycles of operators and tells no times: times of operators are their share of the "
+            "accelerator's time. An operator without cycles was merged into a neighbour, which has its time: that "
+            "of a convolution may stand at the Relu behind it. Counting costs time, too: the times of --level "
+            "basic are the truer ones."
+        )
+    if result.runs < MIN_RUNS:
+        yield "Few runs: the first one pays for what is done once. Give --runs 10 for medians."
+    elif result.call_s.least > 0 and result.call_s.most / result.call_s.least > WIDE_SPREAD:
+        yield (
+            f"The slowest run took {result.call_s.most / result.call_s.least:.1f} times as long as the quickest "
+            "(the first one aside): look at medians, not at single figures."
+        )
+    if result.placement.cause and result.cpu_nodes and result.partitions:
+        yield f"Part of the model ran on the CPU. {result.placement.cause}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartitionRun:
+    """One execution of one partition: ONNX Runtime's view and QNN's, if it could be attributed."""
+
+    node: NodeRun
+    call: QnnCall | None
+
+
+def evaluate(recorded: Recording) -> ProfileResult:
+    runs = recorded.session.runs
+    executed = [call for call in recorded.calls if call.kind is CallKind.EXECUTE]
+    by_run, attributed = _matched(runs, executed)
+    names = list(dict.fromkeys(one.node.name for run in by_run for one in run))
+    labels = {name: f"part {number}" for number, name in enumerate(names, 1)}
+    of_partition = {name: [[one for one in run if one.node.name == name] for run in by_run] for name in names}
+    times = operators.times(
+        {labels[name]: [[one.call for one in run if one.call] for run in of_partition[name]] for name in names},
+        recorded.trace,
+    )
+    partitions = tuple(
+        _partition_of(
+            labels[name], name, of_partition[name], _operator_names(recorded.trace, name, of_partition[name])
+        )
+        for name in names
+    )
+    result = ProfileResult(
+        model=recorded.model,
+        level=recorded.level,
+        compiled=recorded.compiled,
+        runs=len(recorded.calls_s),
+        inputs=recorded.inputs,
+        bytes_to_host=recorded.bytes_to_host,
+        bytes_from_host=recorded.bytes_from_host,
+        placement=recorded.placement,
+        host=recorded.host,
+        load=load_of(recorded, labels),
+        call_s=Series.of(recorded.calls_s),
+        components=_components(recorded.calls_s, runs, by_run),
+        partitions=partitions,
+        operators=times,
+        cpu_nodes=_cpu_nodes(runs),
+        notes=(),
+    )
+    return dataclasses.replace(result, notes=notes_on(result, recorded, attributed=attributed))
+
+
+def is_qnn(node: NodeRun) -> bool:
+    return node.provider == QNN_PROVIDER
+
+
+def _matched(runs: Sequence[OrtRun], executed: Sequence[QnnCall]) -> tuple[list[list[PartitionRun]], bool]:
+    """The executions of partitions in each run, and whether QNN's calls could be attributed to them."""
+    nodes = [[node for node in run.nodes if is_qnn(node)] for run in runs]
+    attributed = sum(map(len, nodes)) == len(executed)
+    calls = iter(executed)
+    return [
+        [PartitionRun(node, next(calls) if attributed else None) for node in in_run] for in_run in nodes
+    ], attributed
+
+
+def _partition_of(
+    label: str, name: str, runs: Sequence[Sequence[PartitionRun]], names: tuple[str, ...]
+) -> Partition:
+    every = [one for run in runs for one in run]
+    told = all(one.call is not None for one in every)
+    accelerator = told and all(one.call.fact(ACCELERATOR) is not None for one in every if one.call)
+    return Partition(
+        label=label,
+        name=name,
+        operators=names,
+        node_s=_seconds(runs, lambda one: one.node.time_us),
+        execute_s=_seconds(runs, lambda one: one.call.time_us if one.call else 0) if told else None,
+        accelerator_s=_seconds(runs, accelerator_us) if accelerator else None,
+        bytes_in=every[0].node.bytes_in,
+        bytes_out=every[0].node.bytes_out,
+        facts=_facts(runs),
+    )
+
+
+def accelerator_us(one: PartitionRun) -> float:
+    return (one.call.fact(ACCELERATOR) if one.call else None) or 0.0
+
+
+def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[QnnFigure, ...]:
+    """Every figure that QNN gave in each run but the one that has a column of its own; summed within a run."""
+    rows = [[row for one in run if one.call for row in one.call.facts] for run in runs]
+    units = {row.name: row.unit for run in rows for row in run if row.name != ACCELERATOR}
+    return tuple(
+        QnnFigure(name, unit, Series.of(sum(row.value for row in run if row.name == name) for run in rows))
+        for name, unit in units.items()
+    )
+
+
+def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[PartitionRun]]) -> tuple[str, ...]:
+    """In the order of the graph: as compiled, or else as QNN's file lists them."""
+    names = [operator.name for operator in trace.graphs.get(name, ())]
+    if not names:
+        call = next((one.call for run in runs for one in run if one.call), None)
+        names = operators.names_in(call) if call else []
+    return tuple(dict.fromkeys(map(operators.plain_name, names)))
+
+
+def _components(
+    calls_s: Sequence[float], runs: Sequence[OrtRun], by_run: Sequence[Sequence[PartitionRun]]
+) -> tuple[RunComponent, ...]:
+    """The components of each call, from the application to the accelerator. Never below zero: the clocks differ."""
+    outside = [[node for node in run.nodes if not node.nested] for run in runs]
+    on_cpu = [sum(node.time_us for node in nodes if not is_qnn(node)) for nodes in outside]
+    # A partition within the body of a CPU node: its time is that of QNN, not of the CPU.
+    within = [sum(node.time_us for node in run.nodes if is_qnn(node) and node.nested) for run in runs]
+    nodes_us = [sum(node.time_us for node in nodes) for nodes in outside]
+    around = [sum(one.node.time_us for one in run) for run in by_run]
+    execute = [sum(one.call.time_us if one.call else one.node.time_us for one in run) for run in by_run]
+    working = [sum(accelerator_us(one) or (one.call or one.node).time_us for one in run) for run in by_run]
+    table = (
+        (
+            "bridge",
+            "bridge: the way to the host and back",
+            [c * US_PER_S - r.time_us for c, r in zip(calls_s, runs, strict=True)],
+        ),
+        (
+            "onnxruntime",
+            "ONNX Runtime between the nodes",
+            [r.time_us - n for r, n in zip(runs, nodes_us, strict=True)],
+        ),
+        ("cpu", "nodes on the CPU", [c - w for c, w in zip(on_cpu, within, strict=True)]),
+        ("provider", "QNN provider: handing tensors to QNN and back", _less(around, execute)),
+        ("transfer", "QNN outside of the accelerator (transfers, RPC, driver)", _less(execute, working)),
+        ("accelerator", "accelerator", working),
+    )
+    return tuple(
+        RunComponent(key, name, Series.of(max(0.0, value) / US_PER_S for value in values))
+        for key, name, values in table
+        if any(value > 0 for value in values)
+    )
+
+
+def _less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(whole, part, strict=True)]
+
+
+def _cpu_nodes(runs: Sequence[OrtRun]) -> tuple[CpuNode, ...]:
+    """Slowest first. A node is known by its name and operator: names may be missing."""
+    found: dict[tuple[str, str], list[list[NodeRun]]] = {}
+    for number, run in enumerate(runs):
+        for node in run.nodes:
+            if not is_qnn(node):
+                found.setdefault((node.name, node.op), [[] for _ in runs])[number].append(node)
+    nodes = [
+        CpuNode(
+            name=name,
+            op=op,
+            provider=next(node.provider for times in per_run for node in times),
+            time_s=Series.of(sum(node.time_us for node in times) / US_PER_S for times in per_run),
+            calls_per_run=sum(map(len, per_run)) / len(runs),
+            nested=all(node.nested for times in per_run for node in times),
+        )
+        for (name, op), per_run in found.items()
+    ]
+    return tuple(sorted(nodes, key=lambda node: -node.time_s.median))
+
+
+def _seconds(runs: Sequence[Sequence[PartitionRun]], time_us: Callable[[PartitionRun], float]) -> Series:
+    return Series.of(sum(time_us(one) for one in run) / US_PER_S for run in runs)

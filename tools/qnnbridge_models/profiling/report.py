@@ -1,0 +1,334 @@
+"""The result of `qnnbridge profile`: as text for a person, with a bar beside each share, and as a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from qnnbridge_models.profiling.result import (
+    LoadPhase,
+    LoadTimes,
+    Partition,
+    ProfileResult,
+    QnnFigure,
+    Series,
+)
+from qnnbridge_tools import output, session_report
+
+SCHEMA: Final = 1
+
+BAR_WIDTH: Final = 24
+SHOWN_OPERATOR_NAMES: Final = 2
+MAX_NAME: Final = 30
+
+
+def document(result: ProfileResult) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "model": result.model,
+        "compiled": result.compiled,
+        "level": result.level,
+        "runs": result.runs,
+        "inputs": [{"name": name, "type": kind, "source": source} for name, kind, source in result.inputs],
+        "placement": result.placement.to_wire(),
+        "simulator": result.placement.simulator,
+        "load": {
+            "host_ready_seconds": result.load.host_ready_s,
+            "create_seconds": result.load.create_s,
+            "phases": [_phase_document(phase) for phase in result.load.phases],
+        },
+        "run_seconds": _series_document(result.call_s),
+        "components": [
+            {"key": one.key, "name": one.name, "seconds": _series_document(one.time_s)} for one in result.components
+        ],
+        "partitions": [_partition_document(one) for one in result.partitions],
+        "operators": [
+            {
+                "name": one.name,
+                "type": one.type or None,
+                "partition": one.partition,
+                "is_transfer": one.is_transfer,
+                "cycles": _series_document(one.cycles),
+                "share": one.share,
+                "seconds": one.time_s,
+            }
+            for one in result.operators
+        ],
+        "cpu_nodes": [
+            {
+                "name": one.name,
+                "operator": one.op,
+                "provider": one.provider,
+                "calls_per_run": one.calls_per_run,
+                "nested": one.nested,
+                "seconds": _series_document(one.time_s),
+            }
+            for one in result.cpu_nodes
+        ],
+        "transfers": {"bytes_to_host": result.bytes_to_host, "bytes_from_host": result.bytes_from_host},
+        "notes": list(result.notes),
+        "host": session_report.host_document(result.host),
+        "application": session_report.application_document(),
+    }
+
+
+def _phase_document(phase: LoadPhase) -> dict[str, Any]:
+    return {"name": phase.name, "seconds": phase.time_s, "parts": [_phase_document(part) for part in phase.parts]}
+
+
+def _partition_document(one: Partition) -> dict[str, Any]:
+    return {
+        "label": one.label,
+        "name": one.name,
+        "operators": list(one.operators),
+        "seconds": _series_document(one.node_s),
+        "execute_seconds": _optional_document(one.execute_s),
+        "accelerator_seconds": _optional_document(one.accelerator_s),
+        "bytes_in": one.bytes_in,
+        "bytes_out": one.bytes_out,
+        "figures": [{"name": fact.name, "unit": fact.unit, **_series_document(fact.values)} for fact in one.facts],
+    }
+
+
+def _series_document(series: Series) -> dict[str, Any]:
+    """median, least and most are those of the runs after the first."""
+    return {
+        "first": series.first,
+        "median": series.median,
+        "least": series.least,
+        "most": series.most,
+        "values": list(series.values),
+    }
+
+
+def _optional_document(series: Series | None) -> dict[str, Any] | None:
+    return None if series is None else _series_document(series)
+
+
+def print_result(result: ProfileResult, top: int) -> None:
+    _print_head(result)
+    _print_load(result)
+    _print_run(result)
+    _print_partitions(result, top)
+    _print_operators(result, top)
+    _print_cpu_nodes(result, top)
+    _print_transfers(result, top)
+    _print_facts(result)
+    if result.notes:
+        print("\nWhat the figures mean")
+        for note in result.notes:
+            print(f"  - {output.visible(note)}")
+
+
+def bar(share: float) -> str:
+    """Of ``share`` of the full width; the smallest share that is not nothing has one cell."""
+    cells = round(min(share, 1.0) * BAR_WIDTH)
+    return ("█" if output.can_print("█") else "#") * (cells or int(share > 0.002))
+
+
+def runs_text(result: ProfileResult) -> str:
+    return f"{result.runs} run{'' if result.runs == 1 else 's'}"
+
+
+def spread_text(series: Series) -> str:
+    """The median, the first run, and from where to where the others go."""
+    text = output.seconds(series.median)
+    if len(series.values) > 1:
+        text += f", first {output.seconds(series.first)}"
+    if len(series.values) > 2:
+        text += f", the others {output.seconds(series.least)} to {output.seconds(series.most)}"
+    return text
+
+
+def operators_text(partition: Partition) -> str:
+    """From the first to the last operator, so that a person knows which part of the model it is."""
+    names = partition.operators
+    if not names:
+        return "?"
+    if len(names) <= SHOWN_OPERATOR_NAMES:
+        return ", ".join(map(_end_of, names))
+    return f"{_end_of(names[0])} to {_end_of(names[-1])}, {len(names)} in all"
+
+
+def _end_of(name: str) -> str:
+    """The end of a long name: its beginning is often that of all names."""
+    return name if len(name) <= MAX_NAME else "..." + name[3 - MAX_NAME :]
+
+
+def bytes_text(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1024
+    return f"{count:.3g} GiB"
+
+
+def worth_telling(phase: LoadPhase, load: LoadTimes) -> list[LoadPhase]:
+    """The parts of at least a hundredth of all loading, longest first."""
+    told = [part for part in phase.parts if part.time_s >= load.create_s / 100]
+    return sorted(told, key=lambda part: -part.time_s)
+
+
+def optional_text(series: Series | None) -> str:
+    return "-" if series is None else output.seconds(series.median)
+
+
+def shown_facts(partitions: Sequence[Partition]) -> list[tuple[str, list[QnnFigure | None]]]:
+    """Each figure that QNN gave, and its values for the partitions."""
+    names = dict.fromkeys(fact.name for partition in partitions for fact in partition.facts)
+    return [
+        (name, [next((fact for fact in one.facts if fact.name == name), None) for one in partitions])
+        for name in names
+    ]
+
+
+def fact_text(fact: QnnFigure | None) -> str:
+    if fact is None:
+        return "-"
+    if fact.unit == "US":
+        return output.seconds(fact.values.median / 1e6)
+    if fact.unit == "COUNT":
+        return f"{fact.values.median:.0f}"
+    return f"{fact.values.median:,.0f} {fact.unit.lower()}"
+
+
+def _print_head(result: ProfileResult) -> None:
+    compiled = ", a compiled model" if result.compiled else ""
+    made_up = ", ".join(name for name, _, source in result.inputs if source.startswith("random"))
+    output.print_pairs(
+        f"Profile of {output.visible(result.model)}{compiled}: level {result.level}, {runs_text(result)}",
+        [*session_report.placement_pairs(result.placement), *([("made-up inputs", made_up)] if made_up else [])],
+    )
+
+
+def _print_load(result: ProfileResult) -> None:
+    load = result.load
+    print(
+        f"\nLoading: {output.seconds(load.create_s)} until the session was there"
+        f" (after {output.seconds(load.host_ready_s)} for the host to start)"
+    )
+    rows = [["", "time", "share", ""]]
+    for phase in load.phases:
+        rows.append([phase.name, output.seconds(phase.time_s), *_share(phase.time_s, load.create_s)])
+        rows += [["  " + part.name, output.seconds(part.time_s), "", ""] for part in worth_telling(phase, load)]
+    print(output.plain_table(_visible(rows), indent="  "))
+
+
+def _print_run(result: ProfileResult) -> None:
+    print(f"\nOne run: {spread_text(result.call_s)}")
+    print("  (in each run these add up to the call; medians of theirs need not add up to its median)")
+    rows = [["", "median", "first", "share", ""]]
+    whole = sum(component.time_s.median for component in result.components)
+    for component in result.components:
+        median = component.time_s.median
+        rows.append(
+            [component.name, output.seconds(median), output.seconds(component.time_s.first), *_share(median, whole)]
+        )
+    print(output.plain_table(rows, indent="  "))
+
+
+def _print_partitions(result: ProfileResult, top: int) -> None:
+    if not result.partitions:
+        return
+    print(f"\nParts on QNN: {len(result.partitions)}")
+    slowest = sorted(result.partitions, key=lambda one: -one.node_s.median)[:top]
+    rows = [
+        [
+            one.label,
+            operators_text(one),
+            output.seconds(one.node_s.median),
+            optional_text(one.execute_s),
+            optional_text(one.accelerator_s),
+            output.seconds(one.node_s.first),
+        ]
+        for one in slowest
+    ]
+    output.print_table(["part", "operators", "whole", "QNN execute", "accelerator", "first run"], rows)
+    _print_more(len(result.partitions) - len(slowest), "part")
+
+
+def _print_operators(result: ProfileResult, top: int) -> None:
+    told = [time for time in result.operators if time.cycles.median > 0]
+    if not told:
+        return
+    free = len(result.operators) - len(told)
+    print(f"\nOperators on QNN: {len(told)} with time of their own" + (f", {free} without" if free else ""))
+    rows = [
+        [
+            time.name,
+            time.type or "-",
+            time.partition,
+            f"{time.cycles.median:,.0f}",
+            "-" if time.time_s is None else output.seconds(time.time_s),
+            *_share(time.share, 1.0),
+        ]
+        for time in told[:top]
+    ]
+    output.print_table(["operator", "type", "part", "cycles", "time", "share", ""], rows)
+    rest = told[top:]
+    if rest:
+        share = output.percent(sum(time.share for time in rest))
+        print(f"and {len(rest)} more with {share} together; --top N lists more, --json all")
+
+
+def _print_cpu_nodes(result: ProfileResult, top: int) -> None:
+    if not result.cpu_nodes:
+        return
+    print(f"\nNodes on the CPU: {len(result.cpu_nodes)}")
+    rows = [
+        [
+            node.name or "(unnamed)",
+            node.op + (" (within another)" if node.nested else ""),
+            output.seconds(node.time_s.median),
+            output.seconds(node.time_s.first),
+            *_share(node.time_s.median, result.call_s.median),
+        ]
+        for node in result.cpu_nodes[:top]
+    ]
+    output.print_table(["node", "operator", "median", "first run", "share of the run", ""], rows)
+    _print_more(len(result.cpu_nodes) - top, "node")
+
+
+def _print_transfers(result: ProfileResult, top: int) -> None:
+    print("\nTransfers in each run")
+    rows = [
+        ["application and host", bytes_text(result.bytes_to_host), bytes_text(result.bytes_from_host), "-", "-"]
+    ]
+    for one in result.partitions[:top]:
+        row = [f"host and QNN, {one.label}", bytes_text(one.bytes_in), bytes_text(one.bytes_out)]
+        moved = {
+            time.name: f"{time.cycles.median:,.0f}"
+            for time in result.operators
+            if time.is_transfer and time.partition == one.label
+        }
+        rows.append(
+            [*row, *(next((v for k, v in moved.items() if k.startswith(way)), "-") for way in ("in", "out"))]
+        )
+    output.print_table(["between", "in", "out", "cycles in", "cycles out"], rows)
+    _print_more(len(result.partitions) - top, "part")
+
+
+def _print_facts(result: ProfileResult) -> None:
+    shown = sorted(result.partitions, key=lambda one: -one.node_s.median)[:4]
+    facts = shown_facts(shown)
+    if not facts:
+        return
+    slowest = " (the slowest parts)" if len(result.partitions) > len(shown) else ""
+    print(f"\nWhat else QNN tells of a run{slowest}")
+    output.print_table(
+        ["figure", *(one.label for one in shown)], [[name, *map(fact_text, values)] for name, values in facts]
+    )
+
+
+def _share(part: float, whole: float) -> tuple[str, str]:
+    share = part / whole if whole else 0.0
+    return output.percent(share), bar(share)
+
+
+def _print_more(count: int, noun: str) -> None:
+    if count > 0:
+        print(f"and {count} more {noun}{'' if count == 1 else 's'}; --top N lists more, --json all")
+
+
+def _visible(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[output.visible(cell) for cell in row] for row in rows]

@@ -1,0 +1,21 @@
+"""`qnnbridge quantize`: a float model becomes a quantised one (QDQ) that QNN takes, and is compared with it.
+
+>>> from qnnbridge_models.quantize import QuantizeOptions, quantize_model
+>>> quantize_model("model.onnx", "quantized.onnx", QuantizeOptions((Path("samples"),))).verdict
+"""
+
+from __future__ import annotations
+
+from qnnbridge_models.quantize.qnn_check import QnnCheck, QnnHostOptions
+from qnnbridge_models.quantize.quantizer import quantize_model
+from qnnbridge_models.quantize.result import QuantizeResult
+from qnnbridge_models.quantize.settings import QuantizeOptions, QuantizeSettings
+
+__all__ = [
+    "QnnCheck",
+    "QnnHostOptions",
+    "QuantizeOptions",
+    "QuantizeResult",
+    "QuantizeSettings",
+    "quantize_model",
+]

@@ -1,0 +1,248 @@
+"""The types and ranges of a model as a whole: a few ways to quantise it are measured, and the best one is taken.
+
+One of the ways is the recipe of ONNX Runtime's documentation for QNN, so that the default is never worse than it.
+What QNN computes decides where one is at hand: two models with 40 dB on the CPU had 33 and 36 dB there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from pathlib import Path
+
+from qnnbridge_models.quantize import precision, search
+from qnnbridge_models.quantize.folds import CrossValidation
+from qnnbridge_models.quantize.ort_quantizer import (
+    WEIGHTED_OPS,
+    CalibratedModel,
+    Precision,
+    calibrate,
+    weights_quantised,
+)
+from qnnbridge_models.quantize.preparing import prepare_as_documented
+from qnnbridge_models.quantize.samples import SampleSets
+from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
+from qnnbridge_models.quantize.settings import QuantizeSettings, ResolvedSettings
+from qnnbridge_models.shared.accuracy import GOOD_DB
+from qnnbridge_protocol.errors import BridgeError, ModelError
+
+# Below it, weights get 16 bits where those are worth as much.
+_FAIR_DB, _WORTH_DB = 30.0, 3.0
+# For finding the weights that QNN does not take in 16 bits.
+_NARROWING_S = 60.0
+# What wider ranges may cost of a model that is good with them.
+_HEADROOM_DB = 1.0
+# Less is chance; what makes another type of some, and of all weights worth it.
+_SAME_DB, _BETTER_DB, _OTHER_DB = 0.1, 0.3, 1.0
+# QNN was never seen to turn a larger difference on the CPU round.
+_NEAR_DB = 6.0
+# No further way is tried after it: a large model has its samples run once for each.
+_CHOOSING_S = 120.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One way to quantise the model.
+
+    Args:
+        told: what is said of it if it is taken; empty for the default.
+        db: of the worst output, on the CPU, by all folds.
+        floats: the weights stay float.
+    """
+
+    trial: PrecisionTrial
+    precision: Precision
+    told: str
+    db: float
+    floats: bool = False
+
+    @functools.cached_property
+    def on_qnn(self) -> tuple[bool, float] | None:
+        """Whether QNN takes every node, and the lowest SNR there; None if it does not run."""
+        return self.trial.placed_on_qnn(self.trial.write(self.precision))
+
+    def meets(self, target: float, *, whole: bool) -> bool:
+        """Whether every output has so many dB, on the CPU and on QNN where that is at hand.
+
+        whole: QNN also has to take every node.
+        """
+        if self.trial.on_cpu(self.trial.write(self.precision)) < target:
+            return False
+        if self.trial.qnn is None:
+            return True
+        there = self.on_qnn
+        return there is not None and there[1] >= target and (there[0] or not whole)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CandidateChoice:
+    """Measures the ways that the settings leave open, within a limit of time.
+
+    Args:
+        source: the float model of fixed sizes, before anything was done to it.
+    """
+
+    wished: QuantizeSettings
+    settings: ResolvedSettings
+    source: Path
+    samples: SampleSets
+    judge: CrossValidation
+
+    def best(self, trial: PrecisionTrial, start: Precision) -> Candidate:
+        """The way that measures best; the first one among those that are nearly the same."""
+        deadline = time.monotonic() + min(_CHOOSING_S, self.wished.search_timeout_s)
+        first = with_headroom(self.judge, trial, start)
+        found = [first]
+        if self._open:
+            for told, calibrated, worth in self._other_weights(trial):
+                if time.monotonic() > deadline:
+                    break
+                try:
+                    one = with_headroom(self.judge, dataclasses.replace(trial, calibrated=calibrated), start, told)
+                except BridgeError:
+                    continue  # the quantizer, or ONNX Runtime, fails on these types alone
+                # The same nodes, so that QNN has no reason to do otherwise.
+                if one.db >= max(one.db for one in found) + worth:
+                    found.append(one)
+            documented = self._as_documented(trial) if self._like_documented else None
+            if documented is not None and _of_use(documented, max(one.db for one in found), trial):
+                found.append(documented)
+        return _best_of(found, trial, deadline)
+
+    @property
+    def _open(self) -> bool:
+        """The type of the weights is left to the choice."""
+        return self.wished.weight_type is None and self.settings.weight_type == "int8"
+
+    @property
+    def _like_documented(self) -> bool:
+        """Nothing is asked for that the recipe does not do."""
+        return not (
+            self.wished.exclude
+            or self.wished.wide
+            or self.settings.method != "minmax"
+            or self.settings.symmetric_activations
+            or self.wished.symmetric_weights
+            or self.wished.per_channel
+            or not self.settings.activation_type.startswith("u")
+        )
+
+    def _other_weights(self, trial: PrecisionTrial) -> list[tuple[str, CalibratedModel, float]]:
+        """Weights in uint8, which uses its range whole, and by how much they have to be better."""
+        if not self.settings.activation_type.startswith("u") or self.wished.symmetric_weights:
+            return []
+        found = []
+        if any(node.op_type in ("MatMul", "Gemm") for node in trial.index.nodes):
+            matrices = trial.calibrated.with_matrices("uint8")
+            found.append(("weights of MatMul and Gemm are uint8", matrices, _BETTER_DB))
+        if self.wished.per_channel is None:
+            per_tensor = trial.calibrated.with_settings(_documented(self.settings))
+            found.append(("weights are uint8, per tensor", per_tensor, _OTHER_DB))
+        return found
+
+    def _as_documented(self, trial: PrecisionTrial) -> Candidate | None:
+        """What the recipe makes of the model; None if it fails on it."""
+        told = "prepared and quantised as ONNX Runtime's documentation does it, with uint8 weights per tensor"
+        try:
+            path = prepare_as_documented(self.source, trial.work)
+            settings = _documented(self.settings)
+            calibrated = calibrate(path, self.samples, settings, trial.work, trial.on_progress)
+            other = dataclasses.replace(trial, calibrated=calibrated, index=precision.load_index(path))
+            floats = not weights_quantised(other.write(Precision()))
+            if floats:
+                told += "; the weights stay float, so the file is large (--weight-type int8 quantises them)"
+            one = with_headroom(self.judge, other, Precision(), told)
+            return dataclasses.replace(one, floats=floats)
+        except BridgeError:
+            return None
+
+
+def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> bool:
+    """Float weights are better than any, and not what was asked for: only where the others are not good. Where QNN
+    leaves a part of such a model to the CPU, the others have to be poor."""
+    if not documented.floats or others_db < _FAIR_DB:
+        return True
+    if others_db >= GOOD_DB or documented.db < others_db + _WORTH_DB:
+        return False
+    if trial.qnn is None:
+        return True
+    there = documented.on_qnn
+    return there is not None and there[0]
+
+
+def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, told: str = "") -> Candidate:
+    """With wider ranges, for samples louder than these, unless that costs something here."""
+    trial.on_progress("trying ranges and types of weights on the CPU", 0, 0)
+    plain = Candidate(trial, start, told, judge.snr(trial.calibrated, start))
+    wider = trial.calibrated.with_headroom()
+    if wider is None:
+        return plain
+    other = Candidate(dataclasses.replace(trial, calibrated=wider), start, told, judge.snr(wider, start))
+    return plain if other.db < plain.db - (_HEADROOM_DB if other.db >= _FAIR_DB else 0.0) else other
+
+
+def with_enough_bits(
+    wished: QuantizeSettings, settings: ResolvedSettings, trial: PrecisionTrial, start: Precision
+) -> tuple[Precision, list[str]]:
+    """Weights of 16 bits, if those of 8 alone make the model bad; and what is said of it."""
+    if wished.weight_type is not None or settings.wide_weight is None:
+        return start, []
+    narrow = trial.on_cpu(trial.write(start))
+    if narrow >= _FAIR_DB:
+        return start, []
+    nodes = {node.name for node in trial.index.nodes if node.op_type in WEIGHTED_OPS} - start.float_nodes
+    wide = start.joined(Precision(wide_weights=frozenset(nodes)))
+    try:
+        reached = trial.on_cpu(trial.write(wide))
+    except ModelError:
+        return start, []  # uint8 per tensor beside int16, for some operators
+    gain = f"{reached:.1f} dB instead of {narrow:.1f}"
+    if reached < narrow + _WORTH_DB:
+        return start, []
+    if trial.qnn is None:
+        return start, [f"weights of 16 bits would give {gain} (--weight-type int16, V73 and newer)"]
+    there = trial.on_qnn(trial.write(wide))
+    if there is None:
+        deadline = time.monotonic() + min(_NARROWING_S, wished.search_timeout_s)
+        wide = search.without_refused(trial, FoundPrecision(wide), deadline).precision
+        there = trial.on_qnn(trial.write(wide))
+    if there is None or there < (trial.on_qnn(trial.write(start)) or 0.0) + _WORTH_DB:
+        return start, []
+    return wide, [f"weights have 16 bits: {gain} on the CPU, {there:.1f} dB on QNN (V73 and newer)"]
+
+
+def _documented(settings: ResolvedSettings) -> ResolvedSettings:
+    return dataclasses.replace(
+        settings, weight_type="uint8", per_channel=False, symmetric_weights=False, matrix_type="uint8"
+    )
+
+
+def _best_of(found: list[Candidate], trial: PrecisionTrial, deadline: float) -> Candidate:
+    """By QNN, where one is at hand, among those that are near to each other on the CPU."""
+    where = "on the CPU"
+    scores = {number: (True, one.db) for number, one in enumerate(found)}
+    near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
+    if trial.qnn is not None and near != [0]:
+        there: dict[int, tuple[bool, float]] = {}
+        # The best on the CPU first, should the time run out.
+        for done, number in enumerate(sorted(near, key=lambda number: -found[number].db)):
+            if done and time.monotonic() > deadline:
+                break
+            trial.on_progress("trying types of weights on QNN", done, len(near))
+            score = found[number].on_qnn
+            if score is not None:
+                there[number] = score
+        if not there:
+            return found[0]  # the check on QNN tells why it does not run
+        scores, where = there, "on QNN"
+    most = max(scores.values())
+    chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
+    if found[chosen].told:
+        by = f"{scores[chosen][1]:.1f} dB {where}"
+        if 0 in scores:
+            by += f", {scores[0][1]:.1f} with int8 weights per channel"
+        else:
+            by += f"; {found[0].db:.1f} on the CPU with int8 weights per channel"
+        return dataclasses.replace(found[chosen], told=f"{found[chosen].told}: {by}")
+    return found[chosen]

@@ -1,0 +1,356 @@
+"""Runs onnxruntime's QNN quantizer on a prepared model, and keeps it from printing and logging.
+
+The quantizer prints to stdout and logs on the root logger. Only output of the calling thread is kept back; other
+threads of an application are not touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from qnnbridge_host.graph import graphs
+from qnnbridge_models.quantize import ranges
+from qnnbridge_models.quantize.quick_lookups import quick
+from qnnbridge_models.quantize.ranges import CalibrationReader, MeasuredRanges, Numbers
+from qnnbridge_models.quantize.samples import SampleSets
+from qnnbridge_models.quantize.settings import ResolvedSettings
+from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_protocol.errors import BridgeError, ModelError
+
+_PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
+# Operators whose second input is the weight.
+WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
+# What messages call what it writes.
+QUANTIZED = "the quantised model"
+# The quantizer's settings for single tensors.
+Overrides = dict[str, list[dict[str, Any]]]
+
+
+class Quiet:
+    """A context manager; `messages` are the warnings that were logged meanwhile."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self._thread = threading.get_ident()
+        self._handler = _Collector(self.messages, self._thread)
+        self._stdout: Any = None
+
+    def __enter__(self) -> Quiet:
+        # With a handler in place logging.warning() does not set up one of its own, for good.
+        logging.getLogger().addHandler(self._handler)
+        self._stdout = sys.stdout
+        sys.stdout = _Silenced(self._stdout, self._thread)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.stdout = self._stdout
+        logging.getLogger().removeHandler(self._handler)
+
+
+class _Collector(logging.Handler):
+    def __init__(self, messages: list[str], thread: int) -> None:
+        super().__init__(logging.WARNING)
+        self._messages = messages
+        self._thread = thread
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread:
+            self._messages.append(record.getMessage())
+
+
+class _Silenced:
+    def __init__(self, real: TextIO, thread: int) -> None:
+        self._real = real
+        self._thread = thread
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() == self._thread:
+            return len(text)
+        return self._real.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Precision:
+    """The nodes and tensors of a model that are not quantised as the rest is.
+
+    Args:
+        float_nodes: stay float.
+        wide_tensors: activations of 16 bits.
+        wide_weights: nodes whose weights get 16 bits.
+    """
+
+    float_nodes: frozenset[str] = frozenset()
+    wide_tensors: frozenset[str] = frozenset()
+    wide_weights: frozenset[str] = frozenset()
+
+    def joined(self, other: Precision) -> Precision:
+        return Precision(
+            self.float_nodes | other.float_nodes,
+            self.wide_tensors | other.wide_tensors,
+            self.wide_weights | other.wide_weights,
+        )
+
+
+class CalibratedModel:
+    """A float model whose ranges are measured: writes quantised models of it, each in a fraction of that time.
+
+    Args:
+        measured: the ranges by samples.
+        left_out: numbers of the samples that do not count.
+        widened: the ranges leave room for samples beyond these.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        measured: MeasuredRanges,
+        settings: ResolvedSettings,
+        left_out: Numbers = frozenset(),
+        widened: bool = False,
+    ) -> None:
+        self.path = path
+        self.settings = settings
+        self._measured, self._left_out, self._widened = measured, left_out, widened
+        self._ranges = measured.of(left_out, widened)
+
+    @property
+    def by_sample(self) -> bool:
+        """Any samples can be left out."""
+        return self._measured.by_sample
+
+    def without(self, samples: Numbers) -> CalibratedModel:
+        """Calibrated with all samples but these."""
+        return CalibratedModel(self.path, self._measured, self.settings, samples, self._widened)
+
+    def with_headroom(self) -> CalibratedModel | None:
+        """The same with wider ranges: 16 bits have steps to spare, and what is beyond its range is cut off."""
+        if not self.by_sample or self.settings.activation_type not in ("uint16", "int16"):
+            return None
+        return CalibratedModel(self.path, self._measured, self.settings, self._left_out, True)
+
+    def with_matrices(self, kind: str) -> CalibratedModel:
+        """The same with another type for the weights of MatMul and Gemm."""
+        return self.with_settings(dataclasses.replace(self.settings, matrix_type=kind))
+
+    def with_settings(self, settings: ResolvedSettings) -> CalibratedModel:
+        """The same ranges with other types."""
+        return CalibratedModel(self.path, self._measured, settings, self._left_out, self._widened)
+
+    def magnitude(self, tensor: str) -> float | None:
+        """The largest magnitude that the samples gave a tensor; None if it is not known."""
+        import numpy as np
+
+        try:
+            return float(np.abs(np.concatenate([np.ravel(end) for end in self._ranges[tensor].range_value])).max())
+        except (KeyError, AttributeError, TypeError, ValueError):
+            return None
+
+    def write(self, target: Path, precision: Precision | None = None) -> Path:
+        """Writes the quantised model at `target`, its weights beside it if they are large. Raises `ModelError`."""
+        import numpy as np
+
+        precision = precision or Precision()
+        with Quiet(), np.errstate(all="ignore"):
+            try:
+                config, quantizer = self._quantized(precision)
+                target.unlink(missing_ok=True)
+                target.with_name(f"{target.name}.data").unlink(missing_ok=True)
+                quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
+            except MemoryError:
+                raise
+            except Exception as error:  # the quantizer raises KeyError, StopIteration, ValueError ...
+                raise _failed(error) from error
+        return target
+
+    def _quantized(self, precision: Precision) -> tuple[Any, Any]:
+        """The configuration, and the quantizer when it is done."""
+        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+        def made(settings: ResolvedSettings) -> tuple[Any, Any]:
+            config = _config(self.path, None, settings, precision)
+            quantizer = QDQQuantizer(
+                load_model_with_shape_infer(self.path),
+                config.per_channel,
+                config.reduce_range,
+                config.weight_type,
+                config.activation_type,
+                self._ranges,
+                [],
+                sorted(precision.float_nodes),
+                config.op_types_to_quantize,
+                config.extra_options,
+            )
+            with quick(quantizer):
+                quantizer.quantize_model()
+            return config, quantizer
+
+        try:
+            return made(self.settings)
+        except ValueError as error:
+            # onnxruntime 1.32 compares an array of scales with one number, for a weight with a scale per channel
+            # that a Reshape reads as well (Magika's model).
+            if not self.settings.per_channel or "truth value of an array" not in str(error):
+                raise
+            return made(dataclasses.replace(self.settings, per_channel=False))
+
+
+def calibrate(
+    model: Path, samples: SampleSets, settings: ResolvedSettings, work: Path, on_progress: OnProgress
+) -> CalibratedModel:
+    """Measures the range of every tensor of the float model; those held out do not count. Raises `ModelError`."""
+    import numpy as np
+    from onnxruntime.quantization import create_calibrator
+
+    reader = CalibrationReader(samples.every, on_progress)
+    with Quiet(), np.errstate(all="ignore"):
+        try:
+            config = _config(model, reader, settings, Precision())
+            options = {"percentile": settings.percentile} if settings.method == "percentile" else {}
+            calibrator = create_calibrator(
+                model,
+                config.op_types_to_quantize,
+                augmented_model_path=os.fspath(work / "augmented.onnx"),
+                calibrate_method=config.calibrate_method,
+                use_external_data_format=config.use_external_data_format,
+                extra_options=options,
+            )
+            if settings.method == "minmax":
+                measured = ranges.extremes(calibrator, reader, _limited(model))
+            else:
+                measured = ranges.thresholds(calibrator, reader, samples.held_numbers)
+        except BridgeError:
+            raise  # a sample that cannot be read
+        except MemoryError:
+            raise
+        except Exception as error:  # as above
+            raise _failed(error) from error
+    return CalibratedModel(model, measured, settings, samples.held_numbers)
+
+
+def _limited(model: Path) -> frozenset[str]:
+    return frozenset(
+        name for node in graphs.load(model).graph.node if node.op_type == "Clip" for name in node.output
+    )
+
+
+def weights_quantised(model: Path) -> bool:
+    """Whether any weight of a quantised model is one: the quantizer leaves those of Constant nodes in float."""
+    graph = graphs.load(model).graph
+    made = {name: node for node in graph.node for name in node.output}
+    read = {node.input[1] for node in graph.node if node.op_type in WEIGHTED_OPS}
+    constants = {tensor.name for tensor in graph.initializer}
+    return any(
+        name in made and made[name].op_type == "DequantizeLinear" and made[name].input[0] in constants
+        for name in read
+    )
+
+
+def _config(model: Path, reader: CalibrationReader | None, settings: ResolvedSettings, precision: Precision) -> Any:
+    from onnxruntime.quantization.execution_providers import qnn
+
+    loaded = graphs.load(model)
+    overrides = _norm_overrides(loaded, settings) | _matrix_overrides(loaded, settings)
+    overrides |= _wide_overrides(loaded, settings, precision)
+
+    def made(per_channel: bool) -> Any:
+        return qnn.get_qnn_qdq_config(
+            model,
+            reader,
+            calibrate_method=settings.ort_method(),
+            activation_type=settings.ort_type(settings.activation_type),
+            weight_type=settings.ort_type(settings.weight_type),
+            per_channel=per_channel,
+            init_overrides=overrides or None,
+            add_qtype_converts=bool(precision.wide_tensors),
+            activation_symmetric=settings.symmetric_activations,
+            weight_symmetric=settings.symmetric_weights,
+        )
+
+    try:
+        return made(settings.per_channel)
+    except ValueError as error:
+        # onnxruntime up to 1.23 does not take the option for a model that has a LayerNormalization as well.
+        if not settings.per_channel or "per_channel" not in str(error):
+            raise
+        overrides = _conv_overrides(loaded, settings) | overrides
+        return made(False)
+
+
+def _wide_overrides(model: Any, settings: ResolvedSettings, precision: Precision) -> Overrides:
+    found: Overrides = {}
+    if settings.wide_activation is not None:
+        kind = settings.ort_type(settings.wide_activation)
+        found |= {name: [{"quant_type": kind}] for name in sorted(precision.wide_tensors)}
+    if settings.wide_weight is not None and precision.wide_weights:
+        kind = settings.ort_type(settings.wide_weight)
+        for name, node in _weight_readers(model, WEIGHTED_OPS):
+            if node.name in precision.wide_weights:
+                one: dict[str, Any] = {"quant_type": kind, "symmetric": True}
+                if settings.per_channel and node.op_type in _PER_CHANNEL_OPS:
+                    one["axis"] = int(node.op_type == "ConvTranspose")
+                found[name] = [one]
+    return found
+
+
+def _failed(error: Exception) -> ModelError:
+    text = str(error)
+    cause = f"{type(error).__name__}: {text[:1000]}"
+    fix = "Try --method minmax and 8-bit types; or export the model again with a newer opset (17 to 21)."
+    if "scale issue" in text:
+        cause += ". Some tensor inside of the model is NaN or infinite for the calibration samples."
+        fix = "Look for samples that make it so; a division by zero, or a mask of infinity that is multiplied."
+    return ModelError("onnxruntime's quantizer failed on this model.", cause=cause, fix=fix)
+
+
+def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
+    """LayerNormalization wants its scale in uint8 where activations are unsigned: QNN takes no other type."""
+    if not settings.activation_type.startswith("u"):
+        return {}
+    kind = settings.ort_type("uint8")
+    return {
+        name: [{"quant_type": kind, "symmetric": False}]
+        for name, _ in _weight_readers(model, ("LayerNormalization",))
+    }
+
+
+def _matrix_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
+    if settings.matrix_type == settings.weight_type:
+        return {}
+    kind = settings.ort_type(settings.matrix_type)
+    return {
+        name: [{"quant_type": kind, "symmetric": False}] for name, _ in _weight_readers(model, ("MatMul", "Gemm"))
+    }
+
+
+def _conv_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
+    """The option per channel, tensor by tensor: output channels are axis 0 of Conv's weights, 1 of the other's."""
+    kind = settings.ort_type(settings.weight_type)
+    return {
+        name: [{"quant_type": kind, "symmetric": settings.symmetric_weights, "axis": int(node.op_type != "Conv")}]
+        for name, node in _weight_readers(model, _PER_CHANNEL_OPS)
+    }
+
+
+def _weight_readers(model: Any, ops: Sequence[str]) -> list[tuple[str, Any]]:
+    """The constant second inputs of these operators, each once, and a node that reads it."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    found = {
+        node.input[1]: node
+        for node in model.graph.node
+        if node.op_type in ops and len(node.input) > 1 and node.input[1] in constants
+    }
+    return sorted(found.items(), key=lambda item: item[0])

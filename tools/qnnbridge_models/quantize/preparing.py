@@ -1,0 +1,335 @@
+"""From the model as it is to one that the quantizer handles: each known trap is disarmed.
+
+- functions of the model's own: the opset converter drops them; inlined.
+- float16: the quantizer reads float32 only; widened, with casts at the edges.
+- old opsets: 16-bit types need 21, scales per channel 13; converted. IR versions below 4 make the converter fail.
+- weights that are also inputs, or that come out of Constant nodes, are not quantised: moved, folded.
+- masks of -3.4e38 leave no room for the scores: shrunk, if that changes nothing.
+- entries of the metadata crash the preprocessing: taken away here, put back into the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_host.engine import cpu
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.inserted_casts import strip_inserted_casts
+from qnnbridge_host.numerics.comparing import OutputComparison, compare, difference_text
+from qnnbridge_host.numerics.sampling import Feeds
+from qnnbridge_models.quantize.ort_quantizer import Quiet
+from qnnbridge_protocol.errors import ModelError, OrtError
+
+FLOAT, FLOAT16 = 1, 10
+# Of Cast, EyeLike, RandomNormal and others: an element type as a number.
+_TYPE_ATTRIBUTES = ("to", "dtype")
+
+TRIED_OPSETS = (graphs.NEWEST_QDQ_OPSET, 19, 17, 13)
+LEAST_IR_VERSION = 8
+# Relative, between the original and the prepared float model, on one sample.
+ALLOWED_DIFFERENCE = 5e-3
+
+
+def prepare_as_documented(source: Path, folder: Path) -> Path:
+    """A model as ONNX Runtime's documentation prepares it for QNN, its traps left in. Raises `ModelError`."""
+    from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
+
+    prepared = folder / "documented.onnx"
+    with Quiet():
+        try:
+            changed = qnn_preprocess_model(source, prepared)
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever its fusions stumble over
+            raise ModelError("onnxruntime cannot prepare this model for QNN.", cause=str(error)[:1000]) from error
+    return prepared if changed else source
+
+
+def widen(model: Any) -> None:
+    """Makes every float16 tensor float32, in place; a cast at each float16 input and output keeps the interface."""
+    for graph in graphs.subgraphs(model.graph):
+        for tensor in graph.initializer:
+            _widen_tensor(tensor)
+        for value in graph.value_info:
+            _widen_value(value)
+        for node in graph.node:
+            _widen_attributes(node)
+        if graph is not model.graph:
+            for value in [*graph.input, *graph.output]:
+                _widen_value(value)
+    for function in model.functions:
+        for node in function.node:
+            _widen_attributes(node)
+    _cast_inputs(model.graph)
+    _cast_outputs(model.graph)
+
+
+def _cast_inputs(graph: Any) -> None:
+    from onnx import helper
+
+    initialized = {tensor.name for tensor in graph.initializer}
+    casts = []
+    for value in graph.input:
+        if value.type.tensor_type.elem_type != FLOAT16:
+            continue
+        if value.name in initialized:
+            _widen_value(value)
+            continue
+        inner = f"{value.name}__float32"
+        _rename_tensor(graph, value.name, inner, outputs=False)
+        casts.append(helper.make_node("Cast", [value.name], [inner], name=f"{inner}_cast", to=FLOAT))
+    for number, cast in enumerate(casts):
+        graph.node.insert(number, cast)
+
+
+def _cast_outputs(graph: Any) -> None:
+    from onnx import helper
+
+    for value in graph.output:
+        if value.type.tensor_type.elem_type == FLOAT16:
+            inner = f"{value.name}__float32"
+            _rename_tensor(graph, value.name, inner, outputs=True)
+            graph.node.append(helper.make_node("Cast", [inner], [value.name], name=f"{inner}_cast", to=FLOAT16))
+
+
+def _rename_tensor(graph: Any, old: str, new: str, *, outputs: bool) -> None:
+    """Nodes inside of other nodes see the names around them."""
+    for inner in graphs.subgraphs(graph):
+        for node in inner.node:
+            for number, name in enumerate(node.input):
+                if name == old:
+                    node.input[number] = new
+            if outputs and inner is graph:
+                for number, name in enumerate(node.output):
+                    if name == old:
+                        node.output[number] = new
+
+
+def _widen_attributes(node: Any) -> None:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            _widen_tensor(attribute.t)
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i == FLOAT16:
+            attribute.i = FLOAT
+
+
+def _widen_tensor(tensor: Any) -> None:
+    if tensor.data_type != FLOAT16:
+        return
+    import numpy as np
+    from onnx import numpy_helper
+
+    wide = numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name)
+    tensor.CopyFrom(wide)
+
+
+def _widen_value(value: Any) -> None:
+    if value.type.tensor_type.elem_type == FLOAT16:
+        value.type.tensor_type.elem_type = FLOAT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A float model that the quantizer handles.
+
+    Args:
+        path: the float model to quantise.
+        changes: what was done, for the report.
+    """
+
+    path: Path
+    changes: tuple[str, ...]
+
+
+def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str]) -> PreparedModel:
+    """Prepares `model` (with its weights; it is changed) in the folder `work`; checks that it computes the same.
+
+    Args:
+        sample, expected, names: one sample, and what the original model gives for it.
+    """
+    changes: list[str] = []
+    if model.functions:
+        changes.append(f"{len(model.functions)} functions of the model's own are written out")
+        model = graphs.inlined(model)
+    if graphs.has_float16(model):
+        widen(model)
+        changes.append(
+            "computed in float32 instead of float16, which the quantizer cannot read; same inputs and outputs"
+        )
+    model = _upgraded(model, changes)
+    moved = graphs.weights_out_of_inputs(model)
+    if moved:
+        changes.append(f"{moved} weights that were also inputs are constants now")
+    path = _folded(model, work, changes)
+    del model
+    shrunk = _masks_shrunk(path, work, lambda candidate: _differences(candidate, sample, expected, names))
+    if shrunk is not None:
+        path = shrunk
+        changes.append(
+            f"masks below -{graphs.HUGE_MASK:g} are -{graphs.ENOUGH_FOR_MASK:g} now, "
+            "so that the scores keep their precision"
+        )
+    path = _named(_preprocessed(path, work), work)
+    _refuse_changed(_differences(path, sample, expected, names))
+    return PreparedModel(path, tuple(changes))
+
+
+def save(model: Any, path: Path) -> Path:
+    """Writes an intermediate model, its weights beside it if they are too large for one message."""
+    import onnx
+
+    if graphs.is_too_large(model):
+        onnx.save_model(
+            model, os.fspath(path), save_as_external_data=True, location=f"{path.name}.data", convert_attribute=True
+        )
+    else:
+        onnx.save_model(model, os.fspath(path))
+    return path
+
+
+def _upgraded(model: Any, changes: list[str]) -> Any:
+    """The model in a newer opset, if it has an old one and the converter manages."""
+    model.ir_version = max(model.ir_version, LEAST_IR_VERSION)
+    old = graphs.opset_of(model) or 0
+    if old >= TRIED_OPSETS[0] or graphs.is_too_large(model):
+        return model
+    from onnx import version_converter
+
+    for opset in TRIED_OPSETS:
+        if opset <= old:
+            break
+        try:
+            upgraded = version_converter.convert_version(model, opset)
+        except Exception:  # noqa: BLE001, S112 - the converter raises whatever its C++ does; the next opset may work
+            continue
+        changes.append(f"opset {old} converted to {opset}")
+        return upgraded
+    changes.append(f"opset {old} kept: the converter cannot convert this model")
+    return model
+
+
+def _folded(model: Any, work: Path, changes: list[str]) -> Path:
+    """After basic optimisation: Constant nodes are initializers, and what has constant inputs is computed."""
+    options = cpu.quiet_options(optimize=True)
+    folded = work / "folded.onnx"
+    options.optimized_model_filepath = os.fspath(folded)
+    if graphs.is_too_large(model):
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", f"{folded.name}.data"
+        )
+    constants = sum(node.op_type == "Constant" for node in model.graph.node)
+    cpu.open_session(save(model, work / "upgraded.onnx"), "the model", options)
+    result = graphs.load(folded, weights=True)
+    graphs.trim_opsets(result, model)
+    strip_inserted_casts(result)
+    del result.metadata_props[:]
+    convolutions = _normalise_by_convolution(result)
+    if convolutions:
+        changes.append(f"{convolutions} BatchNormalization are Conv now: quantised, QNN computes a channel wrong")
+    if constants:
+        changes.append(f"{constants} Constant nodes are initializers now")
+    return save(result, work / "plain.onnx")
+
+
+def _normalise_by_convolution(model: Any) -> int:
+    """A BatchNormalization that follows no Conv becomes a depthwise Conv of one value; gives how many did.
+
+    Quantised, QNN gives the channel with the largest offset the opposite of it where the offset is positive.
+    """
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    graph = model.graph
+    known, constants = graphs.types_of(model), {tensor.name: tensor for tensor in graph.initializer}
+    changed = 0
+    for node in graph.node:
+        shape = known.get(node.input[0], (0, None))[1] if node.op_type == "BatchNormalization" else None
+        settings = {attribute.name: attribute for attribute in node.attribute}
+        training = "training_mode" in settings and settings["training_mode"].i
+        if shape is None or len(shape) not in (3, 4) or training or len(list(filter(None, node.output))) != 1:
+            continue
+        if any(name not in constants for name in node.input[1:]):
+            continue
+        values = [numpy_helper.to_array(constants[name]) for name in node.input[1:]]
+        scale, bias, mean, variance = (value.astype(np.float64) for value in values)
+        factor = scale / np.sqrt(variance + (settings["epsilon"].f if "epsilon" in settings else 1e-5))
+        weights = factor.reshape(-1, 1, *(1 for _ in shape[2:]))
+        made = []
+        for name, value in (("weight", weights), ("bias", bias - mean * factor)):
+            made.append(f"{node.output[0]}/{name}")
+            graph.initializer.append(numpy_helper.from_array(value.astype(values[0].dtype), made[-1]))
+        inputs = [node.input[0], *made]
+        kernel = [1 for _ in shape[2:]]
+        node.CopyFrom(
+            helper.make_node(
+                "Conv", inputs, [node.output[0]], name=node.name, group=len(factor), kernel_shape=kernel
+            )
+        )
+        changed += 1
+    return changed
+
+
+def _masks_shrunk(
+    path: Path, work: Path, differences: Callable[[Path], tuple[OutputComparison, ...]]
+) -> Path | None:
+    """The model with small masks; None if it has no large ones, or if that would change what it computes."""
+    model = graphs.load(path, weights=True)
+    if not graphs.shrink_masks(model):
+        return None
+    candidate = save(model, work / "masked.onnx")
+    return candidate if all(d.within(ALLOWED_DIFFERENCE) for d in differences(candidate)) else None
+
+
+def _preprocessed(path: Path, work: Path) -> Path:
+    """onnxruntime's own preparation for QNN: Gelu, LpNormalization, SpaceToDepth and LayerNormalization fused."""
+    from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
+
+    result = work / "preprocessed.onnx"
+    large = path.with_name(f"{path.name}.data").exists()
+    with Quiet():
+        try:
+            modified = qnn_preprocess_model(
+                path,
+                result,
+                exclude_initializer_from_input=True,
+                fuse_layernorm=True,
+                save_as_external_data=large,
+                all_tensors_to_one_file=large,
+                external_data_location=f"{result.name}.data" if large else None,
+            )
+        except Exception:  # noqa: BLE001 - a fusion that fails costs speed; the model is fine without
+            return path
+    return result if modified else path
+
+
+def _named(path: Path, work: Path) -> Path:
+    """Every node with a name of its own, by which single nodes are kept float."""
+    model = graphs.load(path, weights=True)
+    return save(model, work / "named.onnx") if graphs.name_nodes(model) else path
+
+
+def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str]) -> tuple[OutputComparison, ...]:
+    try:
+        session = cpu.open_session(path, "the prepared model")
+        return compare(names, [expected], [cpu.run(session, sample, "the prepared model", names)])
+    except OrtError as error:
+        raise ModelError(
+            "The model could not be prepared for quantising: what came out does not run.",
+            cause=error.cause,
+            fix="Run qnnbridge optimize on it first, or export it again with a newer opset (17 to 21).",
+        ) from None
+
+
+def _refuse_changed(differences: tuple[OutputComparison, ...]) -> None:
+    wrong = [difference for difference in differences if not difference.within(ALLOWED_DIFFERENCE)]
+    if wrong:
+        raise ModelError(
+            "The model computes something else after it was prepared for quantising.",
+            cause="Converting its opset, or folding its constants, went wrong.",
+            evidence=[difference_text(difference) for difference in wrong],
+            fix="Export the model again with a newer opset (17 to 21).",
+        )

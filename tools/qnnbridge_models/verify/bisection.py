@@ -1,0 +1,331 @@
+"""Finds the first node behind which QNN differs from the CPU, or with which QNN dies, in few sessions.
+
+The model is cut behind a node, and the tensors that are alive there become its outputs. One pair of sessions looks
+at several cuts at once, so that a thousand nodes take four rounds; where QNN dies there is one cut at a time. The
+node that is found runs by itself at the end, on the CPU's own values: that tells whether it is wrong itself.
+
+Cutting needs the onnx package. One `Cutter` belongs to one search; no threads. Files go into its folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.numerics.judge import NumberFormat
+from qnnbridge_models.verify import node_traps, traps
+from qnnbridge_models.verify.cutting import Cutter
+from qnnbridge_models.verify.node_traps import NodeChange
+from qnnbridge_models.verify.result import Divergence, NodeAlone, TrapFound
+from qnnbridge_models.verify.trying import judged_outputs
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.model_records import JudgedNumbers
+from qnnbridge_tools.sessions import CPU, DEATHS, QNN, SessionSettings, one_line, opened
+
+if TYPE_CHECKING:
+    from qnnbridge import Host
+
+CUTS_AT_ONCE = 6
+MOST_ROUNDS = 12
+# A cut that QNN does not finalize is no evidence; after so many the search ends.
+MOST_NOT_FINALIZED = 6
+# With less left no session is begun.
+_LEAST_S = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BisectionResult:
+    """divergence: None if no first node was looked for."""
+
+    divergence: Divergence | None
+    traps: tuple[TrapFound, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seen:
+    """A tensor that differs, and the traps that its values show."""
+
+    numbers: JudgedNumbers
+    traps: tuple[TrapFound, ...]
+
+
+class DivergenceNotFound(Exception):
+    """Nothing can be said; the text says why."""
+
+
+class DivergenceSearch:
+    """Of one model and one set of inputs.
+
+    Args:
+        host_python: of the hosts, which are made anew after each death.
+        failure: of QNN on the whole model, if it raises or ends on these inputs.
+    """
+
+    def __init__(
+        self,
+        cutter: Cutter,
+        row: str,
+        feeds: Mapping[str, Any],
+        settings: SessionSettings,
+        number_format: NumberFormat,
+        host_python: str | None,
+        deadline: float,
+        failure: BridgeError | None = None,
+    ) -> None:
+        self._cutter = cutter
+        self._row = row
+        self._feeds = feeds
+        self._settings = dataclasses.replace(settings, sizes={})  # the cut models have theirs
+        self._format = number_format
+        self._python = host_python
+        self._deadline = deadline
+        self._failure = failure
+        self._host: Host | None = None
+        self._sessions = 0
+        self._seen: dict[str, _Seen] = {}
+        self._error: BridgeError | None = None
+        self._not_finalized: set[int] = set()
+
+    def run(self) -> BisectionResult:
+        """Searches for the first node. Raises `DivergenceNotFound`."""
+        begun = time.monotonic()
+        try:
+            low, high = self._narrowed()
+            found = self._told(low, high, begun)
+        finally:
+            self._drop_host()
+        return found
+
+    def prove_at(self, op: str) -> tuple[TrapFound, ...]:
+        """The traps of the first node of this operator, on the CPU's values for these inputs."""
+        try:
+            for place in range(len(self._cutter.places)):
+                group = self._cutter.group(place - 1, place)
+                if any(self._cutter.nodes[index].op_type == op for index in group):
+                    _, found = self._by_itself(group)
+                    return found
+        except (DivergenceNotFound, BridgeError):
+            return ()
+        finally:
+            self._drop_host()
+        return ()
+
+    def _narrowed(self) -> tuple[int, int]:
+        """Places between which it begins: good behind the first (-1: the inputs), bad behind the second."""
+        places = self._cutter.places
+        low, high = -1, len(places) - 1
+        if high < 0:
+            raise DivergenceNotFound("no node computes anything from the inputs")
+        at_once = CUTS_AT_ONCE if self._failure is None else 1
+        for _ in range(MOST_ROUNDS):
+            open_marks = [mark for mark in range(low + 1, high) if mark not in self._not_finalized]
+            if not open_marks or self._left() < _LEAST_S or len(self._not_finalized) >= MOST_NOT_FINALIZED:
+                break
+            marks = _spread(open_marks, at_once)
+            bad = self._probe([places[mark] for mark in marks])
+            if bad is not None:
+                for mark, differs in zip(marks, bad, strict=True):
+                    if differs:
+                        high = mark
+                        break
+                    low = mark
+            elif len(marks) > 1:
+                at_once = 1  # one of them cannot be made into a session; which, the next rounds say
+            elif self._is_the_failure():
+                high = marks[0]
+            else:
+                self._not_finalized.add(marks[0])
+        return low, high
+
+    def _is_the_failure(self) -> bool:
+        """Whether QNN failed on a part as on the whole model. Any other failure is that of the cut."""
+        if self._failure is None or self._error is None:
+            return False
+        if isinstance(self._failure, DEATHS) or isinstance(self._error, DEATHS):
+            return isinstance(self._failure, DEATHS) and isinstance(self._error, DEATHS)
+        return type(self._error) is type(self._failure)
+
+    def _probe(self, places: Sequence[int]) -> list[bool] | None:
+        """Whether the values behind each cut differ; None if QNN gives none."""
+        alive = {place: self._cutter.alive(place) for place in places}
+        outputs = list(dict.fromkeys(name for names in alive.values() for name in names))
+        if not outputs:
+            return [False] * len(places)
+        model = self._cutter.prefix(places[-1], outputs)
+        expected = self._on_cpu(model)
+        answer = self._on_qnn(model, self._feeds)
+        if answer is None:
+            return None
+        differing: set[str] = set()
+        judged = judged_outputs(outputs, expected, answer, self._format, {})
+        for one, wanted, got in zip(judged, expected, answer, strict=True):
+            if one.differs:
+                differing.add(one.name)
+                self._seen[one.name] = _Seen(one.numbers, traps.of_values(one.name, wanted, got, self._format))
+        return [any(name in differing for name in alive[place]) for place in places]
+
+    def _told(self, low: int, high: int, begun: float) -> BisectionResult:
+        group = self._cutter.group(low, high)
+        exact = high - low == 1
+        place = self._cutter.operator_of(group) if exact else self._cutter.places[high]
+        node = self._cutter.nodes[place]
+        made = [name for index in group for name in self._cutter.nodes[index].output]
+        seen = next((self._seen[name] for name in reversed(made) if name in self._seen), None)
+        tensor = next((name for name in reversed(made) if name in self._seen), next(iter(node.output), ""))
+        found = seen.traps if seen is not None else ()
+        error = one_line(self._error) if self._error is not None and self._is_the_failure() else ""
+        alone: NodeAlone | None = None
+        if exact and self._left() >= _LEAST_S:
+            alone, proven = self._by_itself(group)
+            found += tuple(trap for trap in proven if trap.name not in {one.name for one in found})
+        return BisectionResult(
+            Divergence(
+                row=self._row,
+                node=label_of(node, place),
+                op=graphs.op_name(node),
+                number=place + 1,
+                of=len(self._cutter.nodes),
+                exact=exact,
+                window=high - low,
+                tensor=tensor,
+                difference=seen.numbers if seen is not None else None,
+                error=error,
+                group=tuple(self._label(index) for index in self._cutter.whole(group)) if exact else (),
+                not_finalized=len(self._not_finalized),
+                alone=alone,
+                sessions=self._sessions,
+                seconds=time.monotonic() - begun,
+            ),
+            found,
+        )
+
+    def _label(self, index: int) -> str:
+        return label_of(self._cutter.nodes[index], index)
+
+    def _by_itself(self, group: Sequence[int]) -> tuple[NodeAlone, tuple[TrapFound, ...]]:
+        """What comes of a group on the CPU's values of its inputs, and the traps that a change of it proves."""
+        place = self._cutter.operator_of(group)
+        whole = self._cutter.whole(group)
+        try:
+            values = self._values_on_cpu(whole)
+            model = self._cutter.alone(whole, values, place)
+            expected = self._on_cpu(model, values)
+        except (DivergenceNotFound, BridgeError, ValueError, KeyError) as error:
+            return NodeAlone(None, f"could not be tried by itself: {str(error).splitlines()[0]}"), ()
+        answer = self._on_qnn(model, values)
+        if answer is None:
+            text = one_line(self._error) if self._error is not None else "no answer"
+            return NodeAlone(False, f"by itself, on the CPU's values, QNN fails, too: {text}"), ()
+        names = self._cutter.outputs_of(whole)
+        judged = judged_outputs(names, expected, answer, self._format, {})
+        shown = [
+            traps.of_values(one.name, a, b, self._format)
+            for one, a, b in zip(judged, expected, answer, strict=True)
+        ]
+        reasons = [one.numbers.reason for one in judged if one.differs]
+        if not reasons and not any(shown):
+            words = "by itself, on the CPU's values, it is right: it adds to what came before, or is fused with it"
+            return NodeAlone(True, words), ()
+        at = self._cutter.described(place, values, dict(zip(names, expected, strict=True)))
+        proven: list[TrapFound] = []
+        for trap, seen in node_traps.suspected(at):
+            change = next(
+                (change for change in trap.changes(at) if self._agrees_with(change, whole, place, values)), None
+            )
+            if change is not None:
+                proven.append(node_traps.proven(trap, label_of(self._cutter.nodes[place], place), seen, change))
+        reason = (reasons or ["numbers come out in the place of NaN or infinity"])[0]
+        return NodeAlone(False, f"by itself, on the CPU's values, it is wrong, too: {reason}"), tuple(proven)
+
+    def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
+        """Whether the error goes with the change."""
+        if self._left() < _LEAST_S:
+            return False
+        names = self._cutter.nodes[place].input
+        replaced = {names[number]: value for number, value in change.inputs.items() if names[number] in values}
+        feeds = {name: _scaled(replaced.get(name, value), change.scale) for name, value in values.items()}
+        try:
+            model = self._cutter.alone(group, feeds, place, change)
+            expected = self._on_cpu(model, feeds)
+        except (DivergenceNotFound, BridgeError, ValueError, KeyError):
+            return False
+        answer = self._on_qnn(model, feeds)
+        if answer is None:
+            return False
+        outputs = self._cutter.outputs_of(group)
+        judged = judged_outputs(outputs, expected, answer, self._format, {})
+        return not any(one.differs for one in judged) and not self._shows_traps(outputs, expected, answer)
+
+    def _shows_traps(self, names: Sequence[str], expected: Sequence[Any], found: Sequence[Any]) -> bool:
+        pairs = zip(names, expected, found, strict=True)
+        return any(traps.of_values(name, wanted, got, self._format) for name, wanted, got in pairs)
+
+    def _values_on_cpu(self, group: Sequence[int]) -> dict[str, Any]:
+        wanted = self._cutter.inputs_of(group)
+        values = {name: self._feeds[name] for name in wanted if name in self._feeds}
+        inner = [name for name in wanted if name not in values]
+        if inner:
+            values.update(zip(inner, self._on_cpu(self._cutter.prefix(max(group), inner)), strict=True))
+        return values
+
+    def _on_cpu(self, model: Path, feeds: Mapping[str, Any] | None = None) -> list[Any]:
+        self._sessions += 1
+        try:
+            with opened(self._made_host(), model, CPU, self._settings, self._left()) as side:
+                return side.values(self._feeds if feeds is None else feeds)
+        except BridgeError as error:
+            raise DivergenceNotFound(
+                f"the CPU does not run a part of the model ({error.cause or error.message})"
+            ) from None
+
+    def _on_qnn(self, model: Path, feeds: Mapping[str, Any]) -> list[Any] | None:
+        """The values; None if there are none, and `_error` says why."""
+        self._sessions += 1
+        self._error = None
+        try:
+            with opened(self._made_host(), model, QNN, self._settings, self._left()) as side:
+                answer = side.answer(feeds, self._left())
+                self._error = answer.error
+        except BridgeError as error:
+            self._error = error
+        if self._error is not None:
+            self._drop_host()
+            return None
+        return answer.values
+
+    def _made_host(self) -> Host:
+        from qnnbridge import Host
+
+        if self._host is None:
+            self._host = Host(python=self._python)
+        return self._host
+
+    def _drop_host(self) -> None:
+        if self._host is not None:
+            self._host.close()
+            self._host = None
+
+    def _left(self) -> float:
+        return max(0.1, self._deadline - time.monotonic())
+
+
+def label_of(node: Any, place: int) -> str:
+    return str(node.name) or f"{node.op_type} #{place}"
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    if factor == 1.0 or value.dtype.kind != "f":
+        return value
+    return np.asarray(value * value.dtype.type(factor))
+
+
+def _spread(marks: Sequence[int], most: int) -> list[int]:
+    """At most so many of them, evenly spread, ascending."""
+    count = min(most, len(marks))
+    return sorted({marks[len(marks) * step // (count + 1)] for step in range(1, count + 1)})

@@ -1,0 +1,271 @@
+"""Cuts a model: the nodes up to a place, or a few nodes by themselves, as models of their own.
+
+The model is cut behind a node, and the tensors that are alive there become its outputs. A quantised operator with
+its QuantizeLinear and DequantizeLinear is one group, between which nothing is cut: QNN computes the group as one,
+and a half of it otherwise. Needs the onnx package. Files go into the folder of the `Cutter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.files import link_files
+from qnnbridge_models.verify.node_traps import NodeAt, NodeChange
+
+# Behind one cut. A graph that has more alive at once gets those that were made last.
+_MOST_OUTPUTS = 40
+_TEXT_TYPE = 8
+_Q_AND_DQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+class Cutter:
+    """Cuts a model without free dimensions.
+
+    Args:
+        model: a `ModelProto`.
+        source: its path.
+        external_files: names of its weight files.
+        folder: where the cut models go.
+    """
+
+    def __init__(self, model: Any, source: Path, external_files: Iterable[str], folder: Path) -> None:
+        self._model = model
+        self._folder = folder
+        self._types = graphs.types_of(model)
+        self._count = 0
+        link_files(source.parent, external_files, folder)
+        self.nodes: list[Any] = list(model.graph.node)
+        self._outputs = {value.name for value in model.graph.output}
+        self._last_use = self._last_uses()
+        self._live = self._depends_on_inputs()
+        self._makers = {name: index for index, node in enumerate(self.nodes) for name in node.output}
+        # Where each tensor that a group makes becomes steps.
+        self._quantised_at = {
+            node.input[0]: index
+            for index, node in enumerate(self.nodes)
+            if node.op_type == "QuantizeLinear" and node.input[0] in self._live
+        }
+        # Behind these nodes, which compute something from the inputs, the model may be cut.
+        live = [index for index in range(len(self.nodes)) if self._is_live(index)]
+        self.places: list[int] = [index for index in live if index == live[-1] or self._is_between_groups(index)]
+
+    def _is_live(self, index: int) -> bool:
+        return any(name in self._live for name in self.nodes[index].output)
+
+    def _is_between_groups(self, place: int) -> bool:
+        """Not between a quantised operator and its QuantizeLinear: the half of a group is another computation."""
+        return not any(self._makers[name] <= place < at for name, at in self._quantised_at.items())
+
+    def group(self, low: int, high: int) -> list[int]:
+        """The nodes between two places of `places`, that do something; the first place may be -1."""
+        begin = self.places[low] + 1 if low >= 0 else 0
+        return [index for index in range(begin, self.places[high] + 1) if self._is_live(index)]
+
+    def operator_of(self, group: Sequence[int]) -> int:
+        """The node of a group that computes: the last that is neither Q nor DQ."""
+        computing = [index for index in group if self.nodes[index].op_type not in _Q_AND_DQ]
+        return (computing or list(group))[-1]
+
+    def whole(self, group: Sequence[int]) -> list[int]:
+        """The group with the DequantizeLinear that its inputs come from, and the QuantizeLinear before that."""
+        found = set(group)
+        for op_type in ("DequantizeLinear", "QuantizeLinear"):
+            makers = {
+                self._makers[name] for index in found for name in _uses(self.nodes[index]) if name in self._live
+            }
+            found |= {index for index in makers if self.nodes[index].op_type == op_type}
+        return sorted(found)
+
+    def alive(self, place: int) -> list[str]:
+        """The tensors that the nodes up to this one make and that later nodes or the caller use."""
+        found = [
+            name
+            for index in range(place + 1)
+            for name in self.nodes[index].output
+            if name in self._live
+            and self._types.get(name, (0, None))[0] not in (0, _TEXT_TYPE)
+            and (self._last_use.get(name, -1) > place or name in self._outputs)
+        ]
+        return found[-_MOST_OUTPUTS:]
+
+    def prefix(self, place: int, outputs: Sequence[str]) -> Path:
+        """The first nodes, up to this one, with these outputs."""
+        return self._written(self.nodes[: place + 1], list(self._model.graph.input), outputs)
+
+    def inputs_of(self, group: Sequence[int]) -> list[str]:
+        """What goes into these nodes from others or from the caller: no constants."""
+        made = {name for index in group for name in self.nodes[index].output}
+        used = dict.fromkeys(name for index in group for name in _uses(self.nodes[index]) if name)
+        inputs = {value.name for value in self._model.graph.input}
+        return [name for name in used if (name in self._live or name in inputs) and name not in made]
+
+    def outputs_of(self, group: Sequence[int]) -> list[str]:
+        """What these nodes make for others, or for the caller."""
+        inside = {name for index in group for name in _uses(self.nodes[index])}
+        made = [name for index in group for name in self.nodes[index].output if name]
+        outside = [name for name in made if name not in inside or name in self._outputs]
+        return outside or made[-1:]
+
+    def alone(
+        self, group: Sequence[int], feeds: Mapping[str, Any], at: int, change: NodeChange | None = None
+    ) -> Path:
+        """These nodes by themselves, with inputs of the shapes of `feeds`, and constants.
+
+        Args:
+            group: indexes of the nodes.
+            feeds: what goes in.
+            at: the node to change.
+            change: what to make otherwise there; inputs that are fed are the caller's to change.
+        """
+        from onnx import helper, numpy_helper
+
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in feeds.items()
+        ]
+        nodes = {index: type(self.nodes[index])() for index in group}
+        for index, copy in nodes.items():
+            copy.CopyFrom(self.nodes[index])
+        replaced = []
+        if change is not None:
+            _set_attributes(nodes[at], change.attributes)
+            for number, value in change.inputs.items():
+                if nodes[at].input[number] not in feeds:
+                    replaced.append(numpy_helper.from_array(value, f"{nodes[at].input[number]}/changed"))
+                    nodes[at].input[number] = replaced[-1].name
+        constants = [self.nodes[index] for index in range(max(group)) if not self._is_live(index)]
+        # A change may make other shapes.
+        return self._written(
+            [*constants, *nodes.values()], inputs, self.outputs_of(group), replaced, shapes=change is None
+        )
+
+    def described(self, place: int, values: Mapping[str, Any], made: Mapping[str, Any]) -> NodeAt:
+        """For the rules about nodes.
+
+        Args:
+            place: index of the node.
+            values: the CPU's values of what goes in, as far as known.
+            made: the same of what comes out.
+        """
+        from onnx import numpy_helper
+
+        node = self.nodes[place]
+        constants = {
+            tensor.name: numpy_helper.to_array(tensor)
+            for tensor in self._model.graph.initializer
+            if tensor.name in node.input and len(tensor.raw_data) <= graphs.SMALL_BYTES
+            if not tensor.external_data
+        }
+        for name in node.input:
+            maker = self._makers.get(name)
+            tensor = graphs.constant_tensor(self.nodes[maker]) if maker is not None else None
+            if tensor is not None:
+                constants[name] = numpy_helper.to_array(tensor)
+        return NodeAt(
+            graphs.op_name(node),
+            graphs.attribute_values(node),
+            tuple(values.get(name, constants.get(name)) for name in node.input),
+            tuple(made.get(name) for name in node.output),
+            tuple(self._shape(name, values) for name in node.input),
+        )
+
+    def _shape(self, name: str, values: Mapping[str, Any]) -> tuple[int, ...] | None:
+        if name in values:
+            return tuple(values[name].shape)
+        known = self._types.get(name, (0, None))[1]
+        return None if known is None or None in known else tuple(size for size in known if size is not None)
+
+    def _written(
+        self,
+        nodes: Sequence[Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[str],
+        constants: Sequence[Any] = (),
+        *,
+        shapes: bool = True,
+    ) -> Path:
+        from onnx import helper
+
+        cut = type(self._model)()
+        cut.ir_version = self._model.ir_version
+        cut.opset_import.extend(self._model.opset_import)
+        cut.functions.extend(self._model.functions)
+        cut.graph.name = self._model.graph.name or "cut"
+        # Steps go out as floats: a group without its DequantizeLinear is computed otherwise, and steps say little.
+        floats = [self._dequantized(name) for name in outputs]
+        added = [node for node in floats if node is not None]
+        outputs = [name if node is None else node.output[0] for name, node in zip(outputs, floats, strict=True)]
+        cut.graph.node.extend([*nodes, *added])
+        cut.graph.input.extend(inputs)
+        used = {name for node in (*nodes, *added) for name in _uses(node)}
+        cut.graph.initializer.extend(t for t in self._model.graph.initializer if t.name in used)
+        cut.graph.initializer.extend(constants)
+        declared = {value.name: value for value in self._model.graph.output}
+        for name in outputs:
+            element, shape = self._types.get(name, (1, None))
+            known = shape if shapes and shape is not None and None not in shape else None
+            cut.graph.output.append(
+                declared[name]
+                if shapes and name in declared
+                else helper.make_tensor_value_info(name, element, known)
+            )
+        self._count += 1
+        path = self._folder / f"cut_{self._count}.onnx"
+        path.write_bytes(cut.SerializeToString())
+        return path
+
+    def _dequantized(self, name: str) -> Any | None:
+        """A DequantizeLinear for what a QuantizeLinear makes; None for everything else."""
+        maker = self._makers.get(name)
+        if maker is None or self.nodes[maker].op_type != "QuantizeLinear":
+            return None
+        quantise = self.nodes[maker]
+        node = type(quantise)()
+        node.CopyFrom(quantise)
+        node.op_type, node.name = "DequantizeLinear", f"{name}/float"
+        node.input[0] = name
+        node.output[0] = f"{name}/float"
+        # Only the axis, and the size of blocks, mean the same to both.
+        kept = [attribute for attribute in quantise.attribute if attribute.name in ("axis", "block_size")]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        return node
+
+    def _last_uses(self) -> dict[str, int]:
+        last: dict[str, int] = {}
+        for index, node in enumerate(self.nodes):
+            for name in _uses(node):
+                last[name] = index
+        return last
+
+    def _depends_on_inputs(self) -> set[str]:
+        constants = {tensor.name for tensor in self._model.graph.initializer}
+        live = {value.name for value in self._model.graph.input} - constants
+        inputs = set(live)
+        for node in self.nodes:
+            if any(name in live for name in _uses(node)) or node.op_type.startswith("Random"):
+                live.update(name for name in node.output if name)
+        return live - inputs
+
+
+def _uses(node: Any) -> Iterable[str]:
+    """Its inputs, and what the graphs inside of it take from outside."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            for graph in graphs.subgraphs(inner):
+                for each in graph.node:
+                    yield from each.input
+                yield from (value.name for value in graph.output)
+
+
+def _set_attributes(node: Any, attributes: Mapping[str, Any]) -> None:
+    from onnx import helper
+
+    left = [attribute for attribute in node.attribute if attribute.name not in attributes]
+    added = [helper.make_attribute(name, value) for name, value in attributes.items() if value is not None]
+    del node.attribute[:]
+    node.attribute.extend([*left, *added])

@@ -1,0 +1,451 @@
+"""`verify_model`: the work of the command, for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.compile.compare import precision_of_operators
+from qnnbridge_host.engine.cpu import require_models_extra
+from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.runnable import check_runnable
+from qnnbridge_host.graph.shapes import as_dimensions
+from qnnbridge_host.model.collector import ModelScan
+from qnnbridge_host.model.refusals import refuse_scanned
+from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.numerics.content import NOTHING_KNOWN, InputKnowledge, knowledge_of
+from qnnbridge_host.numerics.judge import LIMITS, NumberFormat
+from qnnbridge_models.shared import progress
+from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_models.verify import input_sets, trying
+from qnnbridge_models.verify.bisection import BisectionResult, DivergenceNotFound, DivergenceSearch
+from qnnbridge_models.verify.cutting import Cutter
+from qnnbridge_models.verify.input_sets import FixedSizes, GivenInputs
+from qnnbridge_models.verify.journal import AnswerJournal, file_digest
+from qnnbridge_models.verify.result import (
+    InputSetResult,
+    OutputVerdict,
+    SessionCure,
+    TrapFound,
+    Verification,
+    VerificationVerdict,
+    numbers_text,
+    worst_of,
+)
+from qnnbridge_models.verify.trying import Trial, TrialSet
+from qnnbridge_protocol.errors import BridgeError, ModelChanged
+from qnnbridge_protocol.specs import Placement
+from qnnbridge_tools.sessions import (
+    CPU,
+    NO_FINDING,
+    QNN,
+    ProviderSession,
+    RunAnswer,
+    SessionSettings,
+    opened,
+)
+
+OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], None]]
+
+COMMAND = "qnnbridge verify"
+BISECT_S = 60.0
+CALL_S = 300.0
+
+# Of the rows that do not count: with NaN and beyond half floats values differ from the first node on.
+_WORTH_BISECTING = ("large: up to 1e4",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """How to verify.
+
+    Args:
+        extreme: also try extreme inputs.
+        bisect: look for the first node that differs.
+        strict: extreme inputs count as others do.
+        bisect_s: seconds for that search.
+        timeout_s: seconds for each call of the host.
+        resume: keep QNN's answers until it is over, and go on where an interrupted run was stopped.
+    """
+
+    seed: int = 0
+    extreme: bool = True
+    strict: bool = False
+    bisect: bool = True
+    bisect_s: float = BISECT_S
+    timeout_s: float | None = CALL_S
+    host_python: str | None = None
+    resume: bool = True
+
+
+def verify_model(
+    source: str | os.PathLike[str],
+    *,
+    soc_model: str | None = None,
+    inputs: Iterable[str | os.PathLike[str]] = (),
+    samples: Iterable[GivenInputs] = (),
+    dims: Mapping[str, int] | Dimensions | None = None,
+    provider_options: Mapping[str, str] | None = None,
+    how: VerifyOptions | None = None,
+    on_progress: OnProgress = progress.ignore,
+    on_rows: OnRows | None = None,
+) -> Verification:
+    """Runs a model on QNN and on the CPU of the host, and tells where they differ, and why.
+
+    A model that raises, hangs or kills the host is a finding, not an error.
+
+    Args:
+        source: path of the model.
+        soc_model: number or name of the chip; default the host's.
+        inputs: files with real inputs: archives, or `NAME=FILE.npy`.
+        samples: real inputs that are read already.
+        dims: sizes of free dimensions; given inputs have them, too.
+        provider_options: options of QNN.
+        how: seed, extremes, search and deadlines.
+        on_progress: called with the stage and how far it is.
+        on_rows: called with the names of all sets of inputs and of the outputs; gives what is called with each row.
+
+    Raises:
+        CompiledModelRefused: the model is compiled.
+        OptionError: an option or an input is wrong.
+        NoSuchFile: the model or its weights are not there.
+        InvalidProtobuf: the file is no model.
+        HostStartFailed: there is no host.
+        OrtError: the CPU does not take the model.
+    """
+    begun = time.monotonic()
+    how = how or VerifyOptions()
+    path = files.existing_model(Path(source))
+    scan = _scanned(path)
+    others = files.weight_files(path, scan.external_files)
+    given = [*input_sets.read_given(inputs, scan.inputs), *samples]
+    sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
+    number_format: NumberFormat = precision_of_operators(scan.ops)
+    options = {**(provider_options or {}), **({"soc_model": soc_model} if soc_model else {})}
+    with work_folder("verify") as folder:
+        model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
+        settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
+        known = _known_of(path, sizes, soc_model)
+        work = _Work(model, scan, given, settings, number_format, known, how, on_progress, on_rows)
+        what = {"model": file_digest(path, others), "sizes": sizes.told(), "options": options}
+        tried = work.tried(what)
+        if how.bisect and tried.worst() is not None:
+            on_progress("looking for the first node that differs", 0, 0)
+        found, not_bisected = _bisected(path, scan, sizes, tried, settings, how, Path(folder))
+        outputs = trying.verdicts_of(tried.prepared, tried.found)
+        verdict, reason = _verdict(tried, outputs)
+        cure = work.cured(tried) if verdict == "differs" else None
+    return Verification(
+        source=path,
+        verdict=verdict,
+        reason=f"{reason} {cure}" if cure is not None else reason,
+        number_format=number_format,
+        limits=str(LIMITS[number_format]),
+        sizes=sizes.told(),
+        rows=tried.rows,
+        outputs=outputs,
+        given=trying.verdicts_on(tried.prepared, tried.found, ("given",)),
+        placement=tried.placement,
+        versions=tried.versions,
+        nodes=known.nodes,
+        divergence=found.divergence if found is not None else None,
+        not_bisected=not_bisected,
+        node_traps=_once(found.traps if found is not None else (), tried.rows),
+        error=tried.error,
+        cure=cure,
+        seconds=time.monotonic() - begun,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    """What the graph says, where the package onnx is there.
+
+    Args:
+        inputs: what its inputs are.
+        nodes: how many do work for the inputs, as `analyze` counts them.
+    """
+
+    inputs: InputKnowledge = NOTHING_KNOWN
+    nodes: int | None = None
+
+
+def _known_of(path: Path, sizes: FixedSizes, soc_model: str | None) -> _Known:
+    try:
+        import onnx  # noqa: F401 - only whether it is there
+    except ImportError:
+        return _Known()
+    from qnnbridge_models.analyze.analyzer import chip_options
+    from qnnbridge_models.analyze.predict import predict_model
+
+    model = graphs.load(path)
+    shapes.fix(model, sizes.dimensions)
+    check_runnable(model)
+    verdicts = predict_model(model, chip_options(soc_model)[2], path.parent).verdicts
+    return _Known(knowledge_of(model), sum(verdict.place != "folded" for verdict in verdicts))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tried:
+    """The answers of both sides. answers: QNN's. error: why QNN made no session."""
+
+    prepared: TrialSet
+    rows: tuple[InputSetResult, ...]
+    answers: Mapping[str, RunAnswer]
+    placement: Placement | None
+    versions: Mapping[str, str]
+    error: BridgeError | None = None
+
+    @property
+    def found(self) -> dict[str, Sequence[Any]]:
+        """QNN's values by the set of inputs."""
+        return {name: answer.values for name, answer in self.answers.items() if answer.values is not None}
+
+    def failure_on(self, name: str) -> BridgeError | None:
+        """The error of QNN on the whole model: of the session, or of the run on one set of inputs."""
+        answer = self.answers.get(name)
+        return self.error or (answer.error if answer is not None else None)
+
+    def worst(self) -> Trial | None:
+        """The inputs to look for the first node with."""
+        by_name = {trial.name: trial for trial in self.prepared.trials}
+        if self.error is not None:
+            return next((trial for trial in self.prepared.trials if trial.feeds), None)
+        bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
+        for row in sorted(bad, key=lambda one: (not one.counts, not one.died, _badness(one))):
+            if row.counts or row.died or row.name in _WORTH_BISECTING:
+                return by_name[row.name]
+        return None
+
+
+def _badness(row: InputSetResult) -> float:
+    """The lowest SNR first."""
+    worst = row.worst
+    return -math.inf if worst is None or worst.numbers.snr_db is None else worst.numbers.snr_db
+
+
+def _scanned(path: Path) -> ModelScan:
+    refuse_scanned(scan_model(path, count_nodes=False), COMMAND)  # before anything is counted in a large one
+    return scan_model(path)
+
+
+def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
+    """A copy with fixed sizes, for dimensions that a session cannot be told: they have no name, or one for two."""
+    require_models_extra(f"{COMMAND} of a model whose free dimensions have no names of their own")
+    folder.mkdir()
+    model = graphs.load(path)
+    shapes.fix(model, sizes.dimensions)
+    files.link_files(path.parent, scan.external_files, folder)
+    copy = folder / path.name
+    copy.write_bytes(model.SerializeToString())
+    return copy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Work:
+    """One model on both sides of one host."""
+
+    model: Path
+    scan: ModelScan
+    given: Sequence[GivenInputs]
+    settings: SessionSettings
+    number_format: NumberFormat
+    known: _Known
+    how: VerifyOptions
+    on_progress: OnProgress
+    on_rows: OnRows | None
+
+    def tried(self, what: Mapping[str, Any]) -> _Tried:
+        """Runs all sets of inputs. what: all that QNN's answers depend on, for the journal."""
+        from qnnbridge import Host
+
+        how = self.how
+        with Host(python=how.host_python) as host:
+            self.on_progress("running on the CPU", 0, 0)
+            versions = dict(host.info.versions)
+            with opened(host, self.model, CPU, self.settings) as side:
+                original = side.fingerprint
+                prepared = trying.prepare_trials(
+                    side,
+                    self.given,
+                    self.scan.ops,
+                    self.known.inputs,
+                    self.number_format,
+                    seed=how.seed,
+                    extreme=how.extreme,
+                    strict=how.strict,
+                )
+            if not prepared.stable:
+                return _Tried(prepared, (), {}, None, versions)
+            self.on_progress("compiling for QNN", 0, 0)
+            try:
+                with opened(host, self.model, QNN, self.settings) as side:
+                    if side.fingerprint != original:
+                        raise ModelChanged(
+                            f"{self.model.name} or a file beside it changed while it was verified.",
+                            cause="The CPU computed another model than QNN would.",
+                            fix="Verify it again, when nothing writes to its files any more.",
+                            details={"path": str(self.model)},
+                        )
+                    placement = side.placement
+                    if placement.known and not placement.qnn_nodes:
+                        return _Tried(prepared, (), {}, placement, versions)
+                    journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
+                    rows, found = self._rows(side, prepared, journal)
+            except (*NO_FINDING, ModelChanged):
+                raise
+            except BridgeError as error:
+                return _Tried(prepared, (), {}, None, versions, error)
+        if journal is not None:
+            journal.over()
+        return _Tried(prepared, rows, found, placement, versions)
+
+    def cured(self, tried: _Tried) -> SessionCure | None:
+        """What a session of an application makes of it; None where it rewrites nothing, or cannot be tried."""
+        from qnnbridge import Host
+
+        trial = tried.worst()
+        if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
+            return None
+        self.on_progress("looking whether a session cures it", 0, 0)
+        try:
+            with (
+                Host(python=self.how.host_python) as host,
+                opened(host, self.model, QNN, self.settings, cured=True) as side,
+            ):
+                if not side.rewritten:
+                    return None
+                row, _ = trying.try_on_qnn(side, trial, tried.prepared)
+                rewrites = tuple(side.rewritten)
+        except BridgeError:
+            return None
+        words = numbers_text(row.worst.numbers) if row.worst is not None else row.reason
+        return SessionCure(rewrites, row.status == "agrees", words)
+
+    def _rows(
+        self, side: ProviderSession, prepared: TrialSet, journal: AnswerJournal | None
+    ) -> tuple[tuple[InputSetResult, ...], dict[str, RunAnswer]]:
+        """After a death nothing more is tried: a second would put the model in quarantine."""
+        rows: list[InputSetResult] = []
+        found: dict[str, RunAnswer] = {}
+        names = [trial.name for trial in prepared.trials]
+        tell = self.on_rows(names, prepared.outputs) if self.on_rows is not None else None
+        for number, trial in enumerate(prepared.trials):
+            self.on_progress("running on QNN", number, len(prepared.trials))
+            kept = journal.answer(trial.feeds) if journal is not None and trial.feeds else None
+            if any(row.died for row in rows):
+                reason = "not tried any more"
+                row = InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason)
+            elif kept is not None and trial.expected.values is not None:
+                row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
+                found[trial.name] = RunAnswer(kept)
+            else:
+                row, found[trial.name] = trying.try_on_qnn(side, trial, prepared)
+                values = found[trial.name].values
+                if journal is not None and values is not None:
+                    journal.keep(trial.feeds, values)
+            rows.append(row)
+            if tell is not None:
+                tell(row)
+        return tuple(rows), found
+
+
+def _bisected(
+    path: Path,
+    scan: ModelScan,
+    sizes: FixedSizes,
+    tried: _Tried,
+    settings: SessionSettings,
+    how: VerifyOptions,
+    folder: Path,
+) -> tuple[BisectionResult | None, str]:
+    """The first node that differs; or why it is not known, empty if nothing had to be looked for."""
+    trial = tried.worst()
+    is_nan = trial is None and "IsNaN" in scan.ops
+    if is_nan:  # wrong on NaN alone, where the search would find the input
+        differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
+        trial = next((one for one in tried.prepared.trials if one.name in differing), None)
+    if trial is None:
+        return None, ""
+    if not how.bisect:
+        return None, "--no-bisect"
+    try:
+        import onnx  # noqa: F401 - only whether it is there
+    except ImportError:
+        return None, 'the application\'s Python lacks the package onnx: pip install "qnnbridge[models]"'
+    deadline = time.monotonic() + how.bisect_s
+    cuts = folder / "cuts"
+    cuts.mkdir()
+    try:
+        model = graphs.load(path)
+        shapes.fix(model, sizes.dimensions)
+        cutter = Cutter(model, path, scan.external_files, cuts)
+        failure = tried.failure_on(trial.name)
+        search = DivergenceSearch(
+            cutter,
+            trial.name,
+            trial.feeds,
+            settings,
+            tried.prepared.number_format,
+            how.host_python,
+            deadline,
+            failure,
+        )
+        if is_nan:
+            return BisectionResult(None, search.prove_at("IsNaN")), ""
+        return search.run(), ""
+    except (DivergenceNotFound, BridgeError) as error:
+        return None, str(error).splitlines()[0]
+
+
+def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[VerificationVerdict, str]:
+    if tried.error is not None:
+        return "failed", f"QNN makes no session of it: {tried.error.message}"
+    if not tried.prepared.stable:
+        return "not compared", "The model gives another result every time it runs, on the CPU alone, too."
+    if tried.placement is not None and tried.placement.known and not tried.placement.qnn_nodes:
+        cause = f": {tried.placement.cause}" if tried.placement.cause else "."
+        return "not compared", f"No node of it runs on QNN, so there is nothing to compare{cause}"
+    bad = [row for row in tried.rows if row.is_bad]
+    if any(row.died for row in bad):
+        return "differs", "QNN ends the host, or does not come back."
+    failed = [row for row in bad if row.counts and row.status == "failed"]
+    if failed:
+        return "differs", f"QNN fails where the CPU answers, on {failed[0].name}: {failed[0].reason}"
+    worst = worst_of(outputs)
+    extreme = " Extreme inputs show the limits of QNN." if any(row.kind == "extreme" for row in bad) else ""
+    if worst is None:
+        return "not compared", "QNN and the CPU answered none of the inputs both."
+    numbers = numbers_text(worst.worst) if worst.worst is not None else worst.reason
+    where = f"the worst is {worst.name}, {worst.inputs}: {numbers}"
+    if worst.state == "differs":
+        return (
+            "differs",
+            f"QNN computes something else than the CPU; {where}. {worst.reason[:1].upper()}{worst.reason[1:]}.",
+        )
+    strict = [row for row in bad if row.counts]
+    if strict:
+        return "differs", f"QNN computes something else than the CPU on {strict[0].name}."
+    if worst.state == "unknown":
+        open_outputs = [one.name for one in outputs if one.state == "unknown"]
+        given = sum(trial.kind == "given" for trial in tried.prepared.trials)
+        more = f"Give others than the {given} given" if given else "Give real ones"
+        return "not shown", (
+            f"These inputs do not show whether QNN computes {', '.join(open_outputs[:3])} as the CPU does: "
+            f"{worst.reason}. {more}: --input FILE.npz.{extreme}"
+        )
+    if any(row.kind == "made up" for row in bad):
+        extreme = f" Made-up inputs show a difference, which does not count beside real ones.{extreme}"
+    return "agrees", f"QNN computes what the CPU does; {where}.{extreme}"
+
+
+def _once(found: Sequence[TrapFound], rows: Sequence[InputSetResult]) -> tuple[TrapFound, ...]:
+    named = {trap.name for row in rows for trap in row.traps}
+    return tuple(trap for trap in found if trap.name not in named)

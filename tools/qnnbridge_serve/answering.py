@@ -1,0 +1,286 @@
+"""One answer of a language model: made by a worker thread, sent by the event loop.
+
+The worker never waits for the client: what the client has not read stays in a queue, which the context of the model
+bounds. So a client that does not read keeps neither a thread nor the NPU; it is cut off after `STALL_TIMEOUT_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
+from qnnbridge_protocol.errors import Cancelled
+from qnnbridge_serve.choices import AnswerPlan, choices_of, open_choice, parts_of
+from qnnbridge_serve.errors import Refused, refusal_of
+from qnnbridge_serve.infer import not_started
+from qnnbridge_serve.openai_answers import AnswerForm, Counts, Finished, MakeForm, Part, Piece
+from qnnbridge_serve.openai_forms import GenerationRequest
+from qnnbridge_serve.responses import ABORT, log_unexpected
+from qnnbridge_serve.transport import ClientGone, Workers
+from qnnbridge_tools.generation.pace import Pace
+
+if TYPE_CHECKING:
+    from qnnbridge.genai import TextStream
+    from qnnbridge_serve.language_models import GenerationFigures, LanguageModel
+
+# How long a client may leave what was sent to it unread.
+STALL_TIMEOUT_S: Final = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """The last item of an answer."""
+
+    counts: Counts
+
+
+Item = Part | Ended | BaseException
+
+
+class ClientQueues:
+    """Generations take turns by client: of several that wait, the client that has waited longest is next.
+
+    Args:
+        slots: Generations at once; these take turns token by token in the host.
+    """
+
+    def __init__(self, slots: int, most_waiting: int) -> None:
+        self._shares = FairShare(slots, max(1, most_waiting))
+        self._lock = threading.Lock()
+        self._clients: dict[str, tuple[Queue, int]] = {}
+
+    @contextlib.contextmanager
+    def turn(self, client: str, cancellation: Cancellation) -> Iterator[None]:
+        """Raises `Busy`, `Cancelled`."""
+        with self._queue_of(client) as queue, self._shares.turn(queue, cancellation):
+            yield
+
+    @contextlib.contextmanager
+    def _queue_of(self, client: str) -> Iterator[Queue]:
+        with self._lock:
+            queue, users = self._clients.get(client) or (self._shares.join(), 0)
+            self._clients[client] = (queue, users + 1)
+        try:
+            yield queue
+        finally:
+            with self._lock:
+                _, users = self._clients[client]
+                if users == 1:
+                    del self._clients[client]
+                    self._shares.leave(queue)
+                else:
+                    self._clients[client] = (queue, users - 1)
+
+
+class GeneratedAnswer:
+    """See the module. Made and read in the event loop's thread."""
+
+    def __init__(
+        self,
+        asked: GenerationRequest,
+        model: LanguageModel,
+        figures: GenerationFigures,
+        deadline: float | None,
+        make_form: MakeForm = AnswerForm,
+    ) -> None:
+        self.asked = asked
+        self.form = make_form(asked, int(time.time()), model.model.info.fingerprint)
+        self._model = model
+        self._figures = figures
+        self._deadline = deadline
+        self._cancellation = Cancellation()
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self._late = False
+        self._begun = False
+        self._task: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
+        """Let a worker make it."""
+        self._figures.begin()
+        self._task = asyncio.ensure_future(workers.do(functools.partial(self._work, queues, client)))
+        if self._deadline is not None:
+            self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._too_late)
+
+    async def next(self) -> Item:
+        return await self._items.get()
+
+    def cancel(self) -> None:
+        """End it before its next token."""
+        self._cancellation.stop()
+
+    def client_gone(self, watch: asyncio.Future[Any]) -> None:
+        """`cancel`, unless it is the watch that was cancelled."""
+        if not watch.cancelled():
+            self.cancel()
+
+    async def end(self) -> None:
+        """Wait for the worker."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    def _too_late(self) -> None:
+        if not self._begun:  # afterwards the stream keeps the deadline itself
+            self._late = True
+            self._cancellation.stop()
+
+    # --- the worker's thread ---
+
+    def _work(self, queues: ClientQueues, client: str) -> None:
+        pace, counts, restarts, outcome = Pace(), Counts(0, 0), 0, "error"
+        try:
+            with queues.turn(client, self._cancellation):
+                self._begun = True
+                for choice in choices_of(self.asked, self._model):
+                    with contextlib.ExitStack() as held, self._open(held, choice) as stream:
+                        first = choice.number == choice.prompt * self.asked.n  # a prompt counts once
+                        counts = Counts(counts.prompt + (stream.prompt_tokens if first else 0), 0)
+                        try:
+                            for part in parts_of(self.asked, self._model, choice, stream, pace):
+                                self._tell(part)
+                        finally:
+                            restarts += stream.stats.restarts
+                    if stream.finish_reason == "cancelled":  # what came so far is no whole answer
+                        raise Cancelled("The answer was cancelled.")
+                    outcome = stream.finish_reason or "error"
+            self._tell(Ended(Counts(counts.prompt, pace.tokens)))
+        except Cancelled as error:
+            outcome = "cancelled"
+            self._tell(not_started() if self._late else error)
+        except BaseException as error:  # noqa: BLE001 - passed on to the event loop
+            outcome = "error"
+            self._tell(error)
+        finally:
+            self._figures.end(outcome, counts.prompt, pace, restarts)
+
+    def _open(self, held: contextlib.ExitStack, choice: AnswerPlan) -> TextStream:
+        """held: what ends with the answer."""
+        timeout = None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
+        return open_choice(
+            self.asked,
+            self._model,
+            choice,
+            timeout,
+            lambda stream: held.callback(self._cancellation.on_stop(stream.cancel)),
+        )
+
+    def _tell(self, item: Item) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+
+async def whole_answer(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+    """The document of an answer without a stream. Raises `ClientGone`, and what the generation raised."""
+    parts: list[Part] = []
+    watch = asyncio.ensure_future(gone())
+    watch.add_done_callback(answer.client_gone)
+    try:
+        while isinstance(item := await answer.next(), (Piece, Finished)):
+            parts.append(item)
+        if watch.done():
+            raise ClientGone
+        if isinstance(item, BaseException):
+            raise item
+        return answer.form.whole(parts, item.counts)
+    finally:
+        watch.cancel()
+        answer.cancel()
+        await answer.end()
+
+
+async def first_item(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any]]) -> Part | Ended:
+    """What a stream begins with. Raises `ClientGone`, and what the generation raised before its first piece."""
+    watch, coming = asyncio.ensure_future(gone()), asyncio.ensure_future(answer.next())
+    try:
+        await asyncio.wait({watch, coming}, return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done():
+            raise ClientGone
+        item = coming.result()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+    except BaseException:
+        answer.cancel()
+        await answer.end()
+        raise
+    finally:
+        watch.cancel()
+        coming.cancel()
+
+
+class EventStream(Response):
+    """An answer as server-sent events. `close` is called at its end, however it ends.
+
+    Args:
+        first: The first item, which has come already: an error before it has a status of its own.
+    """
+
+    def __init__(self, answer: GeneratedAnswer, first: Part | Ended, close: Callable[[], None]) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        # Without a length: the server sends it in chunks.
+        self.raw_headers = [
+            pair for pair in self.raw_headers if pair[0] not in (b"content-length", b"content-type")
+        ]
+        self.raw_headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
+        self._answer = answer
+        self._first = first
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._answer
+        watch = asyncio.ensure_future(_gone(receive))
+        watch.add_done_callback(answer.client_gone)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._send_all(send, watch)
+        except asyncio.CancelledError:  # by the server, which has waited for it long enough
+            answer.cancel()
+            ending = Refused(503, "The server is ending; this answer was not finished.")
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await self._send(send, b"".join(answer.form.failure(ending)), last=True, timeout_s=1.0)
+        except (asyncio.TimeoutError, TimeoutError):
+            (scope.get("extensions") or {}).get(ABORT, lambda: None)()
+        finally:
+            watch.cancel()
+            answer.cancel()
+            try:
+                await answer.end()
+            finally:
+                self._close()
+
+    async def _send_all(self, send: Send, watch: asyncio.Future[None]) -> None:
+        form = self._answer.form
+        await self._send(send, b"".join(form.opening()))
+        item: Item = self._first
+        while isinstance(item, (Piece, Finished)):
+            await self._send(send, b"".join(form.part(item)))
+            item = await self._answer.next()
+        if watch.done():
+            return
+        if isinstance(item, Ended):
+            await self._send(send, b"".join(form.closing(item.counts)), last=True)
+        else:
+            log_unexpected("an answer", item)
+            await self._send(send, b"".join(form.failure(refusal_of(item))), last=True)
+
+    async def _send(self, send: Send, data: bytes, *, last: bool = False, timeout_s: float | None = None) -> None:
+        message = {"type": "http.response.body", "body": data, "more_body": not last}
+        await asyncio.wait_for(send(message), timeout_s or STALL_TIMEOUT_S)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,338 @@
+"""Whether the host of the models can be used, for readiness: one question at a time, however many ask."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
+from qnnbridge_serve import transport
+from qnnbridge_serve.errors import Refused, bad_request, in_words, load_refused
+from qnnbridge_serve.infer import (
+    InferReply,
+    InferRequest,
+    header_length,
+    infer,
+    read_request,
+    time_left_s,
+)
+from qnnbridge_serve.json_reading import Take, read_document
+from qnnbridge_serve.openai_embeddings import EmbeddingService
+from qnnbridge_serve.openai_endpoints import LanguageService
+from qnnbridge_serve.openai_forms import model_document, models_document
+from qnnbridge_serve.repository import Repository
+from qnnbridge_serve.responses import Endpoint, Guard, PartedResponse, answered, error_answer, json_answer
+from qnnbridge_serve.serve_metrics import ROUTE, ServeMetrics
+from qnnbridge_serve.tensors import has_many_texts
+from qnnbridge_serve.transport import Admission, Ticket, Workers, receive_body
+from qnnbridge_tools.host.figures import read_figures
+from qnnbridge_tools.host.metrics import families_of
+
+ANSWER_TIMEOUT_S: Final = 2.0
+
+
+class ProbedStats(Protocol):
+    @property
+    def running(self) -> bool: ...
+
+
+class ProbedHost(Protocol):
+    """The used part of `qnnbridge.Host`."""
+
+    def ping(self, timeout: float = ...) -> float: ...
+
+    @property
+    def stats(self) -> ProbedStats: ...
+
+
+class HostProbe:
+    """A host that has died is started again by the question; one that keeps dying makes the server not ready."""
+
+    def __init__(self, host: ProbedHost) -> None:
+        self._host = host
+        self._workers = Workers("probe", 1)
+        self._asking: asyncio.Future[str | None] | None = None
+
+    async def why_not_ready(self) -> str | None:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(self._workers.do(self._ask))
+        return await asyncio.shield(self._asking)
+
+    def _ask(self) -> str | None:
+        try:
+            self._host.ping(ANSWER_TIMEOUT_S)
+        except DeadlineExceeded:
+            # A host that is busy may answer late and is none the worse for it.
+            return None if self._host.stats.running else "the host is being started"
+        except BridgeError as error:
+            return in_words(error)
+        return None
+
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+EXTENSIONS = ("binary_tensor_data", "model_repository")
+READERS = 2
+LOADERS = 2
+# Bodies up to this size are read at once, which takes a millisecond at most: they wait for no larger ones.
+QUICK_BYTES = 64 * 1024
+# A request to load a model says next to nothing.
+CONTROL_BYTES = 1024**2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """Limits of the service.
+
+    Args:
+        timeout_s: Seconds for one request, from its last byte on; ``None`` for no limit.
+        most_bytes: Largest size of one request.
+        threads: Requests in the host at once.
+        queue: Requests that wait for a thread.
+        answer_timeout_s: Seconds for one answer of a language model; ``None`` for no limit.
+    """
+
+    timeout_s: float | None
+    most_bytes: int
+    threads: int
+    queue: int
+    answer_timeout_s: float | None = None
+
+
+class InferenceService:
+    """The endpoints as methods.
+
+    Args:
+        control: Whether clients may load and unload models.
+        language: Models for text generation.
+        figures: Asks the daemon for its status document; ``None`` for a private host.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        probe: HostProbe,
+        limits: ServiceLimits,
+        *,
+        control: bool,
+        language: LanguageService,
+        embeddings: EmbeddingService,
+        figures: Callable[[], Mapping[str, Any]] | None,
+    ) -> None:
+        self._repository = repository
+        self._probe = probe
+        self._limits = limits
+        self._control = control
+        self.language = language
+        self.embeddings = embeddings
+        self._figures = figures
+        self.figures = ServeMetrics()
+        self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
+        self._readers = Workers("reader", READERS)
+        self._runs = Workers("run", limits.threads)
+        self._texts = Workers("texts", 1)  # one at a time, or requests of few KB hold all threads for many seconds
+        self._loaders = Workers("loader", LOADERS)
+        self._meters = Workers("metrics", 1)
+
+    # --- health and metadata ---
+
+    async def live(self, request: Request) -> Response:
+        return Response(status_code=200)
+
+    async def ready(self, request: Request) -> Response:
+        by_folder, repository = (self.language.models, self.embeddings.models), self._repository
+        reason = next(filter(None, (models.why_not_ready() for models in by_folder)), None)
+        if reason is None and (repository.names or not any(models.wanted for models in by_folder)):
+            reason = repository.why_not_ready()
+        reason = reason or await self._probe.why_not_ready()
+        # The protocol wants a status of 4xx for "no".
+        return Response(status_code=200) if reason is None else error_answer(bad_request(f"Not ready: {reason}"))
+
+    async def model_ready(self, request: Request) -> Response:
+        try:
+            self._repository.check(*_model_of(request))
+        except Refused as refused:
+            raise bad_request(refused.text) if refused.status == 503 else refused from None
+        return Response(status_code=200)
+
+    async def server_metadata(self, request: Request) -> Response:
+        return json_answer({"name": "qnnbridge", "version": __version__, "extensions": list(EXTENSIONS)})
+
+    async def model_metadata(self, request: Request) -> Response:
+        return json_answer(self._repository.describe(*_model_of(request)))
+
+    async def metrics(self, request: Request) -> Response:
+        text, kind = await self._meters.do(functools.partial(self._exposition, request.headers.get("accept", "")))
+        return Response(text, 200, {"content-type": kind})
+
+    def _exposition(self, accept: str) -> tuple[bytes, str]:
+        of_daemon = () if self._figures is None else families_of(read_figures(self._figures()))
+        families = (*of_daemon, *self.language.models.families(), *self.embeddings.models.families())
+        return self.figures.exposition(families, accept)
+
+    async def list_models(self, request: Request) -> Response:
+        return json_answer(models_document([self.language.models, self.embeddings.models]))
+
+    async def show_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        registry = self.embeddings.models if name in self.embeddings.models.names else self.language.models
+        registry.get(name)
+        return json_answer(model_document(name, registry))
+
+    # --- inference ---
+
+    async def infer(self, request: Request) -> Response:
+        name, version = _model_of(request)
+        self._repository.check(name, version)
+        encoding = transport.check_encoding(request.headers.get("content-encoding"))
+        packed = transport.wanted_encoding(request.headers.get("accept-encoding"))
+        with self._admission.enter() as ticket:
+            parts = await receive_body(request, ticket, self._limits.most_bytes)
+            ticket.take_place()
+            arrived = time.monotonic()
+            limit = None if self._limits.timeout_s is None else arrived + self._limits.timeout_s
+            take = functools.partial(self._take, ticket, limit)
+            read = functools.partial(self._read, parts, encoding, request.headers.get(HEADER_LENGTH), take)
+            if encoding is None and sum(map(len, parts)) <= QUICK_BYTES:
+                asked = read()
+            else:
+                asked = await self._readers.do_for(read, limit, request.receive)
+            times_s = [limit for limit in (self._limits.timeout_s, asked.timeout_s) if limit is not None]
+            deadline = arrived + min(times_s) if times_s else None
+            take = functools.partial(self._take, ticket, deadline)
+            run = functools.partial(self._run, name, version, asked, deadline, packed, take)
+            lane = self._texts if has_many_texts(asked.inputs) else self._runs
+            reply = await lane.do_for(run, deadline, request.receive)
+        headers = {"content-encoding": packed} if packed else {}
+        if reply.json_size is None:
+            return PartedResponse(reply.body, 200, headers, "application/json")
+        headers[HEADER_LENGTH] = str(reply.json_size)
+        return PartedResponse(reply.body, 200, headers, "application/octet-stream")
+
+    def _take(self, ticket: Ticket, deadline: float | None, size: int) -> None:
+        """Before bytes are made of a body. Raises `Refused`, `Busy`, and `DeadlineExceeded`."""
+        time_left_s(deadline)
+        ticket.unpack(size, self._limits.most_bytes)
+
+    def _read(self, parts: list[bytes], encoding: str | None, json_size: str | None, take: Take) -> InferRequest:
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        if encoding is not None:
+            body = transport.unpack(memoryview(body), take)
+        return read_request(memoryview(body), header_length(json_size, len(body)))
+
+    def _run(
+        self,
+        name: str,
+        version: str | None,
+        asked: InferRequest,
+        deadline: float | None,
+        packed: str | None,
+        take: Take,
+    ) -> InferReply:
+        with self._repository.lease(name, version) as model:
+            reply = infer(model, asked, deadline, take)
+        return dataclasses.replace(reply, body=transport.pack(reply.body, packed)) if packed else reply
+
+    # --- repository ---
+
+    async def index(self, request: Request) -> Response:
+        wanted = await self._control_body(request)
+        return json_answer(self._repository.index(ready_only=wanted.get("ready") is True))
+
+    async def load(self, request: Request) -> Response:
+        wanted = await self._control_body(request)
+        parameters = wanted.get("parameters")
+        if parameters:
+            raise bad_request("A model is loaded from the file that the server was started with; no parameters.")
+        try:
+            return await self._change(self._repository.load, request)
+        except BridgeError as error:
+            raise load_refused(request.path_params["name"], error) from None
+
+    async def unload(self, request: Request) -> Response:
+        await self._control_body(request)
+        return await self._change(self._repository.unload, request)
+
+    async def _change(self, change: Callable[[str], object], request: Request) -> Response:
+        if not self._control:
+            raise Refused(403, "Loading and unloading by clients is switched off (--no-model-control).")
+        await self._loaders.do(functools.partial(change, request.path_params["name"]))
+        return json_answer({})
+
+    async def _control_body(self, request: Request) -> dict[str, object]:
+        with self._admission.enter() as ticket:
+            body = b"".join(await receive_body(request, ticket, CONTROL_BYTES))
+        document = read_document(body) if body.strip() else {}
+        if not isinstance(document, dict):
+            raise bad_request("The request is no JSON object.")
+        return document
+
+
+def make_app(service: InferenceService, token: bytes | None, origins: Sequence[str] = ()) -> ASGIApp:
+    """The application for an ASGI server. origins: of pages whose scripts may use it."""
+    get, post = ["GET"], ["POST"]
+    paths: list[tuple[str, Callable[[Request], object], list[str]]] = [
+        ("/v2/health/live", service.live, get),
+        ("/v2/health/ready", service.ready, get),
+        ("/v2", service.server_metadata, get),
+        ("/metrics", service.metrics, get),
+        ("/v1/models", service.list_models, get),
+        ("/v1/models/{name:path}", service.show_model, get),
+        ("/v1/chat/completions", service.language.chat, post),
+        ("/v1/completions", service.language.text, post),
+        ("/v1/responses", service.language.respond, post),
+        ("/v1/embeddings", service.embeddings.embed, post),
+        ("/v2/repository/index", service.index, post),
+        ("/v2/repository/models/{name}/load", service.load, post),
+        ("/v2/repository/models/{name}/unload", service.unload, post),
+    ]
+    for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        paths += [
+            (model, service.model_metadata, get),
+            (f"{model}/ready", service.model_ready, get),
+            (f"{model}/infer", service.infer, post),
+        ]
+    routes = [Route(path, _named(path, answered(endpoint)), methods=methods) for path, endpoint, methods in paths]  # type: ignore[arg-type]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
+    app.router.redirect_slashes = False
+    guard = service.figures.measured(Guard(app, token, origins))
+    if not origins:
+        return guard
+    # Answers preflights, and lets the scripts of these pages read answers.
+    return CORSMiddleware(
+        guard, allow_origins=origins, allow_methods=[*get, *post], allow_headers=["*"], expose_headers=["*"]
+    )
+
+
+def _named(path: str, endpoint: Endpoint) -> Endpoint:
+    """The endpoint, which leaves its path for the figures."""
+
+    async def named(request: Request) -> Response:
+        request.scope[ROUTE] = path
+        return await endpoint(request)
+
+    return named
+
+
+async def _no_such_path(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    text = "There is nothing at" if status == 404 else "This method is not possible at"
+    return error_answer(Refused(status, f"{text} {request.url.path[:200]}.", headers), request.url.path)
+
+
+def _model_of(request: Request) -> tuple[str, str | None]:
+    return request.path_params["name"], request.path_params.get("version")

@@ -1,0 +1,364 @@
+"""Models for embeddings (`serve --embed`): tokens, batches, pooling; their registry with figures.
+
+Texts are sorted by length and run in batches of the sizes that were compiled. Each batch is filled up to such a
+size here, with pad tokens that the mask leaves out, so the session never pads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
+from qnnbridge_serve.embedding_folder import EmbeddingFolder, read_folder
+from qnnbridge_serve.errors import wrong
+from qnnbridge_serve.folder_models import FolderModels
+from qnnbridge_serve.repository import ServeSessionOptions, summary_of, warm
+from qnnbridge_tools import arguments
+from qnnbridge_tools.host.metrics import Family, counter, gauge
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from qnnbridge import Host, InferenceSession
+    from qnnbridge_host.model.collector import ModelScan
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# For QNN, where --bucket says nothing. Each pair is a model of its own.
+LENGTHS: Final = (32, 128)
+BATCHES: Final = (1, 8)
+# Rows at once where sizes are free, and tokens of these: attention takes memory for each pair of a row's tokens.
+FREE_BATCH: Final = 32
+FREE_TOKENS: Final = FREE_BATCH * 512
+# A longer text cannot have few enough tokens; it is not worth reading.
+_BYTES_A_TOKEN: Final = 400
+_IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
+_OUTPUTS: Final = ("last_hidden_state", "token_embeddings")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tokens:
+    """Of one text."""
+
+    ids: Sequence[int]
+    types: Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchShapes:
+    """Sizes that a batch may have, rising; none for any size. limit: tokens of a text."""
+
+    batches: tuple[int, ...]
+    lengths: tuple[int, ...]
+    limit: int
+
+    def plan(self, lengths: Sequence[int]) -> Iterator[tuple[Sequence[int], int, int]]:
+        """Which texts go together: their numbers, rows and columns of the batch."""
+        order = sorted(range(len(lengths)), key=lambda index: lengths[index])
+        if not self.lengths:
+            while order:
+                part = order[: self._most]
+                while not self.batches and len(part) > 1 and len(part) * lengths[part[-1]] > FREE_TOKENS:
+                    part = part[:-1]
+                order = order[len(part) :]
+                yield part, self._rows(len(part)), lengths[part[-1]]
+            return
+        for size, group in itertools.groupby(order, lambda index: self._fitting(lengths[index])):
+            left = list(group)
+            while left:
+                part, left = left[: self._most], left[self._most :]
+                yield part, self._rows(len(part)), size
+
+    @property
+    def _most(self) -> int:
+        return self.batches[-1] if self.batches else FREE_BATCH
+
+    def _rows(self, count: int) -> int:
+        return next((size for size in self.batches if size >= count), count)
+
+    def _fitting(self, length: int) -> int:
+        return next(size for size in self.lengths if size >= length)
+
+
+class Embedder:
+    """A loaded model. Any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: EmbeddingFolder,
+        tokenizer: Tokenizer,
+        session: InferenceSession,
+        shapes: BatchShapes,
+    ) -> None:
+        self.name = name
+        self._folder = folder
+        self._tokenizer = tokenizer
+        self._session = session
+        self._shapes = shapes
+        self._types = {node.name: np.int32 if "int32" in node.type else np.int64 for node in session.get_inputs()}
+        self._output, self._pooled = _output_of(session)
+        padding = tokenizer.padding or {}
+        named = tokenizer.token_to_id(folder.pad) if folder.pad else None
+        self._pad = padding.get("pad_id", 0) if named is None else named
+        self._vocabulary = tokenizer.get_vocab_size()
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+
+    def close(self) -> None:
+        self._session.close()
+
+    def tokens(self, text: str) -> Tokens:
+        """Raises `Refused` for a text that is too long."""
+        if len(text) > self._shapes.limit * _BYTES_A_TOKEN:
+            raise self._too_long(f"{len(text):,} characters")
+        text = self._folder.prompt + text.strip()
+        found = self._tokenizer.encode(text.lower() if self._folder.lower else text)
+        return self._checked(Tokens(found.ids, found.type_ids))
+
+    def given(self, ids: Sequence[int]) -> Tokens:
+        """Tokens of the model, as a client gives them. Raises `Refused`."""
+        if max(ids) >= self._vocabulary:
+            raise wrong(f"input: there is no token {max(ids)}; the model has {self._vocabulary}.", "input")
+        return self._checked(Tokens(ids, [0] * len(ids)))
+
+    def _checked(self, tokens: Tokens) -> Tokens:
+        if not tokens.ids:
+            raise wrong("A text of input has no tokens.", "input")
+        if len(tokens.ids) > self._shapes.limit:
+            raise self._too_long(f"{len(tokens.ids):,} tokens")
+        return tokens
+
+    def _too_long(self, size: str) -> Exception:
+        text = f"A text of input has {size}; the model takes {self._shapes.limit} tokens."
+        return wrong(text, "input", "context_length_exceeded")
+
+    def embed(self, texts: Sequence[Tokens], time_left: Callable[[], float | None]) -> Array:
+        """One row for each text, float32. time_left: raises when the time is over."""
+        found: list[Array] = [np.empty(0, np.float32)] * len(texts)
+        for part, rows, columns in self._shapes.plan([len(one.ids) for one in texts]):
+            chosen = [texts[index] for index in part]
+            # What fills up a batch is the last text again: rows of pads alone would have no mean.
+            batch = chosen + [chosen[-1]] * (rows - len(chosen))
+            feeds = {
+                _IDS: _filled([one.ids for one in batch], columns, self._pad),
+                _MASK: _filled([[1] * len(one.ids) for one in batch], columns, 0),
+                _TYPES: _filled([one.types for one in batch], columns, 0),
+            }
+            typed = {name: feeds[name].astype(kind) for name, kind in self._types.items()}
+            (states,) = self._session.run([self._output], typed, timeout=time_left())
+            vectors = self._vectors(np.asarray(states).astype(np.float32), feeds[_MASK])
+            for index, vector in zip(part, vectors, strict=False):
+                found[index] = vector
+        stacked = np.stack(found)
+        if not np.isfinite(stacked).all():
+            raise BridgeError(
+                f"The model {self.name} gave numbers that are not finite.",
+                fix="Compare it with the CPU: qnnbridge verify.",
+            )
+        return stacked
+
+    def _vectors(self, states: Array, mask: Array) -> Array:
+        if self._pooled:
+            return states
+        if self._folder.pooling == "cls":
+            return states[:, 0]
+        weights = mask[:, :, None].astype(np.float32)
+        return np.asarray((states * weights).sum(1) / np.maximum(weights.sum(1), 1e-9))
+
+    def shortened(self, vectors: Array, dimensions: int | None) -> Array:
+        """The first numbers of each, as long as the model's embeddings are. Raises `Refused`."""
+        width = vectors.shape[1]
+        if dimensions is not None:
+            if dimensions > width:
+                raise wrong(f"dimensions is {dimensions}; the model has {width}.", "dimensions")
+            vectors = vectors[:, :dimensions]
+        if not self._folder.normalize:
+            return vectors
+        return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+
+
+def _filled(rows: Sequence[Sequence[int]], columns: int, value: int) -> Array:
+    found = np.full((len(rows), columns), value, np.int64)
+    for row, given in zip(found, rows, strict=True):
+        row[: len(given)] = given
+    return found
+
+
+def _output_of(session: InferenceSession) -> tuple[str, bool]:
+    """The output that is read, and whether it is pooled already."""
+    ranks = {node.name: len(node.shape or ()) for node in session.get_outputs()}
+    by_token = [name for name in _OUTPUTS if ranks.get(name) == 3]
+    by_token += [name for name, rank in ranks.items() if rank == 3]
+    pooled = [name for name in ("sentence_embedding",) if ranks.get(name) == 2]
+    if not by_token and not pooled:
+        raise OptionError(
+            f"The model has no output that embeddings can be made of. It has: {', '.join(ranks)}.",
+            cause="One number for each token and feature is needed (last_hidden_state), or sentence_embedding.",
+        )
+    return (by_token or pooled)[0], not by_token
+
+
+# --- loading ---
+
+
+def open_embedder(
+    name: str, place: Path, sizes: Mapping[str, Sequence[int]], options: ServeSessionOptions, host: Host
+) -> tuple[Embedder, str]:
+    """Raises the errors of `qnnbridge.errors`."""
+    from tokenizers import Tokenizer
+
+    from qnnbridge import InferenceSession
+    from qnnbridge_host.model.scan import scan_model
+
+    folder = read_folder(place)
+    try:
+        tokenizer = Tokenizer.from_file(str(folder.tokenizer))
+    except Exception as error:  # noqa: BLE001 - the library raises Exception itself
+        raise OptionError(f"{folder.tokenizer} cannot be read.", cause=str(error)) from None
+    scan = scan_model(folder.model, count_nodes=False)
+    shapes, buckets = batch_shapes(scan, folder, sizes, options)
+    try:
+        session = InferenceSession(
+            str(folder.model),
+            arguments.session_options(options.dimensions),
+            providers=list(options.providers),
+            provider_options=[options.provider_options],
+            host=host,
+            fallback=options.fallback,
+            buckets=buckets or None,
+        )
+    except PlacementRefused as refused:
+        arguments.in_options(refused)
+        raise
+    if buckets:
+        warm(session)
+    try:
+        found = Embedder(name, folder, tokenizer, session, shapes)
+    except BaseException:
+        session.close()
+        raise
+    words = f"{folder.pooling} pooling, {shapes.limit} tokens, {summary_of(session.placement)}"
+    return found, words
+
+
+def batch_shapes(
+    scan: ModelScan,
+    folder: EmbeddingFolder,
+    sizes: Mapping[str, Sequence[int]],
+    options: ServeSessionOptions,
+) -> tuple[BatchShapes, list[dict[str, int]]]:
+    """The sizes of batches, and the buckets of a session with these. Raises `OptionError`."""
+    inputs = {node.name: node.shape for node in scan.inputs}
+    unknown = inputs.keys() - {_IDS, _MASK, _TYPES}
+    if unknown or _IDS not in inputs or any(shape is None or len(shape) != 2 for shape in inputs.values()):
+        raise OptionError(
+            f"The model takes {', '.join(inputs)}; a model for embeddings takes {_IDS}, {_MASK} and {_TYPES}, each "
+            "with the shape [batch, length].",
+        )
+    on_qnn = options.providers[:1] == ("QNNExecutionProvider",)
+    limit = folder.most_tokens
+    defaults = [(BATCHES, "batch"), ((*(n for n in LENGTHS if n < limit), limit), "length")]
+    found: list[tuple[int, ...]] = []
+    keys: list[list[str]] = []
+    used: set[str] = set()
+    for axis, (default, _) in enumerate(defaults):
+        declared = {name: shape[axis] for name, shape in inputs.items() if shape is not None}
+        fixed = {options.dimensions.size_of(name, axis, size) for name, size in declared.items()}
+        names = [size if isinstance(size, str) else f"{name}:{axis}" for name, size in declared.items()]
+        given = next((sizes[one] for one in (*names, *(f"{name}:{axis}" for name in inputs)) if one in sizes), None)
+        used |= sizes.keys() & {*names, *(f"{name}:{axis}" for name in inputs)}
+        known = fixed - {None}
+        if known:
+            found.append((min(size for size in known if size is not None),))
+            keys.append([])
+        else:
+            found.append(tuple(given) if given is not None else default if on_qnn else ())
+            keys.append(list(dict.fromkeys(names)) if found[-1] else [])
+    if sizes.keys() - used:
+        raise OptionError(
+            f"--bucket names a dimension that the model has not: {', '.join(sorted(sizes.keys() - used))}.",
+            fix=f"Its inputs: {', '.join(f'{name} {shape}' for name, shape in inputs.items())}.",
+        )
+    batches, lengths = found
+    if lengths:
+        limit = min(limit, lengths[-1])
+    combinations = [
+        {**dict.fromkeys(keys[0], batch), **dict.fromkeys(keys[1], length)}
+        for batch in (batches or (0,))
+        for length in (lengths or (0,))
+    ]
+    buckets = {tuple(one.items()): one for one in combinations if one}
+    return BatchShapes(batches, lengths, limit), list(buckets.values())
+
+
+# --- figures ---
+
+
+class EmbeddingFigures:
+    """What one model has done. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.running = 0
+        self.requests = {"ok": 0, "error": 0}
+        self.texts = 0
+        self.tokens = 0
+
+    def begin(self) -> None:
+        with self._lock:
+            self.running += 1
+
+    def end(self, *, ok: bool, texts: int, tokens: int) -> None:
+        with self._lock:
+            self.running -= 1
+            self.requests["ok" if ok else "error"] += 1
+            self.texts += texts
+            self.tokens += tokens
+
+
+class EmbeddingModels(FolderModels[Embedder]):
+    """With their figures.
+
+    Args:
+        folders: By name, in the order of the command line.
+        buckets: Sizes of free dimensions, by the model's name.
+    """
+
+    def __init__(
+        self,
+        folders: Mapping[str, Path],
+        buckets: Mapping[str, Mapping[str, Sequence[int]]],
+        options: ServeSessionOptions,
+        host: Host,
+    ) -> None:
+        def load(name: str, place: Path) -> tuple[Embedder, str]:
+            return open_embedder(name, place, buckets.get(name, {}), options, host)
+
+        super().__init__("embedding model", folders, load)
+        self.figures = {name: EmbeddingFigures() for name in folders}
+
+    def families(self) -> Iterator[Family]:
+        """For /metrics."""
+        rows = [({"model": name}, figures) for name, figures in self.figures.items()]
+        yield gauge(
+            "qnnbridge_embedding_requests_running",
+            "Requests for embeddings that are being answered.",
+            [(labels, one.running) for labels, one in rows],
+        )
+        yield counter(
+            "qnnbridge_embedding_requests",
+            "Requests for embeddings that have ended, by how.",
+            [({**labels, "outcome": how}, n) for labels, one in rows for how, n in one.requests.items()],
+        )
+        yield counter("qnnbridge_embedding_texts", "Texts embedded.", [(labels, one.texts) for labels, one in rows])
+        yield counter(
+            "qnnbridge_embedding_tokens", "Tokens embedded.", [(labels, one.tokens) for labels, one in rows]
+        )

@@ -1,0 +1,322 @@
+"""OpenAI's interface: requests read, errors as documents. Pure.
+
+Fields that would change the text and cannot be honoured are refused, with the field's name; others that are not
+known are passed over, since clients send many.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
+
+from qnnbridge_serve.errors import CODE_HEADER, Refused, wrong
+from qnnbridge_serve.openai_tools import COMPACT, ToolUse, read_calls, read_tools
+
+Kind = Literal["chat", "text"]
+# OpenAI's own is 4; each one is looked for in each piece.
+MOST_STOPS: Final = 16
+# An answer that looks like the beginning of one is held back, and compared with each of its beginnings.
+LONGEST_STOP: Final = 1000
+# What OpenAI gives to /v1/completions without max_tokens.
+TEXT_TOKENS: Final = 16
+MOST_SEED: Final = 2**31
+_SMALLEST_FLOAT: Final = 2.0**-126
+# The least and the most of each. Logits are divided by the penalty, in float32.
+_NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
+# Answers to one request: prompts times n.
+MOST_CHOICES: Final = 128
+# OpenAI's own.
+_MOST_LOGPROBS: Final[Mapping[str, int]] = {"chat": 20, "text": 5}
+# Fields that change the text: the values that leave it as it is.
+_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "logit_bias": (None, {}),
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+    "functions": (None, []),
+    "audio": (None,),
+    "prediction": (None,),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A request, read.
+
+    Args:
+        messages: JSON of the conversation, for kind "chat".
+        prompts: Texts and token ids, for kind "text".
+        n: Answers for each prompt.
+        logprobs: How many of the most likely tokens are shown for each token; ``None`` for no figures of tokens.
+        tools: Functions that the model may call.
+        search: Options of `qnnbridge.genai.generate`.
+        schema: JSON schema that the answer keeps to, as JSON.
+        usage: Whether a stream ends with the counts.
+        user: The client's own name for whom it asks.
+        called: Functions that earlier messages call.
+    """
+
+    kind: Kind
+    model: str
+    messages: str
+    prompts: tuple[str | tuple[int, ...], ...]
+    n: int
+    logprobs: int | None
+    tools: ToolUse | None
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    search: Mapping[str, Any]
+    schema: str | None
+    stream: bool
+    usage: bool
+    user: str
+    called: frozenset[str] = frozenset()
+
+
+# --- requests ---
+
+
+def read_generation(document: Any, kind: Kind) -> GenerationRequest:
+    """Raises `Refused`."""
+    if not isinstance(document, dict):
+        raise wrong("The request is no JSON object.")
+    model = document.get("model")
+    if not isinstance(model, str) or not model:
+        raise wrong("model has to name one of the models of /v1/models.", "model")
+    for field, neutral in _NEUTRAL.items():
+        value = document.get(field)
+        if not any(value == one and isinstance(value, bool) <= isinstance(one, bool) for one in neutral):
+            raise wrong(f"{field} is not supported here; leave it out.", field)
+    stream = _flag(document, "stream")
+    options = document.get("stream_options")
+    if options is not None and not (stream and isinstance(options, dict)):
+        raise wrong("stream_options goes with stream=true, and is an object.", "stream_options")
+    prompts = _prompts(document.get("prompt")) if kind == "text" else ()
+    n = _choices(document, max(1, len(prompts)))
+    tools, schema = _tools(document, kind), _schema(document.get("response_format"))
+    if tools is not None and schema is not None:
+        raise wrong("response_format does not go with tools; leave one of them out.", "response_format")
+    messages, called = _messages(document.get("messages")) if kind == "chat" else ("", frozenset[str]())
+    return GenerationRequest(
+        kind=kind,
+        model=model,
+        messages=messages,
+        prompts=prompts,
+        n=n,
+        logprobs=_logprobs(document, kind),
+        tools=tools,
+        max_tokens=_max_tokens(document, kind),
+        stop=_stop(document.get("stop")),
+        search=_search(document),
+        schema=schema,
+        stream=stream,
+        usage=stream and _flag(options or {}, "include_usage"),
+        user=document["user"][:200] if isinstance(document.get("user"), str) else "",
+        called=called,
+    )
+
+
+def _flag(document: Mapping[str, Any], field: str) -> bool:
+    value = document.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise wrong(f"{field} is true or false.", field)
+    return bool(value)
+
+
+def _messages(told: Any) -> tuple[str, frozenset[str]]:
+    """As JSON, and the functions that they call."""
+    if not isinstance(told, list) or not told:
+        raise wrong("messages is a list with at least one message.", "messages")
+    found, called = [], set()
+    for index, one in enumerate(told):
+        where = f"messages[{index}]"
+        if not isinstance(one, dict) or not isinstance(one.get("role"), str):
+            raise wrong(f"{where} has to be an object with role and content.", where)
+        # What OpenAI calls the messages of an application has the older name in templates.
+        kept = {**one, "role": "system"} if one["role"] == "developer" else dict(one)
+        if kept.pop("tool_calls", None):
+            kept["tool_calls"] = read_calls(one["tool_calls"], f"{where}.tool_calls")
+            called |= {call["function"]["name"] for call in kept["tool_calls"]}
+        nothing = one.get("content") is None and "tool_calls" in kept
+        kept["content"] = "" if nothing else _content(one.get("content"), f"{where}.content")
+        found.append(kept)
+    return json.dumps(found), frozenset(called)
+
+
+def _content(told: Any, where: str) -> str:
+    if isinstance(told, str):
+        return _text(told, where)
+    if not isinstance(told, list):
+        raise wrong(f"{where} has to be a text, or a list of parts.", where)
+    parts = []
+    for part in told:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise wrong(f"{where}: only parts of type text are supported.", where)
+        parts.append(_text(part["text"], where))
+    return "\n".join(parts)
+
+
+def _text(text: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise wrong(f"{where}: half a surrogate pair is no text in UTF-8.", where) from None
+    if "\0" in text:
+        raise wrong(f"{where}: a text with a character 0 cannot be encoded.", where)
+    return text
+
+
+def _prompts(told: Any) -> tuple[str | tuple[int, ...], ...]:
+    several = isinstance(told, list) and bool(told) and all(isinstance(one, (str, list)) for one in told)
+    return tuple(map(_prompt, told if several else [told]))
+
+
+def _prompt(told: Any) -> str | tuple[int, ...]:
+    if isinstance(told, str) and told:
+        return _text(told, "prompt")
+    if isinstance(told, list) and told and all(type(one) is int and 0 <= one < MOST_SEED for one in told):
+        return tuple(told)
+    raise wrong("prompt has to be a text that is not empty, a list of token ids, or a list of these.", "prompt")
+
+
+def _choices(document: Mapping[str, Any], prompts: int) -> int:
+    n = document.get("n")
+    n = 1 if n is None else n
+    if type(n) is not int or not 1 <= n * prompts <= MOST_CHOICES:
+        raise wrong(f"n has to be a positive integer; prompts times n are {MOST_CHOICES} at most.", "n")
+    best = document.get("best_of")
+    if best is not None and (type(best) is not int or best != n):
+        raise wrong("best_of other than n is not supported here; leave it out.", "best_of")
+    return n
+
+
+def _logprobs(document: Mapping[str, Any], kind: Kind) -> int | None:
+    most, given = _MOST_LOGPROBS[kind], document.get("logprobs")
+    if kind == "chat":
+        wanted, top = _flag(document, "logprobs"), document.get("top_logprobs")
+        if top is None:
+            return 0 if wanted else None
+        if type(top) is not int or not 0 <= top <= most or not (wanted or top == 0):
+            raise wrong(f"top_logprobs is an integer from 0 to {most}, and goes with logprobs.", "top_logprobs")
+        return top if wanted else None
+    if given is None or given is False:
+        return None
+    if type(given) is not int or not 0 <= given <= most:
+        raise wrong(f"logprobs is an integer from 0 to {most}.", "logprobs")
+    return given
+
+
+def _tools(document: Mapping[str, Any], kind: Kind) -> ToolUse | None:
+    if kind == "chat":
+        _flag(document, "parallel_tool_calls")  # one call at a time keeps to either
+        return read_tools(document)
+    if document.get("tools"):
+        raise wrong("tools are for /v1/chat/completions and /v1/responses.", "tools")
+    return None
+
+
+def _max_tokens(document: Mapping[str, Any], kind: Kind) -> int | None:
+    for field in ("max_completion_tokens", "max_tokens"):
+        value = document.get(field)
+        if value is not None:
+            if type(value) is not int or value < 1:
+                raise wrong(f"{field} has to be a positive integer.", field)
+            return value
+    return None if kind == "chat" else TEXT_TOKENS
+
+
+def _stop(told: Any) -> tuple[str, ...]:
+    found = [] if told is None else [told] if isinstance(told, str) else told
+    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+        raise wrong("stop has to be a text, or a list of texts, none of them empty.", "stop")
+    if len(found) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in found):
+        raise wrong(f"stop may have {MOST_STOPS} texts of {LONGEST_STOP} characters.", "stop")
+    return tuple(found)
+
+
+def _search(document: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field, least, most in _NUMBERS:
+        value = document.get(field)
+        if value is not None:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+                raise wrong(f"{field} has to be a number from {least:g} to {most:g}.", field)
+            found[field] = float(value)
+    top_k = document.get("top_k")
+    if top_k is not None:
+        if type(top_k) is not int or not 1 <= top_k < MOST_SEED:
+            raise wrong("top_k has to be a positive integer.", "top_k")
+        found["top_k"] = top_k
+    seed = document.get("seed")
+    if seed is not None:
+        if type(seed) is not int:
+            raise wrong("seed has to be an integer.", "seed")
+        found["seed"] = seed % MOST_SEED
+    if "temperature" not in found and not found.keys().isdisjoint(("top_p", "top_k", "seed")):
+        found["do_sample"] = True  # whoever narrows or repeats a choice wants one
+    # What is 0 in genai's float32 would be no limit at all. The smallest nucleus is the most likely token.
+    if "top_p" in found and found["top_p"] < _SMALLEST_FLOAT:
+        del found["top_p"]
+        found["top_k"] = 1
+    return found
+
+
+def _schema(told: Any) -> str | None:
+    if told is None or told == {"type": "text"}:
+        return None
+    kind = told.get("type") if isinstance(told, dict) else None
+    if kind == "json_object":
+        return json.dumps({"type": "object", **COMPACT})
+    body = told.get("json_schema") if kind == "json_schema" else None
+    schema = body.get("schema") if isinstance(body, dict) else None
+    if not isinstance(schema, dict):
+        raise wrong(
+            'response_format has to be {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", '
+            '"json_schema": {"name": ..., "schema": {...}}}.',
+            "response_format",
+        )
+    return json.dumps({**COMPACT, **schema})
+
+
+# --- documents ---
+
+
+class NamedModels(Protocol):
+    """Models of one kind."""
+
+    kind: str
+    created: int
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+
+def models_document(registries: Iterable[NamedModels]) -> dict[str, Any]:
+    found = [model_document(name, models) for models in registries for name in models.names]
+    return {"object": "list", "data": found}
+
+
+def model_document(name: str, models: NamedModels) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": models.created,
+        "owned_by": "qnnbridge",
+        "kind": models.kind,
+    }
+
+
+_TYPES: Final[Mapping[int, str]] = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
+
+
+def error_document(refused: Refused) -> dict[str, Any]:
+    kind = _TYPES.get(refused.status, "invalid_request_error" if refused.status < 500 else "server_error")
+    code = refused.reason or refused.headers.get(CODE_HEADER)
+    return {"error": {"message": refused.text, "type": kind, "param": refused.field, "code": code}}

@@ -1,0 +1,386 @@
+"""OpenAI's /v1/responses: a request becomes one of /v1/chat/completions, an answer a list of items.
+
+Nothing is stored: a conversation is sent whole each time. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from qnnbridge_serve.errors import Refused, wrong
+from qnnbridge_serve.openai_answers import (
+    Counts,
+    Finished,
+    Part,
+    TokenScore,
+    call_id,
+    event,
+    score_document,
+)
+from qnnbridge_serve.openai_forms import GenerationRequest, error_document, read_generation
+
+_LOGPROBS: Final = "message.output_text.logprobs"
+# Fields that cannot be honoured: the values that ask for nothing.
+_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "previous_response_id": (None,),
+    "conversation": (None,),
+    "context_management": (None, []),
+    "prompt": (None,),
+    "background": (None, False),
+    "store": (None, False),
+    "truncation": (None, "disabled"),
+    "reasoning": (None, {}, {"effort": None}, {"effort": None, "summary": None}),
+    "max_tool_calls": (None,),
+    "n": (None, 1),
+}
+# Fields of /v1/chat/completions that have another name here.
+_ELSEWHERE: Final = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+_SAME: Final = ("model", "temperature", "top_p", "stream", "parallel_tool_calls", "user")
+# Not OpenAI's, but those of /v1/chat/completions here.
+_OWN: Final = ("stop", "seed", "top_k", "repetition_penalty")
+# Refused there, as they would change the text.
+_REFUSED: Final = ("frequency_penalty", "presence_penalty", "logit_bias")
+_FIELDS: Final = (
+    (re.compile(r"messages.*"), "input"),
+    (re.compile(r"response_format"), "text.format"),
+    (re.compile(r"max_completion_tokens"), "max_output_tokens"),
+    (re.compile(r"(tools\[\d+\])\.function(.*)"), r"\1\2"),
+)
+_TEXTS: Final = ("input_text", "output_text", "text")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResponseRequest:
+    """A request, read. said: what the answer repeats of it."""
+
+    asked: GenerationRequest
+    said: Mapping[str, Any]
+
+    def form(self, asked: GenerationRequest, created: int, fingerprint: str) -> ResponseForm:
+        return ResponseForm(asked, created, self.said)
+
+
+# --- requests ---
+
+
+def read_response(document: Any) -> ResponseRequest:
+    """Raises `Refused`."""
+    if not isinstance(document, dict):
+        raise wrong("The request is no JSON object.")
+    for field, neutral in _NEUTRAL.items():
+        value = document.get(field)
+        if not any(value == one and isinstance(value, bool) <= isinstance(one, bool) for one in neutral):
+            raise wrong(f"{field} is not supported here, where nothing is stored; leave it out.", field)
+    for field, name in _ELSEWHERE.items():
+        if document.get(field) is not None:
+            raise wrong(f"{field} is not for /v1/responses; what it says belongs into {name}.", name)
+    options = document.get("stream_options")
+    if options is not None and not (document.get("stream") is True and isinstance(options, dict)):
+        raise wrong("stream_options goes with stream=true, and is an object.", "stream_options")
+    include = document.get("include") or []
+    if not isinstance(include, list) or any(one != _LOGPROBS for one in include):
+        raise wrong(f"include may have {_LOGPROBS} only.", "include")
+    text = document.get("text") or {}
+    if not isinstance(text, dict) or text.get("verbosity") not in (None, "medium"):
+        raise wrong("text is an object with format; verbosity is not supported.", "text")
+    metadata = document.get("metadata")
+    if not isinstance(metadata, (dict, type(None))):
+        raise wrong("metadata is an object.", "metadata")
+    instructions = document.get("instructions")
+    if not isinstance(instructions, (str, type(None))):
+        raise wrong("instructions is a text.", "instructions")
+    chat: dict[str, Any] = {field: document[field] for field in (*_SAME, *_OWN, *_REFUSED) if field in document}
+    top = document.get("top_logprobs")
+    chat |= {
+        "messages": [*([{"role": "system", "content": instructions}] if instructions else []), *_input(document)],
+        "max_completion_tokens": document.get("max_output_tokens"),
+        "response_format": _format(text.get("format")),
+        "tools": _tools(document.get("tools")),
+        "tool_choice": _choice(document.get("tool_choice")),
+        "logprobs": bool(include),
+        "top_logprobs": top,
+    }
+    try:
+        asked = read_generation(chat, "chat")
+    except Refused as refused:
+        raise renamed(refused) from None
+    given = {
+        "instructions": instructions,
+        "max_output_tokens": asked.max_tokens,
+        "temperature": document.get("temperature"),
+        "top_p": document.get("top_p"),
+        "tools": document.get("tools") or [],
+        "tool_choice": document.get("tool_choice") or "auto",
+        "text": {"format": text.get("format") or {"type": "text"}},
+        "metadata": metadata or {},
+        "user": asked.user or None,
+    }
+    return ResponseRequest(asked, given)
+
+
+def renamed(refused: Refused) -> Refused:
+    """With the name of the field as it is here."""
+    for pattern, name in _FIELDS:
+        found = pattern.fullmatch(refused.field or "")
+        if found is not None:
+            refused.field = found.expand(name)
+    return refused
+
+
+def _input(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    told = document.get("input")
+    if isinstance(told, str) and told:
+        return [{"role": "user", "content": told}]
+    if not isinstance(told, list) or not told:
+        raise wrong("input is a text, or a list with at least one item.", "input")
+    found: list[dict[str, Any]] = []
+    for index, one in enumerate(told):
+        where = f"input[{index}]"
+        kind = one.get("type", "message") if isinstance(one, dict) else None
+        if kind == "message" and isinstance(one.get("role"), str):
+            found.append({"role": one["role"], "content": _content(one.get("content"), where)})
+        elif kind == "function_call":
+            call = {
+                "id": _word(one, "call_id", where),
+                "type": "function",
+                "function": {"name": _word(one, "name", where), "arguments": one.get("arguments")},
+            }
+            # A text and its calls are one message there.
+            if not found or found[-1]["role"] != "assistant":
+                found.append({"role": "assistant", "content": None})
+            found[-1].setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            content = _content(one.get("output"), where)
+            found.append({"role": "tool", "tool_call_id": _word(one, "call_id", where), "content": content})
+        else:
+            raise wrong(
+                f"{where}: only items of the types message (with a role), function_call and function_call_output "
+                "are supported.",
+                where,
+            )
+    return found
+
+
+def _word(item: Mapping[str, Any], field: str, where: str) -> str:
+    value = item.get(field)
+    if not isinstance(value, str) or not value:
+        raise wrong(f"{where}: {field} is a text.", f"{where}.{field}")
+    return value
+
+
+def _content(told: Any, where: str) -> Any:
+    if isinstance(told, str):
+        return told
+    if not isinstance(told, list) or not all(isinstance(one, dict) and one.get("type") in _TEXTS for one in told):
+        raise wrong(f"{where}: content is a text, or a list of parts of type input_text.", where)
+    return [{"type": "text", "text": one.get("text")} for one in told]
+
+
+def _format(told: Any) -> Any:
+    if isinstance(told, dict) and told.get("type") == "json_schema":
+        return {"type": "json_schema", "json_schema": told}
+    return told
+
+
+def _tools(told: Any) -> Any:
+    if not isinstance(told, list):
+        return told
+    found = []
+    for index, one in enumerate(told):
+        if not isinstance(one, dict) or one.get("type") != "function":
+            raise wrong(f'tools[{index}]: only tools of the type "function" are supported.', f"tools[{index}]")
+        found.append({"type": "function", "function": {key: one[key] for key in one if key != "type"}})
+    return found
+
+
+def _choice(told: Any) -> Any:
+    if isinstance(told, dict) and told.get("type") == "function":
+        return {"type": "function", "function": {"name": told.get("name")}}
+    return told
+
+
+# --- answers ---
+
+
+@dataclasses.dataclass(slots=True)
+class _Item:
+    """An item of the answer while it is made."""
+
+    kind: Literal["message", "function_call"]
+    id: str
+    name: str = ""
+    call: str = ""
+    text: str = ""
+    scores: list[TokenScore] = dataclasses.field(default_factory=list)
+
+    def content(self) -> dict[str, Any]:
+        scores = [score_document(one) for one in self.scores]
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": scores}
+
+    def document(self, status: str) -> dict[str, Any]:
+        if self.kind == "message":
+            content = [] if status == "in_progress" else [self.content()]
+            return {
+                "id": self.id,
+                "type": "message",
+                "status": status,
+                "role": "assistant",
+                "content": content,
+            }
+        return {
+            "id": self.id,
+            "type": "function_call",
+            "status": status,
+            "call_id": self.call,
+            "name": self.name,
+            "arguments": self.text,
+        }
+
+
+class ResponseForm:
+    """The documents of one answer.
+
+    Args:
+        created: Seconds since 1970.
+        said: What the answer repeats of its request.
+    """
+
+    def __init__(self, asked: GenerationRequest, created: int, said: Mapping[str, Any]) -> None:
+        self._head = {
+            "id": f"resp_{uuid.uuid4().hex}",
+            "object": "response",
+            "created_at": created,
+            "model": asked.model,
+            "parallel_tool_calls": False,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None},
+            "store": False,
+            "background": False,
+            "truncation": "disabled",
+            **said,
+        }
+        self._events = 0
+        self._done: list[dict[str, Any]] = []
+        self._open: _Item | None = None
+        self._finish = "stop"
+
+    def whole(self, parts: Sequence[Part], counts: Counts) -> dict[str, Any]:
+        for part in parts:
+            self.part(part)
+        blank = [one for one in self._done if one["type"] == "message" and not one["content"][0]["text"].strip()]
+        if len(self._done) > len(blank):  # line feeds before a call
+            self._done = [one for one in self._done if one not in blank]
+        return self._ended(counts)
+
+    def opening(self) -> list[bytes]:
+        response = self._response("in_progress")
+        return [
+            self._event("response.created", response=response),
+            self._event("response.in_progress", response=response),
+        ]
+
+    def part(self, part: Part) -> list[bytes]:
+        if isinstance(part, Finished):
+            self._finish = part.finish
+            begun = [] if self._open or self._done else self._begin(_Item("message", f"msg_{uuid.uuid4().hex}"))
+            return begun + self._close()
+        made: list[bytes] = []
+        if part.kind == "name":
+            made += self._close()
+            item = _Item("function_call", f"fc_{uuid.uuid4().hex}", name=part.text, call=call_id())
+            return made + self._begin(item)
+        if self._open is None:
+            made += self._begin(_Item("message", f"msg_{uuid.uuid4().hex}"))
+        item = self._item()
+        item.text += part.text
+        item.scores += part.scores
+        if item.kind == "function_call":
+            return [*made, self._about("response.function_call_arguments.delta", delta=part.text)]
+        scores = [score_document(one) for one in part.scores]
+        delta = self._about("response.output_text.delta", content_index=0, delta=part.text, logprobs=scores)
+        return [*made, delta]
+
+    def closing(self, counts: Counts) -> list[bytes]:
+        response = self._ended(counts)
+        return [self._event(f"response.{response['status']}", response=response)]
+
+    def failure(self, refused: Refused) -> list[bytes]:
+        error = error_document(renamed(refused))["error"]
+        code = error["code"] or error["type"]
+        failed = {**self._response("failed"), "error": {"code": code, "message": error["message"]}}
+        told = self._event("error", code=code, message=error["message"], param=error["param"])
+        return [told, self._event("response.failed", response=failed)]
+
+    # --- inside ---
+
+    def _item(self) -> _Item:
+        assert self._open is not None
+        return self._open
+
+    def _begin(self, item: _Item) -> list[bytes]:
+        self._open = item
+        place = len(self._done)
+        added = self._event("response.output_item.added", output_index=place, item=item.document("in_progress"))
+        if item.kind == "function_call":
+            return [added]
+        return [added, self._about("response.content_part.added", content_index=0, part=item.content())]
+
+    def _close(self) -> list[bytes]:
+        item = self._open
+        if item is None:
+            return []
+        made: list[bytes] = []
+        if item.kind == "message":
+            part = item.content()
+            text = {"text": item.text, "logprobs": part["logprobs"]}
+            made.append(self._about("response.output_text.done", content_index=0, **text))
+            made.append(self._about("response.content_part.done", content_index=0, part=part))
+        else:
+            made.append(self._about("response.function_call_arguments.done", name=item.name, arguments=item.text))
+        document = item.document("incomplete" if self._finish == "length" else "completed")
+        made.append(self._event("response.output_item.done", output_index=len(self._done), item=document))
+        self._done.append(document)
+        self._open = None
+        return made
+
+    def _about(self, kind: str, /, **fields: Any) -> bytes:
+        return self._event(kind, item_id=self._item().id, output_index=len(self._done), **fields)
+
+    def _event(self, kind: str, /, **fields: Any) -> bytes:
+        self._events += 1
+        return event({"type": kind, "sequence_number": self._events - 1, **fields}, kind)
+
+    def _ended(self, counts: Counts) -> dict[str, Any]:
+        usage = {
+            "input_tokens": counts.prompt,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": counts.answer,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": counts.prompt + counts.answer,
+        }
+        cut = self._finish == "length"
+        response = self._response("incomplete" if cut else "completed")
+        return {
+            **response,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "usage": usage,
+        }
+
+    def _response(self, status: str) -> dict[str, Any]:
+        return {
+            **self._head,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "output": list(self._done),
+            "usage": None,
+        }

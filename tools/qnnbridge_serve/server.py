@@ -1,0 +1,276 @@
+"""`qnnbridge serve`, from the options to the end: listens, loads, serves, and leaves nothing behind.
+
+The main thread runs the event loop; the models of the command line are loaded by another, so that health is
+answered meanwhile. A signal stops the listening; requests under way have `drain_s` to end, then sessions and host
+are closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import logging
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_serve.options import Address, ModelFile, listen, url_of
+from qnnbridge_serve.repository import (
+    Repository,
+    ServeSessionOptions,
+    Where,
+    daemon_figures,
+    open_host,
+    open_model,
+)
+from qnnbridge_tools import arguments
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from qnnbridge import Host
+    from qnnbridge_serve.app import ServiceLimits
+    from qnnbridge_serve.folder_models import FolderModels
+
+LOADER_END_TIMEOUT_S: Final = 5.0
+# Longer than load balancers keep idle connections: else they send requests into one that is being closed.
+KEEP_ALIVE_TIMEOUT_S: Final = 75
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The command line, read.
+
+    drain_s: how long requests under way may take at the end. keep_going: serve although a model cannot be loaded.
+    origins: of pages in a browser that are served.
+    """
+
+    address: Address
+    token: bytes | None
+    files: Sequence[ModelFile]
+    language_models: dict[str, Path]
+    embedders: dict[str, Path]
+    embedder_buckets: dict[str, dict[str, list[int]]]
+    sessions: ServeSessionOptions
+    where: Where
+    host_python: str | None
+    limits: ServiceLimits
+    drain_s: float
+    keep_going: bool
+    control: bool
+    access_log: bool
+    origins: Sequence[str] = ()
+
+
+def require_packages(*, embeddings: bool = False) -> None:
+    """Raises `BridgeError` that names the extra."""
+    needed = ["starlette.applications", "uvicorn", "msgspec", "prometheus_client"]
+    extra = "serve"
+    try:
+        for name in needed:
+            importlib.import_module(name)
+        if embeddings:
+            extra = "embeddings"
+            importlib.import_module("tokenizers")
+    except ImportError as error:
+        raise BridgeError(
+            f"qnnbridge serve needs {error.name}, which this Python does not have: {sys.executable}.",
+            cause=f"It works with the packages of the extra [{extra}].",
+            fix=f'{sys.executable} -m pip install "qnnbridge[{extra}]"',
+        ) from None
+
+
+def check_exposure(address: Address, token_file: Path | None) -> None:
+    """Raises `OptionError` for a server that others could use without a token."""
+    if not address.loopback and token_file is None:
+        raise OptionError(
+            f"{address.host} can be reached from other machines, and there is no token.",
+            cause="Every machine in the network could use the models.",
+            fix="Give --token-file FILE, or serve this machine only: --http 127.0.0.1:8000.",
+        )
+
+
+def read_size(text: str) -> int:
+    """`--max-request`. Raises `OptionError`."""
+    from qnnbridge_protocol.cache_settings import parse_size
+
+    size = parse_size(text)
+    if not size:
+        raise OptionError(f'--max-request "{text}" is no size.', fix="Give bytes, or for example 500M or 2G.")
+    return size
+
+
+def check_dimensions(options: ServeOptions) -> None:
+    """Raises `OptionError` for a `--dim` that no model has."""
+    if options.sessions.dimensions.by_name:
+        from qnnbridge_host.model.scan import scan_model
+        from qnnbridge_serve.embedding_folder import read_folder
+
+        embedders = [read_folder(folder).model for folder in options.embedders.values()]
+        paths = [*(file.path for file in options.files), *embedders]
+        scans = [scan_model(path, count_nodes=False) for path in paths]
+        arguments.refuse_unknown(scans, options.sessions.dimensions)
+
+
+def serve(options: ServeOptions) -> None:
+    """Returns when a signal has ended it. Raises what kept it from serving."""
+    listener = listen(options.address)
+    try:
+        listener.listen(128)
+        host = open_host(options.where, options.host_python)
+        try:
+            repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
+            from qnnbridge_serve.app import HostProbe, InferenceService, make_app
+            from qnnbridge_serve.embeddings import EmbeddingModels
+            from qnnbridge_serve.language_models import LanguageModels
+            from qnnbridge_serve.openai_embeddings import EmbeddingService
+            from qnnbridge_serve.openai_endpoints import LanguageService
+
+            models = LanguageModels(options.language_models, host, options.sessions.fallback)
+            embedders = EmbeddingModels(options.embedders, options.embedder_buckets, options.sessions, host)
+            limits = options.limits
+
+            service = InferenceService(
+                repository,
+                HostProbe(host),
+                options.limits,
+                control=options.control,
+                language=LanguageService(
+                    models,
+                    timeout_s=limits.answer_timeout_s,
+                    slots=limits.threads,
+                    waiting=limits.queue,
+                    most_bytes=limits.most_bytes,
+                ),
+                embeddings=EmbeddingService(
+                    embedders,
+                    timeout_s=limits.timeout_s,
+                    threads=limits.threads,
+                    waiting=limits.queue,
+                    most_bytes=limits.most_bytes,
+                ),
+                figures=daemon_figures(host) if host.is_daemon else None,
+            )
+            server = _server(make_app(service, options.token, options.origins), options)
+            _run(server, listener, repository, (models, embedders), host, options)
+        finally:
+            host.close()
+    finally:
+        listener.close()
+
+
+def _server(app: object, options: ServeOptions) -> uvicorn.Server:
+    import asyncio
+
+    import uvicorn
+
+    from qnnbridge_serve.http_protocol import HttpProtocol
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await asyncio.sleep(0)  # connections that wait to be accepted would be reset
+            await super().shutdown(sockets)
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    if options.access_log:
+        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+
+    async def ended_quietly(scope: Any, receive: Any, send: Any) -> None:
+        """uvicorn cancels answers that are not complete when the time of the end is over, and logs a traceback."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await app(scope, receive, send)  # type: ignore[operator]
+
+    config = uvicorn.Config(
+        ended_quietly,
+        http=HttpProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=options.access_log,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+        timeout_graceful_shutdown=max(1, round(options.drain_s)),
+    )
+    return Server(config)
+
+
+def _run(
+    server: uvicorn.Server,
+    listener: socket.socket,
+    repository: Repository,
+    models: Sequence[FolderModels[Any]],
+    host: Host,
+    options: ServeOptions,
+) -> None:
+    failed: dict[str, BridgeError] = {}
+
+    def load() -> None:
+        failed.update(repository.load_all(_say))
+        for registry in models:
+            if not failed or options.keep_going:
+                failed.update(registry.load_all(_say))
+        if failed and not options.keep_going:
+            server.should_exit = True
+            return
+        for name, error in failed.items():
+            _say(f"{name}: cannot be loaded. {error}")
+        _say("Ready.")
+
+    told_to_end = _end_on_signals(server)
+    _say(f"Listening on {url_of(listener)}, {_interfaces(options)}. Ctrl+C ends it.")
+    loader = threading.Thread(target=load, name="qnnbridge serve start", daemon=True)
+    loader.start()
+    try:
+        server.run([listener])
+    finally:
+        repository.close()
+        for registry in models:
+            registry.close()
+        host.close()  # a model that is being loaded is not waited for
+        loader.join(LOADER_END_TIMEOUT_S)
+    if not options.keep_going and not told_to_end.is_set():
+        for name, error in failed.items():
+            error.message = f"Model {name}: {error.message}"
+            raise error
+
+
+def _interfaces(options: ServeOptions) -> str:
+    names = ["Open Inference Protocol v2"] if options.files else []
+    return " and ".join(
+        [*names, *(["OpenAI's interface at /v1"] if options.language_models or options.embedders else [])]
+    )
+
+
+def _end_on_signals(server: uvicorn.Server) -> threading.Event:
+    """The server catches signals while it runs, and raises them again when it has ended: then there is only left to
+    close everything, and no signal is to get in the way. The event is set when one has come."""
+    told = threading.Event()
+
+    def end(number: int, frame: object) -> None:
+        server.should_exit = True
+        told.set()
+
+    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), end)
+    return told
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def quiet_warnings() -> None:
+    """Silences warnings of sessions: the line about the model and the log have them."""
+    from qnnbridge import CacheWarning, CpuFallbackWarning
+
+    warnings.simplefilter("ignore", CpuFallbackWarning)
+    warnings.simplefilter("ignore", CacheWarning)

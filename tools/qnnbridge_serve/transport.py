@@ -1,0 +1,329 @@
+"""Bodies and threads: worker threads, admission of requests, receiving and (un)packing bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import gzip
+import threading
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+
+from qnnbridge_protocol.errors import Busy
+from qnnbridge_serve.errors import Refused, bad_request
+from qnnbridge_serve.infer import not_started
+
+Result = TypeVar("Result")
+
+
+class ClientGone(Exception):
+    """The client has closed its connection."""
+
+
+# A thread without a job ends then. To start one for each request takes as long as the request.
+LINGER_S: Final = 10.0
+
+
+class Workers:
+    """Jobs in the order of their arrival, `threads` at a time. The threads keep no program from ending."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._name = f"qnnbridge serve {name}"
+        self._most = threads
+        self._jobs: collections.deque[Callable[[], None]] = collections.deque()
+        self._coming = threading.Condition()
+        self._threads = 0
+        self._idle = 0
+
+    async def do(self, job: Callable[[], Result]) -> Result:
+        """The job's result, or its error."""
+        return await asyncio.wrap_future(self._submit(job))
+
+    async def do_for(
+        self, job: Callable[[], Result], deadline: float | None, gone: Callable[[], Awaitable[Any]]
+    ) -> Result:
+        """`do`, dropped if its turn has not come at the deadline (`time.monotonic`) or when the client is gone.
+
+        A job that has begun is always waited for: it knows its deadline itself.
+
+        Args:
+            gone: Returns when the client is.
+        """
+        future = self._submit(job)
+        result = asyncio.wrap_future(future)
+        watch = asyncio.ensure_future(gone())
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            await asyncio.wait({result, watch}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not result.done() and future.cancel():
+                raise ClientGone if watch.done() else not_started()
+            return await result
+        finally:
+            watch.cancel()
+
+    def _submit(self, job: Callable[[], Result]) -> concurrent.futures.Future[Result]:
+        future: concurrent.futures.Future[Result] = concurrent.futures.Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = job()
+            except BaseException as error:  # noqa: BLE001 - passed on to the waiting caller
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._coming:
+            self._jobs.append(work)
+            another = len(self._jobs) > self._idle and self._threads < self._most
+            self._threads += another
+            self._coming.notify()
+        if another:
+            self._start()
+        return future
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        except RuntimeError:  # no more threads: the job waits for one that there is
+            with self._coming:
+                self._threads -= 1
+                if self._threads:
+                    return
+                job = self._jobs.popleft()
+            job()
+
+    def _work(self) -> None:
+        while True:
+            with self._coming:
+                self._idle += 1
+                self._coming.wait_for(lambda: bool(self._jobs), LINGER_S)
+                self._idle -= 1
+                if not self._jobs:
+                    self._threads -= 1
+                    return
+                job = self._jobs.popleft()
+            job()
+            del job  # and with it the request
+
+
+class Admission:
+    """most: requests that are worked on or wait for that. most_bytes: of the bodies of all, as received and as
+    unpacked, also of those that are still coming."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._count = 0
+        self._bytes = 0
+
+    def enter(self) -> Ticket:
+        """A ticket for a request whose body follows. Raises `Busy` without a free place."""
+        with self._lock:
+            self._refuse_if_full()
+        return Ticket(self)
+
+    def take_place(self) -> None:
+        with self._lock:
+            self._refuse_if_full()
+            self._count += 1
+
+    def _refuse_if_full(self) -> None:
+        if self._count >= self._most:
+            raise Busy(
+                f"{self._count} requests are being worked on or wait, and no more are taken.",
+                fix="Send it again a little later, or give the server a longer --queue.",
+            )
+
+    def take(self, size: int) -> None:
+        with self._lock:
+            if self._bytes + size > self._most_bytes:
+                raise Busy(
+                    f"The requests that are being worked on have {self._bytes} bytes; {size} more are not taken.",
+                    fix="Send it again a little later, or give the server a larger --max-request.",
+                )
+            self._bytes += size
+
+    def leave(self, places: int, size: int) -> None:
+        with self._lock:
+            self._count -= places
+            self._bytes -= size
+
+
+class Ticket:
+    """The places and bytes of one request, released at the end of the ``with``. One thread at a time."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._places = 0
+        self._bytes = 0
+        self._unpacked = 0
+
+    def take_place(self) -> None:
+        """The whole request is there: it counts from now on. A slow client takes no place from others. Raises
+        `Busy`."""
+        self._admission.take_place()
+        self._places += 1
+
+    def take(self, size: int) -> None:
+        """Reserve more bytes. Raises `Busy`."""
+        self._admission.take(size)
+        self._bytes += size
+
+    def unpack(self, size: int, most: int) -> None:
+        """Reserve bytes that are made of the body. Raises `Busy`; `Refused` if they are more than `most` in all."""
+        self._unpacked += size
+        if self._unpacked > most:
+            raise Refused(413, f"The body, unpacked, has more than {most} bytes; see the server's --max-request.")
+        self.take(size)
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admission.leave(self._places, self._bytes)
+
+
+# How long a client may pause in the middle of a body.
+SILENCE_TIMEOUT_S: Final = 30.0
+
+
+async def receive_body(request: Request, ticket: Ticket, most: int) -> list[bytes]:
+    """The parts of the body. Raises `Refused`, `Busy` and `ClientGone`."""
+    announced = request.headers.get("content-length")
+    if announced is not None:
+        if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
+            raise bad_request("Content-Length is no number.")
+        if int(announced) > most:
+            raise _too_large(most)
+    parts: list[bytes] = []
+    size = 0
+    silence = _Silence()
+    try:
+        while True:
+            silence.begin()
+            message = await request.receive()
+            silence.end()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > most:
+                raise _too_large(most)
+            ticket.take(len(part))  # not the announced size: a slow client would keep others out
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts
+    except asyncio.CancelledError:
+        if silence.was_too_long():
+            raise Refused(408, f"Nothing came for {SILENCE_TIMEOUT_S:g} s in the middle of the request.") from None
+        raise
+    finally:
+        silence.end()
+
+
+class _Silence:
+    """Cancels this task when it lasts too long. `asyncio.wait_for` takes a task for each part of a body."""
+
+    def __init__(self) -> None:
+        self._task: Any = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+        self._too_long = False
+
+    def begin(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(SILENCE_TIMEOUT_S, self._cancel)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _cancel(self) -> None:
+        self._too_long = True
+        self._task.cancel()
+
+    def was_too_long(self) -> bool:
+        """Whether the cancellation was this one, and none by the server besides."""
+        uncancel = getattr(self._task, "uncancel", None)  # from Python 3.11 on
+        return self._too_long and (uncancel is None or uncancel() == 0)
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(
+        413, f"The request has more than {most} bytes; the server's --max-request says how many it takes."
+    )
+
+
+_STEP_BYTES: Final = 1024**2
+# Of the packed body at a time: what lies behind the end of a member is copied.
+_FEED_BYTES: Final = 64 * 1024
+_FEW_MEMBERS: Final = 16
+# On average a gzip member is to have so much: to begin one takes longer than to unpack that.
+_MEMBER_BYTES: Final = 1024
+_EITHER: Final = 32 + zlib.MAX_WBITS  # a gzip or a zlib header; HTTP's "deflate" is zlib's format
+_LEVEL: Final = 1  # tensors hardly get smaller with more work
+
+
+def check_encoding(encoding: str | None) -> str | None:
+    """``Content-Encoding``, or ``None`` for a body as it is. Raises `Refused`."""
+    found = (encoding or "identity").strip().lower()
+    if found == "identity":
+        return None
+    if found not in ("gzip", "deflate"):
+        raise Refused(415, f"Content-Encoding {found[:40]!r} is not known; gzip and deflate are.")
+    return found
+
+
+def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
+    """The body of which `data` is the compressed form.
+
+    Args:
+        take: Called with the size of each part as it is made; raises when it is too much, or too late.
+    """
+    parts: list[bytes] = []
+    at = members = 0
+    unpacker = None
+    rest: bytes | memoryview = b""
+    while rest or at < len(data) or unpacker is not None:
+        if not rest:
+            rest = data[at : at + _FEED_BYTES]
+            at += len(rest)
+        if unpacker is None:  # gzip may have several members
+            unpacker = zlib.decompressobj(_EITHER)
+            members += 1
+            if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
+                raise bad_request("The body cannot be unpacked: it is in too many pieces.")
+        try:
+            part = unpacker.decompress(rest, _STEP_BYTES)
+        except zlib.error as error:
+            raise bad_request(f"The body cannot be unpacked: {error}.") from None
+        if not part and not rest and not unpacker.eof:
+            raise bad_request("The body cannot be unpacked: its end is missing.")
+        rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+        take(len(part))
+        parts.append(part)
+        if unpacker.eof:
+            unpacker = None
+    return b"".join(parts)
+
+
+def wanted_encoding(accept: str | None) -> str | None:
+    """The encoding of the answer: packed only for a client that accepts one encoding and nothing else.
+
+    Libraries accept gzip in every request, and packing floats takes more time than sending them.
+    """
+    found = (accept or "").strip().lower()
+    return found if found in ("gzip", "deflate") else None
+
+
+def pack(data: bytes, encoding: str) -> bytes:
+    return gzip.compress(data, _LEVEL, mtime=0) if encoding == "gzip" else zlib.compress(data, _LEVEL)
