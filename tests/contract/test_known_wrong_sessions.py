@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from lab.sweep.cases import Case, feeds_of, float_model
 
 import qnnbridge
 from qnnbridge import _create, _remote_session
 from qnnbridge._create import CreateRequest
 from qnnbridge_host.model.known_wrong import table
-from tests.sweep.cases import Case, feeds_of, float_model
 
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
 ROW = next(row for row in table() if row.name == "conv-equal-padding")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from lab.sweep.cases import Case, float_model
 
 from qnnbridge_host.model.known_wrong import table
 from tests.conformance.real_models import SOC_MODEL
@@ -26,7 +27,6 @@ from tests.contract.small_models import model, node, tensor
 from tests.contract.test_buckets_outputs import convolution, mean_of_the_masked, one_input
 from tests.contract.test_columns import detector
 from tests.contract.test_numbers import edge_padding, unary
-from tests.sweep.cases import Case, float_model
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = [pytest.mark.simulator, pytest.mark.process]

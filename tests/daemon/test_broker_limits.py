@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.faultlab.leaks import holdings
 
 import qnnbridge
 from qnnbridge import errors
@@ -23,7 +24,6 @@ from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from qnnbridge_protocol.values import Encoder
 from tests.daemon.brokers import GRACE_S, Lab, until
 from tests.fakes.hosts import fake_host, script
-from tests.faultlab.leaks import holdings
 
 X = np.arange(5, dtype=np.float32)
 MIB = 1 << 20

@@ -1,10 +1,9 @@
-"""A short turn of ``python -m tests.faultlab --daemon``: several applications, and a host that is killed again and again."""
+"""A short turn of ``python -m lab.faultlab --daemon``: several applications, and a host that is killed again and again."""
 
 from __future__ import annotations
 
 import pytest
-
-from tests.faultlab.shared_daemon import daemon_soak
+from lab.faultlab.shared_daemon import daemon_soak
 
 pytest.importorskip("onnxruntime")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.faultlab.leaks import Holdings, holdings
+from lab.faultlab.leaks import Holdings, holdings
 
 # Threads that read a dead host's stderr end a moment after it.
 END_TIMEOUT_S = 20.0

@@ -1,4 +1,4 @@
-"""The short form of ``python -m tests.attack``; streams, HTTP, compiled models and the storm have tests of their own
+"""The short form of ``python -m lab.attack``; streams, HTTP, compiled models and the storm have tests of their own
 beside their subjects."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.attack import daemon, entries, hosts, models, streams, surroundings, swaps, users
+from lab.attack import daemon, entries, hosts, models, streams, surroundings, swaps, users
 
 pytestmark = [
     pytest.mark.process,
@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_sentence() -> None:
-    """The whole: ``python -m tests.attack streams --scale 300``."""
+    """The whole: ``python -m lab.attack streams --scale 300``."""
     report = streams.attack(25, seed=1)
     assert report.good, str(report)
     assert report.counts["exit code 0"]
@@ -48,7 +48,7 @@ def test_the_attack_on_streams_can_find_something(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.simulator
 def test_files_that_are_exchanged_while_they_are_read_are_never_taken_for_others() -> None:
-    """The whole: ``python -m tests.attack swaps --scale 100``."""
+    """The whole: ``python -m lab.attack swaps --scale 100``."""
     pytest.importorskip("onnxruntime_qnn")
     report = swaps.attack(3, seed=1)
     assert report.good, str(report)
@@ -58,7 +58,7 @@ def test_files_that_are_exchanged_while_they_are_read_are_never_taken_for_others
 def test_a_daemon_serves_others_beside_half_open_connections_scribblers_and_stopped_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole: ``python -m tests.attack daemon --scale 10``."""
+    """The whole: ``python -m lab.attack daemon --scale 10``."""
     for name in ("RUNTIME", "STATE", "CACHE"):
         monkeypatch.setenv(f"QNNBRIDGE_{name}_DIR", str(tmp_path / name.lower()))
     report = daemon.attack(0.5, seed=1)
@@ -67,7 +67,7 @@ def test_a_daemon_serves_others_beside_half_open_connections_scribblers_and_stop
 
 
 def test_hostile_models_get_an_answer_from_the_tools_in_little_time_and_memory() -> None:
-    """The whole: ``python -m tests.attack models --scale 10``."""
+    """The whole: ``python -m lab.attack models --scale 10``."""
     report = models.attack(
         ("analyze", "fix", "optimize", "quantize"), ("gigantic_pad", "endless_loop", "false_size")
     )
@@ -79,7 +79,7 @@ def test_hostile_models_get_an_answer_from_the_tools_in_little_time_and_memory()
 
 @pytest.mark.simulator
 def test_no_damaged_entry_of_the_cache_is_loaded() -> None:
-    """The whole: ``python -m tests.attack entries --scale 25``."""
+    """The whole: ``python -m lab.attack entries --scale 25``."""
     pytest.importorskip("onnxruntime_qnn")
     report = entries.attack(6, seed=2)
     assert report.good, str(report)
@@ -88,7 +88,7 @@ def test_no_damaged_entry_of_the_cache_is_loaded() -> None:
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="becoming another user takes root")
 def test_another_user_reaches_nothing_and_is_never_taken_for_the_daemon() -> None:
-    """The whole: ``python -m tests.attack users --scale 10``."""
+    """The whole: ``python -m lab.attack users --scale 10``."""
     report = users.attack(0.3, seed=1)
     assert report.good, str(report)
     assert report.counts["attempts"]

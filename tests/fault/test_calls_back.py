@@ -1,4 +1,4 @@
-"""A small part of ``python -m tests.faultlab.calls_back``: functions called back, with faults in between."""
+"""A small part of ``python -m lab.faultlab.calls_back``: functions called back, with faults in between."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 import onnxruntime
-from tests.faultlab.calls_back import show
+from lab.faultlab.calls_back import show
 
 pytestmark = pytest.mark.process
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
     not hasattr(onnxruntime, "set_default_logger_callback"), reason="needs onnxruntime 1.32 or newer"
 )
 def test_calls_back_end_in_time_and_leave_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """The whole: ``python -m tests.faultlab.calls_back --calls 10000 --faults 10``."""
+    """The whole: ``python -m lab.faultlab.calls_back --calls 10000 --faults 10``."""
     made = show(calls=200, faults=1, kills=1)
     assert made.broken == []
     assert made.calls >= 200

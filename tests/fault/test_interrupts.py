@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.attack import interrupts
-from tests.attack.checkpoints import Walker
+from lab.attack import interrupts
+from lab.attack.checkpoints import Walker
 
 from qnnbridge._platform import wait_readable
 
@@ -158,7 +158,7 @@ host.close()
 @pytest.mark.parametrize(
     ("program", "how", "seed", "count"),
     [
-        # Every seventh place of a call at which a handler can run; `python -m tests.attack interrupts` has them all.
+        # Every seventh place of a call at which a handler can run; `python -m lab.attack interrupts` has them all.
         ("slow", "walk", 7, 1000),
         ("hosts", "walk", 5, 1000),
         ("sessions", "walk", 67, 40),

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lab.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
 from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import until
-from tests.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
 
 import qnnbridge
 from qnnbridge import errors

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.faultlab.mixed import HEAP_SETTING, Rest, mixed_soak
+from lab.faultlab.slots import kill_hosts
 from tests.fakes.descriptors import no_more_than
 from tests.fakes.fair_clock import FairClock
 from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import GRACE_S, Later, in_thread, is_taken, taken_by_another, until, warm
 from tests.fakes.stopping import stop
-from tests.faultlab.mixed import HEAP_SETTING, Rest, mixed_soak
-from tests.faultlab.slots import kill_hosts
 
 import qnnbridge
 from qnnbridge import errors
@@ -387,7 +387,7 @@ def half_written(channel: Channel, _chunks: Sequence[memoryview], _deadline: flo
 
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "connection"])
 def test_calls_of_all_sizes_and_ways_leave_both_sides_as_they_were(shared_memory: bool, no_leaks: Any) -> None:
-    """``python -m tests.faultlab --mixed 1000000`` does more of it."""
+    """``python -m lab.faultlab --mixed 1000000`` does more of it."""
     if importlib.util.find_spec("onnxruntime") is None:  # to import it here would open files of its own
         pytest.skip("needs onnxruntime")
     from qnnbridge_tools.bench.work import ASSETS
@@ -399,7 +399,7 @@ def test_calls_of_all_sizes_and_ways_leave_both_sides_as_they_were(shared_memory
 
 
 def test_the_soak_sees_growth() -> None:
-    from tests.faultlab.mixed import MixedResult
+    from lab.faultlab.mixed import MixedResult
 
     rest = Rest(fds=10, own=50_000_000, shared=0)
     assert MixedResult(laps=[(rest, rest)] * 8).flat

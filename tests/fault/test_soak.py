@@ -1,4 +1,4 @@
-"""A small part of the fault lab on every change; the whole of it is ``python -m tests.faultlab`` (see there)."""
+"""A small part of the fault lab on every change; the whole of it is ``python -m lab.faultlab`` (see there)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lab.faultlab.killing import kill_under_load
+from lab.faultlab.leaks import holdings, leaked_since
+from lab.faultlab.models import is_right, new_host, real, scripted
+from lab.faultlab.orphans import kill_an_application
+from lab.faultlab.promises import PROMISES, Ledger
+from lab.faultlab.soak import Soak
 from tests.fakes.hosts import script
-from tests.faultlab.killing import kill_under_load
-from tests.faultlab.leaks import holdings, leaked_since
-from tests.faultlab.models import is_right, new_host, real, scripted
-from tests.faultlab.orphans import kill_an_application
-from tests.faultlab.promises import PROMISES, Ledger
-from tests.faultlab.soak import Soak
 
 import qnnbridge
 
@@ -20,7 +20,7 @@ THREADS = 8
 
 
 def test_every_call_gets_its_result_while_the_host_is_killed_again_and_again(capsys):
-    """The whole show: ``python -m tests.faultlab --calls 10000 --kills 200``."""
+    """The whole show: ``python -m lab.faultlab --calls 10000 --kills 200``."""
     result = kill_under_load(new_host(False), scripted(), calls=1500, kills=30, threads=THREADS, seed=1)
     with capsys.disabled():
         print(f"\n{result}")
@@ -31,7 +31,7 @@ def test_every_call_gets_its_result_while_the_host_is_killed_again_and_again(cap
 
 
 def test_every_call_gets_its_result_though_the_host_is_killed_as_soon_as_one_call_has_recovered() -> None:
-    """The whole: ``python -m tests.faultlab --storm --calls 4000 --seed 7``, and with ``--kills 200 --calls 10000``.
+    """The whole: ``python -m lab.faultlab --storm --calls 4000 --seed 7``, and with ``--kills 200 --calls 10000``.
 
     A call meets many kills here; none of them is its fault.
     """
@@ -45,7 +45,7 @@ def test_every_call_gets_its_result_though_the_host_is_killed_as_soon_as_one_cal
 
 @pytest.mark.simulator
 def test_every_call_gets_its_result_on_the_real_simulator_too():
-    """The whole: ``python -m tests.faultlab --real --calls 2000 --kills 40``."""
+    """The whole: ``python -m lab.faultlab --real --calls 2000 --kills 40``."""
     pytest.importorskip("onnxruntime_qnn")
     result = kill_under_load(new_host(True), real(), calls=200, kills=4, threads=THREADS, seed=1)
     assert result.good, str(result)
@@ -53,7 +53,7 @@ def test_every_call_gets_its_result_on_the_real_simulator_too():
 
 
 def test_all_promises_hold_under_random_faults(tmp_path: Path):
-    """The whole: ``python -m tests.faultlab --seconds 3600``."""
+    """The whole: ``python -m lab.faultlab --seconds 3600``."""
     soak = Soak(
         new_host(False),
         scripted(),

@@ -43,7 +43,7 @@ def test_a_program_for_onnxruntime_runs_by_exec(windows_arm64: WindowsArm64Lab, 
 
 
 def test_calls_survive_kills_of_the_host(windows_arm64: WindowsArm64Lab) -> None:
-    ran = run(windows_arm64, "tests.faultlab", "--calls", "120", "--kills", "2", "--threads", "4", "--seed", "7")
+    ran = run(windows_arm64, "lab.faultlab", "--calls", "120", "--kills", "2", "--threads", "4", "--seed", "7")
     assert ran.returncode == 0, ran.stdout
     told = re.search(r"(\d+) calls, (\d+) kills", ran.stdout)
     assert told

@@ -1,4 +1,4 @@
-"""A short run of the attack on HTTP; the whole is ``python -m tests.attack http``."""
+"""A short run of the attack on HTTP; the whole is ``python -m lab.attack http``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import serve_models as models
+from lab.attack import http
 from serving import PRIVATE, serving
-from tests.attack import http
 
 pytestmark = pytest.mark.process
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import model_work_models as models
 import numpy as np
+from lab.sweep.cases import Case, SweepNode, SweepTensor, float_model, quantised_model
 from onnx import TensorProto, helper
-from tests.sweep.cases import Case, SweepNode, SweepTensor, float_model, quantised_model
 
 from qnnbridge_host.model.known_wrong import table
 

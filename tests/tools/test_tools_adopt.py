@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.attack import compiled
+from lab.attack import compiled
 from typer.testing import CliRunner
 
 import qnnbridge
@@ -97,7 +97,7 @@ def test_a_session_says_once_that_nothing_can_be_compared(model: Path, caplog: p
 @pytest.mark.simulator
 @pytest.mark.process
 def test_no_damage_reaches_qnn_though_the_dates_are_kept() -> None:
-    """The whole is ``python -m tests.attack compiled``."""
+    """The whole is ``python -m lab.attack compiled``."""
     pytest.importorskip("onnxruntime_qnn")
     report = compiled.attack(DAMAGES, seed=1)
     assert report.good, str(report)

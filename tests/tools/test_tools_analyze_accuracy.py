@@ -1,5 +1,5 @@
 """The offline rules of `qnnbridge analyze` against what QNN did with the node tests of onnx, as recorded, and with
-models that end the process, asked anew. How it was recorded: `python -m tests.analyze_accuracy --record node`."""
+models that end the process, asked anew. How it was recorded: `python -m lab.analyze_accuracy --record node`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from tests.analyze_accuracy import cases, compare, recorded, simulator
+from lab.analyze_accuracy import cases, compare, recorded, simulator
 
 LEAST_SHARE = 0.97
-# Every third test is judged here; `python -m tests.analyze_accuracy` judges all.
+# Every third test is judged here; `python -m lab.analyze_accuracy` judges all.
 EVERY = 3
 
 

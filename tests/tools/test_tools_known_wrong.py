@@ -1,6 +1,6 @@
 """The table of operators that QNN computes wrong against the simulator, and the cures of `qnnbridge fix`.
 
-The short form of `python -m tests.sweep`: the example of each row, once as it is and once rewritten.
+The short form of `python -m lab.sweep`: the example of each row, once as it is and once rewritten.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import fix_models
 import onnx
 import pytest
-from tests.sweep.cases import Case, float_model
-from tests.sweep.driver import Worker
-from tests.sweep.generator import FAMILIES, generated
-from tests.sweep.judging import judge
-from tests.sweep.report import explained, model_to_read, page_rows
+from lab.sweep.cases import Case, float_model
+from lab.sweep.driver import Worker
+from lab.sweep.generator import FAMILIES, generated
+from lab.sweep.judging import judge
+from lab.sweep.report import explained, model_to_read, page_rows
 
 from qnnbridge_host.model.known_wrong import WrongOperator, table
 from qnnbridge_models.analyze import analyze_model

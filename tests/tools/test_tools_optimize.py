@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 pytest.importorskip("onnxruntime")
 
 import model_work_models as models
-from tests.attack import large_models
+from lab.attack import large_models
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph.bounds import MANY_NODES

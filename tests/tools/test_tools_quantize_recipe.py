@@ -1,6 +1,6 @@
 """`quantize` against the recipe of ONNX Runtime's documentation, written by hand: the short form of a program.
 
-`python -m tests.quantize_truth` does it for all models, and on QNN.
+`python -m lab.quantize_truth` does it for all models, and on QNN.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 import model_work_models as models
-from tests.quantize_truth import recipe
-from tests.quantize_truth.__main__ import on_cpu, snr
-from tests.quantize_truth.cases import CASES
+from lab.quantize_truth import recipe
+from lab.quantize_truth.__main__ import on_cpu, snr
+from lab.quantize_truth.cases import CASES
 
 from qnnbridge_host.graph import shapes
 from qnnbridge_models.quantize import QuantizeResult, search

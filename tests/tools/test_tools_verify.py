@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime_qnn")
 
 import model_work_models as models
 import verify_models
-from tests.sweep.cases import Case, float_model
+from lab.sweep.cases import Case, float_model
 
 from qnnbridge_host.model import known_wrong
 from qnnbridge_models.verify import Verification, verify_model

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.bench.compare import compare, medians
-from tests.bench.targets import TARGETS, Target, of_the_floor
+from lab.bench.compare import compare, medians
+from lab.bench.targets import TARGETS, Target, of_the_floor
 
 SMALLER = Target("s", "x", 2.0, 1.25, lambda f: f["a"] / f["b"])
 LARGER = Target("l", "x", 0.6, 0.9, lambda f: f["a"] / f["b"], more=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.attack import large_models, models
 from onnx import TensorProto, helper, numpy_helper
-from tests.attack import large_models, models
 
 from qnnbridge_host.graph import bounds, graphs, runnable
 from qnnbridge_host.graph.editor import Editor

@@ -135,8 +135,8 @@ def test_what_is_no_model_is_for_others_to_refuse(tmp_path: Any) -> None:
 @pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
 def test_each_row_matches_its_own_example_and_says_what_to_do(row: known_wrong.WrongOperator) -> None:
     pytest.importorskip("onnxruntime")
-    from tests.sweep.cases import Case
-    from tests.sweep.report import explained
+    from lab.sweep.cases import Case
+    from lab.sweep.report import explained
 
     assert row.name in [one.fault.name for one in explained(Case.from_words(row.example))]
     assert row.remedy
@@ -237,7 +237,7 @@ def test_the_faults_are_those_of_the_htp(options: dict[str, str], count: int) ->
 def session_faults(options: dict[str, str]) -> tuple[known_wrong.KnownWrong, ...]:
     """Of a session on the simulator of a model that has one."""
     pytest.importorskip("onnxruntime")
-    from tests.sweep.cases import Case, float_model
+    from lab.sweep.cases import Case, float_model
 
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec

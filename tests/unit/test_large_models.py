@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from lab.attack import large_models
 from onnx import helper, numpy_helper
-from tests.attack import large_models
 
 from qnnbridge_host.graph import bounds, shapes
 from qnnbridge_host.graph.editor import Editor

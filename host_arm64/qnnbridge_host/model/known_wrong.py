@@ -1,6 +1,6 @@
 """Operators that QNN is known to compute wrong: the table, and the search for them in a model. Nothing is run.
 
-The table is `known_wrong.json`; `python -m tests.sweep` measures it. A row matches a node only if all that its
+The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if all that its
 condition asks for is known: a shape that depends on the input never gives an alarm. Pure functions; any thread.
 """
 

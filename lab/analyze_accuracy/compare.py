@@ -1,0 +1,84 @@
+"""The rules' verdicts against QNN's: nodes, failures of whole sessions, ends of the process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+
+from lab.analyze_accuracy.simulator import Truth
+from qnnbridge_models.analyze.predict import predict_model
+
+ARCH = 73
+_SHOWN = 25
+
+
+@dataclasses.dataclass
+class Tally:
+    """right, wrong: nodes that are placed somewhere, and sessions that fail. gone: nodes that QNN never sees.
+
+    left_out: models that ONNX Runtime does not load with any provider, or that QNN compiles for minutes.
+    """
+
+    right: int = 0
+    wrong: int = 0
+    gone: int = 0
+    left_out: int = 0
+    models: int = 0
+    crashes: list[str] = dataclasses.field(default_factory=list)
+    crashes_missed: list[str] = dataclasses.field(default_factory=list)
+    kinds: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    @property
+    def share(self) -> float:
+        return self.right / max(1, self.right + self.wrong)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.models} models, {self.left_out} not loadable or too slow: rules right for {self.right} of "
+            f"{self.right + self.wrong} ({self.share:.2%}); {self.gone} nodes computed or merged before",
+            f"ends of the process: {len(self.crashes)}, not warned of: {', '.join(self.crashes_missed) or 'none'}",
+            *(f"  {count:4} {kind}" for kind, count in self.kinds.most_common(_SHOWN)),
+        ]
+        return "\n".join(lines)
+
+
+def tally_of(models: Mapping[str, Path], truths: Mapping[str, Truth], arch: int = ARCH) -> Tally:
+    tally = Tally()
+    for name, truth in truths.items():
+        add(tally, name, onnx.load(str(models[name])), truth, arch)
+    return tally
+
+
+def add(tally: Tally, name: str, model: onnx.ModelProto, truth: Truth, arch: int = ARCH) -> None:
+    tally.models += 1
+    if truth.status in ("unloadable", "timeout"):
+        tally.left_out += 1
+        return
+    prediction = predict_model(model, arch)
+    places = [verdict.place for verdict in prediction.verdicts]
+    if truth.status == "crash":
+        tally.crashes.append(name)
+        if "crash" not in places and not prediction.empty:
+            tally.crashes_missed.append(name)
+        _count(tally, name not in tally.crashes_missed, f"end of the process missed: {name}")
+        return
+    if truth.status == "error":
+        _count(tally, "fails" in places or "crash" in places, f"failure missed: {name}: {truth.error[60:130]}")
+        return
+    for node, verdict in zip(prediction.view.nodes, prediction.verdicts, strict=True):
+        true = truth.places.get(node.index)
+        if true is None:
+            tally.gone += 1
+        else:
+            _count(tally, verdict.place == true, f"{node.op}: {verdict.place} by {verdict.rule or '-'}, QNN {true}")
+
+
+def _count(tally: Tally, is_right: bool, kind: str) -> None:
+    tally.right += is_right
+    tally.wrong += not is_right
+    if not is_right:
+        tally.kinds[kind] += 1

@@ -1,0 +1,94 @@
+"""What QNN does with each of many models. The worker that it ends is started again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.analyze_accuracy.cases import Models
+
+TIMEOUT_S = 120.0
+MODELS_PER_WORKER = 300
+_NODE = re.compile(r"n(\d+)(?:_token_\d+)?$")
+# Errors of ONNX Runtime itself: the model cannot be loaded with any provider.
+_NOT_OF_QNN = (
+    *("INVALID_GRAPH", "NOT_IMPLEMENTED", "Load model from", "Exception during initialization", "Type Error"),
+    *("providers/cpu", "Non-zero status", "ShapeInferenceError"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Truth:
+    """status: ok, error, crash, timeout, unloadable. places: index of a node -> "qnn" or "cpu"; others are gone."""
+
+    status: str
+    places: Mapping[int, str]
+    error: str = ""
+
+
+def ask(models: Models, soc: str) -> dict[str, Truth]:
+    left = list(models.items())
+    truths: dict[str, Truth] = {}
+    while left:
+        batch = left[:MODELS_PER_WORKER]
+        found = _batch(batch, soc)
+        truths.update(found)
+        left = left[len(found) :]
+    return truths
+
+
+def _batch(models: list[tuple[str, Path]], soc: str) -> dict[str, Truth]:
+    """Those that the worker answered, and the one that ended it."""
+    command = [sys.executable, "-m", "lab.analyze_accuracy.worker", soc]
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    truths: dict[str, Truth] = {}
+    try:
+        for name, path in models:
+            late = threading.Event()
+            watch = threading.Timer(TIMEOUT_S, _end, (worker, late))
+            watch.start()
+            try:
+                worker.stdin.write(json.dumps({"name": name, "path": str(path)}) + "\n")
+                worker.stdin.flush()
+                line = worker.stdout.readline()
+            except BrokenPipeError:
+                line = ""
+            finally:
+                watch.cancel()
+            if not line:
+                code = worker.wait()
+                truths[name] = Truth("timeout" if late.is_set() else "crash", {}, f"exit code {code}")
+                break
+            truths[name] = _truth(json.loads(line))
+    finally:
+        worker.kill()
+        worker.communicate()
+    return truths
+
+
+def _end(worker: subprocess.Popen[str], late: threading.Event) -> None:
+    late.set()
+    worker.kill()
+
+
+def _truth(answer: dict[str, Any]) -> Truth:
+    if answer["status"] == "error":
+        text = answer["error"]
+        return Truth("unloadable" if any(word in text for word in _NOT_OF_QNN) else "error", {}, text)
+    places: dict[int, str] = {}
+    for on_qnn, names in answer["parts"]:
+        for name in names:
+            if match := _NODE.match(name):
+                places[int(match[1])] = "qnn" if on_qnn else "cpu"
+    return Truth("ok", places)

@@ -1,0 +1,153 @@
+"""Damaged entries of the cache: none may be loaded, and every session computes what it would without the cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import qnnbridge
+from lab.attack.report import Report
+from qnnbridge import errors
+from qnnbridge_host.cache.store import Store
+
+MODELS = Path(__file__).parents[2] / "tests" / "models"
+F = MODELS / "f.onnx"
+OPTIONS: dict[str, Any] = {
+    "providers": [("QNNExecutionProvider", {"soc_model": "60"})],
+    "cache": True,
+    "verify": "off",
+}
+OTHER = MODELS / "mul_1.onnx"
+
+
+def attack(count: int, seed: int) -> Report:
+    """So many damages, each of an entry in a cache of its own, before two sessions."""
+    report = Report("cache entries")
+    inputs = {"x": np.load(MODELS / "x.npz")["x"]}
+    with tempfile.TemporaryDirectory(prefix="attack-") as folder, qnnbridge.Host() as host:
+        pristine = Path(folder, "pristine")
+        with patch.dict(os.environ, {"QNNBRIDGE_CACHE": "1", "QNNBRIDGE_CACHE_DIR": str(pristine)}):
+            with qnnbridge.InferenceSession(F, host=host, **OPTIONS) as session:
+                key, right = str(session.cache.key), session.run(None, inputs)[0].tobytes()
+            qnnbridge.InferenceSession(OTHER, host=host, **OPTIONS).close()
+        for number in range(count):
+            rng = random.Random(f"{seed} {number}")
+            cache = Path(folder, f"cache{number}")
+            shutil.copytree(pristine, cache)
+            entry = Store(cache).entry_folder(key)
+            damage = rng.choice(DAMAGES)
+            words = f"{seed} {number}: {damage.__name__}"
+            damage(entry, rng)
+            report.count("damages")
+            with patch.dict(os.environ, {"QNNBRIDGE_CACHE": "1", "QNNBRIDGE_CACHE_DIR": str(cache)}):
+                for _ in range(2):
+                    try:
+                        with qnnbridge.InferenceSession(F, host=host, **OPTIONS) as session:
+                            report.count(f"cache {session.cache.state}")
+                            report.expect(
+                                session.run(None, inputs)[0].tobytes() == right, f"{words}: other numbers"
+                            )
+                    except errors.BridgeError as error:
+                        report.finding(f"{words}: {type(error).__name__}: {error}")
+                    except Exception as error:
+                        report.finding(f"{words}: untyped {type(error).__name__}: {error}")
+            shutil.rmtree(cache)
+        report.count("hosts that died", host.stats.crashes)
+        report.expect(not host.stats.crashes, f"{host.stats.crashes} hosts died: {host.stats.last_crash}")
+    return report
+
+
+def _file(entry: Path, rng: random.Random) -> Path:
+    return rng.choice(sorted(file for file in entry.iterdir() if file.is_file()))
+
+
+def flipped(entry: Path, rng: random.Random) -> None:
+    """With the date as before."""
+    victim = _file(entry, rng)
+    status, data = victim.stat(), bytearray(victim.read_bytes())
+    for _ in range(rng.choice([1, 1, 20])):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    with open(victim, "r+b") as file:
+        file.write(data)
+    os.utime(victim, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def cut(entry: Path, rng: random.Random) -> None:
+    victim = _file(entry, rng)
+    os.truncate(victim, rng.choice([0, 1, rng.randrange(victim.stat().st_size)]))
+
+
+def longer(entry: Path, rng: random.Random) -> None:
+    with open(_file(entry, rng), "ab") as file:
+        file.write(rng.randbytes(rng.choice([1, 100, 10_000])))
+
+
+def gone(entry: Path, rng: random.Random) -> None:
+    _file(entry, rng).unlink()
+
+
+def a_stranger(entry: Path, rng: random.Random) -> None:
+    (entry / rng.choice(["model_ctx_qnn.bin.old", "x", ".hidden"])).write_bytes(b"stranger")
+
+
+def a_link(entry: Path, rng: random.Random) -> None:
+    """To a copy, to nothing, to itself, to a device without an end."""
+    victim = _file(entry, rng)
+    elsewhere = entry.parent.parent / "elsewhere"
+    shutil.copy(victim, elsewhere)
+    victim.unlink()
+    victim.symlink_to(rng.choice([str(elsewhere), "/nowhere", victim.name, "/dev/zero", "/proc/self/mem"]))
+
+
+def a_pipe(entry: Path, rng: random.Random) -> None:
+    victim = _file(entry, rng)
+    victim.unlink()
+    os.mkfifo(victim)
+
+
+def a_folder(entry: Path, rng: random.Random) -> None:
+    victim = _file(entry, rng)
+    victim.unlink()
+    victim.mkdir()
+
+
+def no_rights(entry: Path, rng: random.Random) -> None:
+    os.chmod(rng.choice([entry, _file(entry, rng)]), 0)
+
+
+def of_another_model(entry: Path, rng: random.Random) -> None:
+    """The whole entry, or one file of it."""
+    (other,) = (one for one in entry.parent.iterdir() if one != entry)
+    if rng.random() < 0.5:
+        shutil.rmtree(entry)
+        shutil.copytree(other, entry)
+        return
+    names = sorted({file.name for file in entry.iterdir()} & {file.name for file in other.iterdir()})
+    name = rng.choice(names)
+    shutil.copy(other / name, entry / name)
+
+
+def another_manifest(entry: Path, rng: random.Random) -> None:
+    """Readable, and made of nonsense; with the hash of what it says, as a program would write it."""
+    from qnnbridge_host.cache import files
+
+    path = entry / "manifest.json"
+    content = json.loads(path.read_text())["content"]
+    for name in rng.sample(sorted(content), rng.choice([1, 1, 3])):
+        content[name] = rng.choice([None, "", [], {}, 0, -1, 1e308, "../../etc/passwd", [[]], {"a": {}}])
+    files.write_json(path, content)
+
+
+DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (
+    *(flipped, flipped, flipped, cut, cut, longer, gone, a_stranger, a_link, a_pipe, a_folder, no_rights),
+    *(of_another_model, another_manifest, another_manifest),
+)

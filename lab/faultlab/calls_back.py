@@ -1,0 +1,335 @@
+"""``python -m lab.faultlab.calls_back``: functions of the application, called back in compiles and in runs.
+
+So many calls by ``--calls``, half of them in compiles and half in runs, with ``--faults`` of each kind in between:
+the function raises, hangs past its time, calls the host that waits for it, or returns nonsense; the host is killed
+while the function runs; the application is. Every call must end in time with the error that it has to have, the next
+one must work, and nothing may be left over. The exit code is 1 if anything was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import psutil
+from onnx import TensorProto, helper, numpy_helper
+
+import qnnbridge.ort as ort
+from lab.faultlab.leaks import holdings, leaked_since
+from lab.faultlab.orphans import kill_when_ready
+from qnnbridge._daemon.connect import default_host
+from qnnbridge.errors import CallBackFailed, HostCrashed
+
+TIMEOUT = "QNNBRIDGE_CALLBACK_TIMEOUT"
+# A call that has not ended by then hangs; most take a few seconds, with the start of a host.
+STUCK_S = 90.0
+NOISE = {"x": np.zeros(8, np.float32), "shape": np.array([2, 4], np.int64)}
+CPU = ["CPUExecutionProvider"]
+
+
+class Mine(Exception):
+    """An error of the application."""
+
+
+def chain(path: Path, count: int) -> str:
+    """A model with so many initializers."""
+    weights = [numpy_helper.from_array(np.full(4, i, np.float32), f"w{i}") for i in range(count)]
+    names = ["x", *[f"y{i}" for i in range(count - 1)], "y"]
+    nodes = [helper.make_node("Add", [names[i], f"w{i}"], [names[i + 1]]) for i in range(count)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    return _saved(helper.make_graph(nodes, "chain", ends[:1], ends[1:], weights), path)
+
+
+def noisy(path: Path, outputs: int) -> str:
+    """A model whose every run logs a warning for each output: its shape is another than the model says."""
+    names = [f"y{i}" for i in range(outputs)]
+    nodes = [helper.make_node("Reshape", ["x", "shape"], [name]) for name in names]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [8]),
+        helper.make_tensor_value_info("shape", TensorProto.INT64, [2]),
+    ]
+    wrong = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 1]) for name in names]
+    return _saved(helper.make_graph(nodes, "noisy", inputs, wrong), path)
+
+
+def _saved(graph: Any, path: Path) -> str:
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    made.ir_version = 9
+    onnx.save(made, path)
+    return str(path)
+
+
+def compile_with(model: str, location: Callable[..., Any]) -> bytes:
+    compiler = ort.ModelCompiler(ort.SessionOptions(), model, get_initializer_location_func=location)
+    return compiler.compile_to_bytes()
+
+
+def other_hosts() -> list[psutil.Process]:
+    """Hosts of this process besides the default one: that of a compiler."""
+    running = default_host().supervisor.running
+    mine = running.real_pid if running is not None else None
+    found = psutil.Process().children(recursive=True)
+    return [process for process in found if process.pid != mine and _is_host(process)]
+
+
+def _is_host(process: psutil.Process) -> bool:
+    try:
+        return any("qnnbridge_host" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _kill_all(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+class Show:
+    """The whole of it. Attributes: calls and faults so far; broken: what did not hold, in words."""
+
+    def __init__(self, folder: Path, calls: int, faults: int) -> None:
+        self.calls = 0
+        self.faults = 0
+        self.broken: list[str] = []
+        self.longest_s = 0.0
+        self._wanted = calls
+        self._times = faults
+        self._count = max(4, min(2500, calls // 4))
+        self._outputs = max(2, min(100, calls // 20))
+        self._chain = chain(folder / "chain.onnx", self._count)
+        self._few = chain(folder / "few.onnx", 4)
+        self._noisy = noisy(folder / "noisy.onnx", self._outputs)
+
+    def run(self) -> None:
+        self._in_compiles()
+        self._in_runs()
+
+    # --- compiles ---
+
+    def _in_compiles(self) -> None:
+        half = self._wanted // 2
+        while self.calls < half:
+            before = self.calls
+            with self._watched("a compile"):
+                data = compile_with(self._chain, self._counted)
+            self._check(self.calls - before == self._count, f"{self.calls - before} calls for {self._count}")
+            self._check(
+                len(onnx.load_from_string(data).graph.initializer) == self._count, "initializers are missing"
+            )
+            for _ in range(self._share(half)):
+                self._faults_of_a_compile()
+
+    def _faults_of_a_compile(self) -> None:
+        error = Mine("no room")
+        at = [2]
+
+        def when_due(act: Callable[[], Any]) -> Callable[..., Any]:
+            def location(*_: Any) -> Any:
+                self.calls += 1
+                at[0] -= 1
+                return act() if at[0] == 0 else None
+
+            at[0] = 2
+            return location
+
+        def raises() -> None:
+            raise error
+
+        self._expect("raises", lambda: compile_with(self._few, when_due(raises)), lambda e: e is error)
+        self._expect(
+            "nonsense",
+            lambda: compile_with(self._few, when_due(lambda: "nonsense")),
+            lambda e: "Unable to cast Python instance" in str(e),
+        )
+        with _timeout("0.3"):
+            self._expect(
+                "hangs",
+                lambda: compile_with(self._few, when_due(lambda: time.sleep(2))),
+                lambda e: isinstance(e, CallBackFailed) and e.details["reason"] == "late",
+            )
+        self._expect(
+            "host killed",
+            lambda: compile_with(self._few, when_due(lambda: _kill_all(other_hosts()))),
+            lambda e: isinstance(e, HostCrashed),
+        )
+        with self._watched("the next compile"):
+            compile_with(self._few, self._counted)
+
+    # --- runs ---
+
+    def _in_runs(self) -> None:
+        session = ort.InferenceSession(self._noisy, providers=CPU)
+        expected = session.run(None, NOISE)
+        lines: list[str] = []
+
+        def take(*line: Any) -> None:
+            self.calls += 1
+            lines.append(str(line[4]))
+
+        start, half = self.calls, self._wanted - self._wanted // 2
+        while self.calls - start < half:
+            ort.set_default_logger_callback(take, 2)
+            for _ in range(5):
+                del lines[:]
+                with self._watched("a run"):
+                    found = session.run(None, NOISE)
+                told = sum("Expected shape" in line for line in lines)
+                self._check(told == self._outputs, f"{told} lines for {self._outputs} outputs")
+                self._check(all(map(np.array_equal, found, expected)), "a run gave something else")
+            for _ in range(self._share(half)):
+                self._faults_of_a_run(session, expected)
+        ort.set_default_logger_callback(None)
+        session.close()
+
+    def _faults_of_a_run(self, session: Any, expected: Any) -> None:
+        def kill() -> None:
+            process = default_host().supervisor.running
+            if process is not None:
+                process.kill("the show ends it")
+
+        def raises() -> None:
+            raise Mine("no log")
+
+        for what, act in (
+            ("raises", raises),
+            ("reenters", lambda: session.run(None, NOISE)),
+            ("host killed", kill),
+        ):
+            once = [act]
+
+            def take(*_: Any, once: list[Any] = once) -> None:
+                self.calls += 1
+                if once:
+                    once.pop()()
+
+            self.faults += 1
+            unraisable, sys.unraisablehook = sys.unraisablehook, lambda _args: None
+            try:
+                ort.set_default_logger_callback(take, 2)
+                with self._watched(f"a run ({what})"):
+                    found = session.run(None, NOISE)
+                self._check(all(map(np.array_equal, found, expected)), f"a run gave something else ({what})")
+            finally:
+                sys.unraisablehook = unraisable
+
+    # --- inside ---
+
+    def _counted(self, *_: Any) -> None:
+        self.calls += 1
+
+    def _share(self, half: int) -> int:
+        """Rounds of faults after each of the good ones, so that there are as many as wanted in all."""
+        per_round = self._count if self.calls <= self._wanted // 2 + self._count else 5 * self._outputs
+        return max(1, round(self._times * per_round / max(1, half)))
+
+    def _expect(self, what: str, act: Callable[[], Any], right: Callable[[BaseException], bool]) -> None:
+        self.faults += 1
+        with self._watched(what):
+            try:
+                act()
+            except Exception as error:
+                self._check(right(error), f"{what}: {type(error).__name__}: {str(error)[:200]}")
+            else:
+                self.broken.append(f"{what}: no error")
+
+    @contextlib.contextmanager
+    def _watched(self, what: str) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        took = time.monotonic() - begin
+        self.longest_s = max(self.longest_s, took)
+        self._check(took < STUCK_S, f"{what} took {took:.0f} s")
+
+    def _check(self, holds: bool, what: str) -> None:
+        if not holds:
+            self.broken.append(what)
+
+
+@contextlib.contextmanager
+def _timeout(text: str) -> Iterator[None]:
+    before = os.environ.get(TIMEOUT)
+    os.environ[TIMEOUT] = text
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TIMEOUT]
+        else:
+            os.environ[TIMEOUT] = before
+
+
+def application(where: str, folder: Path) -> None:
+    """An application that tells its hosts when its function is called, and then waits to be killed."""
+
+    def wait(*_: Any) -> None:
+        print(*(p.pid for p in psutil.Process().children(recursive=True) if _is_host(p)), flush=True)
+        time.sleep(STUCK_S)
+
+    if where == "compile":
+        compile_with(chain(folder / "m.onnx", 2), wait)
+    else:
+        session = ort.InferenceSession(noisy(folder / "m.onnx", 2), providers=CPU)
+        ort.set_default_logger_callback(wait, 2)
+        session.run(None, NOISE)
+
+
+def show(calls: int, faults: int, kills: int) -> Show:
+    """All of it; `broken` of the result says what did not hold."""
+    before = holdings()
+    with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
+        made = Show(Path(folder), calls, faults)
+        made.run()
+        default_host().close()
+        for where in ("compile", "run"):
+            command = [
+                sys.executable,
+                "-m",
+                "lab.faultlab.calls_back",
+                "--application",
+                where,
+                "--folder",
+                folder,
+            ]
+            for _ in range(kills):
+                made.faults += 1
+                if kill_when_ready(where, command) is None:
+                    made.broken.append(f"a host outlived its application, killed in a {where}")
+    left = leaked_since(before)
+    if left:
+        made.broken.append(f"left over: {left}")
+    return made
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m lab.faultlab.calls_back", description=__doc__)
+    parser.add_argument("--calls", type=int, default=10_000, help="calls of functions in all")
+    parser.add_argument("--faults", type=int, default=10, help="of each kind, in compiles and in runs")
+    parser.add_argument("--kills", type=int, default=5, help="applications that are killed in each state")
+    parser.add_argument("--application", choices=("compile", "run"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.application:
+        application(options.application, options.folder)
+        return 0
+    begin = time.monotonic()
+    made = show(options.calls, options.faults, options.kills)
+    print(
+        f"{made.calls} calls back, {made.faults} faults, {time.monotonic() - begin:.0f} s; the longest call took "
+        f"{made.longest_s:.1f} s; {'nothing left over' if not made.broken else 'BROKEN:'}"
+    )
+    print("\n".join(made.broken))
+    return 1 if made.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

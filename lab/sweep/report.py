@@ -1,0 +1,122 @@
+"""What a sweep found, and how much of it the table of known-wrong operators explains."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.sweep.cases import Case, float_model, quantised_model
+from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model.known_wrong import KnownWrong
+
+Line = Mapping[str, Any]
+# The architecture that the sweep is about unless it names another chip.
+ARCH = 73
+
+
+def read(path: Path) -> list[Line]:
+    """The results of a sweep, without the lines about its runs."""
+    return [line for line in map(json.loads, path.read_text().splitlines()) if "case" in line]
+
+
+def spent(path: Path) -> tuple[int, int]:
+    """Seconds and processor seconds of all runs in a file."""
+    runs = [line["run"] for line in map(json.loads, path.read_text().splitlines()) if "run" in line]
+    return sum(run["seconds"] for run in runs), sum(run["cpu_seconds"] for run in runs)
+
+
+def explained(case: Case, arch: int = ARCH) -> tuple[KnownWrong, ...]:
+    """The rows that match the case's model, which is built and read, not run."""
+    return known_wrong.find_in_model(model_to_read(case).SerializeToString(), arch=arch)
+
+
+def model_to_read(case: Case) -> Any:
+    """The case's model; a quantised one has made-up ranges."""
+    model = float_model(case)
+    if not case.form.startswith("qdq"):
+        return model
+    names = [value.name for value in (*model.graph.input, *float_model(case, every_output=True).graph.output)]
+    return quantised_model(case, dict.fromkeys(names, (-1.0, 1.0)))
+
+
+def tally(lines: Sequence[Line]) -> dict[str, Counter[str]]:
+    """For each row, and "" for none: how many of the cases that it matches were right, wrong, and so on."""
+    found: dict[str, Counter[str]] = {"": Counter()}
+    for line in lines:
+        status = line["result"]["status"]
+        if status not in ("right", "wrong", "died"):
+            continue
+        try:
+            rows = {one.fault.name for one in explained(Case.from_words(line["case"]))} or {""}
+        except (ValueError, TypeError):
+            continue
+        for name in rows:
+            found.setdefault(name, Counter())[status] += 1
+    return found
+
+
+def text_of(lines: Sequence[Line]) -> str:
+    """Counts by operator, then by row of the table."""
+    counts: dict[str, Counter[str]] = {}
+    for line in lines:
+        counts.setdefault(line["case"]["nodes"][-1][0], Counter())[line["result"]["status"]] += 1
+    total = sum(counts.values(), Counter[str]())
+    rows = [f"{name}: {dict(found)}" for name, found in sorted(counts.items())]
+    rows += [f"all: {dict(total)}", "", "by row of the table of known-wrong operators:"]
+    return "\n".join(rows + [f"{name or '(none)'}: {dict(found)}" for name, found in sorted(tally(lines).items())])
+
+
+def unexplained(lines: Sequence[Line]) -> list[Line]:
+    """Cases that are wrong and match no row."""
+    return [
+        line
+        for line in lines
+        if line["result"]["status"] in ("wrong", "died") and not explained(Case.from_words(line["case"]))
+    ]
+
+
+def recorded(lines: Sequence[Line], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the table with what the results say: cases tried and wrong, the worst error, the smallest example."""
+    matching: dict[str, list[Line]] = {}
+    for line in lines:
+        if line["result"]["status"] in ("right", "wrong") and not line["result"].get("why"):
+            for one in explained(Case.from_words(line["case"])):
+                matching.setdefault(one.fault.name, []).append(line)
+    made = []
+    for row in rows:
+        mine = matching.get(row["name"], [])
+        wrong = [line for line in mine if line["result"]["status"] == "wrong"]
+        row = {**row, "tried": len(mine), "wrong": len(wrong)}
+        if wrong:
+            row["snr"] = min(line["result"]["snr"] for line in wrong)
+            row["largest"] = max(min(line["result"]["max_abs"], LARGEST) for line in wrong)
+            plain = [line for line in wrong if line["case"]["form"] == "float"] or wrong
+            row["example"] = min((line["case"] for line in plain), key=_weight)
+            row["example"] = {key: value for key, value in row["example"].items() if key not in ("id", "soc")}
+        made.append(row)
+    return made
+
+
+# Of a half float that is infinite, as QNN gives it back.
+LARGEST = 131008.0
+
+
+def _weight(words: Mapping[str, Any]) -> int:
+    return len(words["nodes"]) * 10**6 + sum(math.prod(tensor[0]) for tensor in words["tensors"].values())
+
+
+def page_rows() -> list[str]:
+    """The table as `docs/known-wrong.md` has it."""
+    head = [
+        "| row | operator | models | QNN computes it wrong when | wrong | worst | remedy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return head + [
+        f"| `{row.name}` | {', '.join(row.operators)} | {row.form or 'all'} | {row.says} | {row.wrong} of {row.tried} "
+        f"| {row.snr:.0f} dB | {f'`fix` ({row.rewrite})' if row.rewrite else row.advice} |"
+        for row in known_wrong.table()
+    ]

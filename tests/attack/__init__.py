@@ -1,1 +1,0 @@
-"""Attacks on every door of the product, seeded and counted: ``python -m tests.attack``."""

@@ -1,0 +1,106 @@
+"""The short form of the walks: what it finds in older code it finds within seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab.walk import crowd, more
+from lab.walk.machine import shrinking_walk
+from lab.walk.steps import Wrong
+
+import qnnbridge
+from qnnbridge._fastpath.call import key_of
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[list[qnnbridge.Host]]:
+    with qnnbridge.Host(shared_memory=True) as one, qnnbridge.Host(shared_memory=True) as other:
+        one.start()
+        other.start()
+        yield [one, other]
+
+
+def test_alone(hosts: list[qnnbridge.Host]) -> None:
+    assert crowd.alone(hosts, 4_000, seed=1) > 3_000
+
+
+def test_by_hypothesis(hosts: list[qnnbridge.Host]) -> None:
+    shrinking_walk(hosts, examples=20, steps=30, random=False)
+
+
+def test_several_threads_over_the_same_sessions(hosts: list[qnnbridge.Host]) -> None:
+    assert crowd.crowd(hosts, threads=4, steps=2_400, seed=2) > 1_500
+
+
+def test_without_shared_memory() -> None:
+    with qnnbridge.Host(shared_memory=False) as host:
+        assert crowd.alone([host], 800, seed=3) > 600
+
+
+def test_while_hosts_are_killed() -> None:
+    with qnnbridge.Host(shared_memory=True) as one, qnnbridge.Host(shared_memory=True) as other:
+        assert crowd.crowd([one, other], threads=3, steps=1_200, seed=4, kills=True) > 600
+
+
+def test_through_the_daemon() -> None:
+    from tests.daemon.brokers import lab
+
+    with lab(qnnbridge.Host(shared_memory=True)) as made:
+        assert crowd.crowd([made.client(), made.client()], threads=3, steps=1_200, seed=5) > 600
+
+
+# What a key could leave out: the session, the names of outputs, the type, shape and place of an input, the place of an
+# output.
+LEFT_OUT: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
+    "session": lambda key: (0, *key[1:]),
+    "names": lambda key: (key[0], None, *key[2:]),
+    "type": lambda key: tuple([part for part in key if not isinstance(part, np.dtype)]),
+    "shape": lambda key: (*key[:4], None, *key[5:]),
+    "place of an input": lambda key: (*key[:5], None, *key[6:]),
+    "place of an output": lambda key: key[:-1] if len(key) % 4 == 3 else key,
+}
+
+
+@pytest.mark.parametrize("part", LEFT_OUT)
+def test_a_key_that_leaves_something_out_is_found(
+    part: str, hosts: list[qnnbridge.Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk can fail."""
+
+    def incomplete(*arguments: Any, **keywords: Any) -> Any:
+        found = key_of(*arguments, **keywords)
+        return None if found is None else found._replace(key=LEFT_OUT[part](found.key))
+
+    monkeypatch.setattr("qnnbridge._fastpath.runner.key_of", incomplete)
+    with pytest.raises(Wrong):
+        crowd.alone(hosts, 20_000, seed=1)
+
+
+# --- what else remembers ---
+
+
+def test_buckets() -> None:
+    more.buckets(240, seed=6)
+
+
+@pytest.mark.simulator
+def test_the_cache_of_compiled_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+    more.cache(20, seed=7, folder=tmp_path)
+
+
+def test_the_server(tmp_path: Path) -> None:
+    more.serving(400, seed=8, folder=tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["dynamic", "window"])
+def test_generation(layout: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    more.generation(150, seed=9, folder=tmp_path, layout=layout)

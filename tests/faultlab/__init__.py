@@ -1,1 +1,0 @@
-"""Faults under load, and what was promised about them. ``python -m tests.faultlab`` runs it; CI runs a small part."""

@@ -1,1 +1,0 @@
-"""Verdicts of `qnnbridge verify` against the truth, which ONNX Runtime alone gives; `python -m tests.verdict_accuracy`."""
