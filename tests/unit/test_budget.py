@@ -1,0 +1,176 @@
+"""The budget of `docs/budget.md`: lines, floors and circles of folders, and words. A commit that needs more raises a number there."""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from test_architecture import MODULES, ROOT, SOURCES, imports
+
+PAGE = ROOT / "docs" / "budget.md"
+# A number that is higher than what it bounds by more than this is out of date: it would let the code grow back.
+MOST_SLACK = 0.03
+LEAST_SLACK_LINES = 60
+
+_ROW = re.compile(r"\| `(?P<what>[^`]+)` \| (?P<most>[\d,.]+) \|")
+
+
+@functools.cache
+def budget(heading: str) -> dict[str, float]:
+    """The rows of one section: what is bounded -> its number."""
+    section = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = {row["what"]: float(row["most"].replace(",", "")) for row in _ROW.finditer(section)}
+    assert rows, f"{PAGE} has no section {heading!r}"
+    return rows
+
+
+def package_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def room_of(module: str) -> str:
+    """A folder of a package, with all below it; a module in the root of its package is a room of its own."""
+    return ".".join(module.split(".")[:2])
+
+
+@functools.cache
+def lines_of(module: str) -> int:
+    return len(MODULES[module].read_text("utf-8").splitlines())
+
+
+# --- lines -----------------------------------------------------------------------------------------------
+
+
+def measured_lines() -> dict[str, int]:
+    """Of the packages, and of their folders as ``package.folder``."""
+    found: dict[str, int] = defaultdict(int)
+    for module in MODULES:
+        found[package_of(module)] += lines_of(module)
+        room = room_of(module)
+        if room != package_of(module) and MODULES[module].parent.name != package_of(module):
+            found[room] += lines_of(module)
+    return found
+
+
+def over(measured: Mapping[str, float], most: Mapping[str, float]) -> list[str]:
+    return [
+        f"{name}: {value:,} of {most.get(name, 0):,}: raise the number in docs/budget.md, with its reason in the same line"
+        for name, value in measured.items()
+        if value > most.get(name, 0)
+    ]
+
+
+def too_high(measured: Mapping[str, float], most: Mapping[str, float]) -> list[str]:
+    return [
+        f"{name}: {most[name]:,} for {measured.get(name, 0):,}: lower the number in docs/budget.md"
+        for name in most
+        if most[name] > max(measured.get(name, 0) * (1 + MOST_SLACK), measured.get(name, 0) + LEAST_SLACK_LINES)
+    ]
+
+
+def test_no_package_and_no_room_has_more_lines_than_its_budget() -> None:
+    assert over(measured_lines(), budget("Lines")) == []
+
+
+def test_a_budget_that_is_not_used_is_lowered() -> None:
+    assert too_high(measured_lines(), budget("Lines")) == []
+
+
+def test_what_counts_as_over_and_as_too_high() -> None:
+    assert over({"a": 10}, {"a": 10}) == []
+    assert len(over({"a": 11, "b": 1}, {"a": 10})) == 2
+    assert too_high({"a": 1000}, {"a": 1030}) == []
+    assert too_high({"a": 1000}, {"a": 1061, "gone": 1}) != []
+
+
+# --- floors and circles of folders -------------------------------------------------------------------------
+
+
+@functools.cache
+def edges() -> dict[str, frozenset[str]]:
+    """Room -> rooms of the same package that it imports, also for type checkers only."""
+    found: dict[str, set[str]] = {room_of(module): set() for module in MODULES}
+    for module in MODULES:
+        for name in imports(module):
+            if name in MODULES and package_of(name) == package_of(module) and room_of(name) != room_of(module):
+                found[room_of(module)].add(room_of(name))
+    return {room: frozenset(others) for room, others in found.items()}
+
+
+@functools.cache
+def reached(room: str) -> frozenset[str]:
+    seen: set[str] = set()
+    waiting = [room]
+    while waiting:
+        for other in edges()[waiting.pop()]:
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return frozenset(seen)
+
+
+@functools.cache
+def group_of(room: str) -> frozenset[str]:
+    """The room, and those that import it and that it imports, directly or not."""
+    return frozenset({room} | {other for other in reached(room) if room in reached(other)})
+
+
+@functools.cache
+def floor_of(group: frozenset[str]) -> int:
+    """1 for rooms that import no other; else one above the highest that they import."""
+    below = {group_of(other) for room in group for other in edges()[room]} - {group}
+    return 1 + max(map(floor_of, below), default=0)
+
+
+def circles() -> Iterator[frozenset[str]]:
+    yield from {group_of(room) for room in edges() if len(group_of(room)) > 1}
+
+
+def test_folders_that_import_each_other_in_a_circle_are_those_of_the_budget() -> None:
+    found = {" - ".join(sorted(name.partition(".")[2] for name in circle)): 1.0 for circle in circles()}
+    known = budget("Circles of folders")
+    assert found.keys() <= known.keys() - {"none"}, "a new circle, or one that has grown"
+    assert known.keys() - {"none"} <= found.keys(), "cut: take it out of docs/budget.md"
+
+
+def test_no_package_stands_on_more_floors_than_its_budget() -> None:
+    found = {
+        package: max(floor_of(group_of(room)) for room in edges() if package_of(room) == package)
+        for package in SOURCES
+    }
+    assert found == budget("Floors")
+
+
+# --- words -------------------------------------------------------------------------------------------------
+
+
+def comment_lines(path: Path) -> int:
+    with tokenize.open(path) as file:
+        text = file.read()
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return len({token.start[0] for token in tokens if token.type == tokenize.COMMENT})
+
+
+def test_private_words_become_fewer_and_comments_do_not() -> None:
+    """`told` is this project's own word for what a log, an error or a report says: a stranger has to guess."""
+    told = sum(
+        len(re.findall(r"\btold\b", line)) > 0
+        for path in MODULES.values()
+        for line in path.read_text("utf-8").splitlines()
+    )
+    assert told <= budget("Words")["lines with told"]
+    share = sum(map(comment_lines, MODULES.values())) / sum(map(lines_of, MODULES))
+    assert 100 * share >= budget("Words")["comment lines in 100"]
+
+
+@pytest.mark.parametrize("heading", ["Lines", "Circles of folders", "Floors", "Words"])
+def test_every_row_of_the_page_is_read(heading: str) -> None:
+    section = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(budget(heading))

@@ -1,0 +1,45 @@
+"""Options, JSON documents and rewritten models are those of `tests/golden/doors`, or were changed on purpose."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from tests.golden import doors
+
+
+def differences(now: Any, before: Any, place: str = "") -> list[str]:
+    if isinstance(now, dict) and isinstance(before, dict):
+        both = [
+            one
+            for key in now.keys() & before.keys()
+            for one in differences(now[key], before[key], f"{place}/{key}")
+        ]
+        return [
+            *both,
+            *(f"{place}/{key} is new" for key in now.keys() - before.keys()),
+            *(f"{place}/{key} is gone" for key in before.keys() - now.keys()),
+        ]
+    return [] if now == before else [f"{place}: {before!r:.200} -> {now!r:.200}"]
+
+
+@pytest.mark.parametrize("name", doors.DOORS)
+def test_a_door_is_as_it_was(name: str) -> None:
+    before = json.loads((doors.FOLDER / f"{name}.json").read_text("utf-8"))
+    now = json.loads(doors.text_of(name))
+    found = sorted(differences(now, before))
+    assert found == [], "renew it: python -m tests.golden.doors, and say it in CHANGELOG.md"
+
+
+def test_a_difference_is_found_wherever_it_is() -> None:
+    assert differences({"a": {"b": [1]}, "new": 1}, {"a": {"b": [2]}, "gone": 1}) == [
+        "/a/b: [2] -> [1]",
+        "/new is new",
+        "/gone is gone",
+    ]
+    assert differences({"a": {"b": [1]}}, {"a": {"b": [1]}}) == []
