@@ -299,7 +299,8 @@ def test_a_host_that_takes_its_time_is_not_taken_for_dead_when_a_channel_ends(ho
     process, pool = running(host)
     (plans,) = pool.idle
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, plans.channel._streams.read_fd)  # end of file
+    read_fd = plans.channel._streams.read_fd
+    os.dup2(null, read_fd)  # end of file
     os.close(null)
     stop(process.real_pid)
     thread, result = in_thread(lambda: session.run(None, {"x": X}))
@@ -308,3 +309,4 @@ def test_a_host_that_takes_its_time_is_not_taken_for_dead_when_a_channel_ends(ho
     thread.join()
     assert np.array_equal(result[0][0], X * 3)
     assert (session.generation, host.stats.crashes) == (1, 0)
+    os.close(read_fd)  # it is not the channel's any more, which has left it alone
