@@ -67,7 +67,7 @@ class _SoundFile:
 
 
 class _WaveFile:
-    """PCM in WAV, where soundfile is not installed."""
+    """PCM in WAV, by the standard library."""
 
     def __init__(self, audio: Any, name: str) -> None:
         try:
@@ -168,18 +168,32 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
             f"Audio cannot be a {type(audio).__name__}.",
             fix="Give a path, an open file, or a numpy array of floats.",
         )
-    try:
-        import soundfile
-    except ImportError:
-        source: _Source = _WaveFile(given, name)
-    except OSError as error:  # libsndfile is not there
-        raise BridgeError(f"soundfile cannot be loaded: {error}.", fix='pip install "qnnbridge[speech]"') from None
-    else:
-        source = _SoundFile(soundfile, given, name)
+    source = _plain_wave(given, name) or _other_file(given, name)
     if not _RATES[0] <= source.rate <= _RATES[1]:
         source.close()
         raise _no_audio(name, f"it says {source.rate} samples in a second")
     return source, name
+
+
+def _plain_wave(audio: Any, name: str) -> _Source | None:
+    """PCM in WAV, which is most of what comes, needs no native decoder. ``None`` for anything else."""
+    start = audio.tell() if hasattr(audio, "read") else 0
+    try:
+        return _WaveFile(audio, name)
+    except OptionError:
+        if hasattr(audio, "read"):
+            audio.seek(start)
+        return None
+
+
+def _other_file(audio: Any, name: str) -> _Source:
+    try:
+        import soundfile
+    except ImportError:
+        return _WaveFile(audio, name)  # which says why it is none
+    except OSError as error:  # libsndfile is not there
+        raise BridgeError(f"soundfile cannot be loaded: {error}.", fix='pip install "qnnbridge[speech]"') from None
+    return _SoundFile(soundfile, audio, name)
 
 
 def _resampler(rate: int, name: str) -> Any:
