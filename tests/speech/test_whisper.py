@@ -212,6 +212,7 @@ print("done")
 """
 
 
+@pytest.mark.process
 def test_audio_of_other_forms_and_rates_is_read_and_resampled(tmp_path: Path) -> None:
     """In a process of its own, as an application that has nothing but this: decoders are native libraries."""
     pytest.importorskip("soundfile")
