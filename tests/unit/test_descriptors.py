@@ -368,7 +368,7 @@ def test_an_interrupted_write_goes_on_where_it_was(pipe: tuple[int, int], interr
 
 def test_a_pipe_that_a_thread_writes_to_is_not_asked_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows would answer after the write, which may never end."""
-    connection: Any = SimpleNamespace(_marks={0: None}, fail=lambda error: error)
+    connection: Any = SimpleNamespace(_marks={0: None}, fail=lambda error: error, _on_silence=lambda: None)
     with pytest.raises(HostCrashed, match="has closed its descriptors"):
         Channel._check_ours(connection, 0)
     monkeypatch.setattr("qnnbridge._transport.channel.is_writing", lambda fd: True)

@@ -18,6 +18,7 @@ from tests.unit.wire_streams import feed, plain, wire
 from qnnbridge_host import handlers, server, sessions, transport
 from qnnbridge_host.engine.common import OrtEngine
 from qnnbridge_host.in_flight import InFlight
+from qnnbridge_host.wrap.work import WrapRequest
 from qnnbridge_protocol import connection, errors, frames, limits, model_records, specs, values
 from qnnbridge_protocol.connection import Role, State
 from qnnbridge_protocol.elements import LAYOUTS, MAX_DEPTH, MAX_RANK, MAX_TENSOR_BYTES, ElementType
@@ -278,6 +279,8 @@ def fields_read(function: Any) -> tuple[set[str], set[str]]:
             asked.add(ast.literal_eval(node.args[0]))
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "field":
             (asked if len(node.args) > 3 else needed).add(ast.literal_eval(node.args[1]))
+        elif isinstance(node, ast.Call) and ast.unparse(node) == "WrapRequest.from_plain(request.header)":
+            needed |= {one.name for one in dataclasses.fields(WrapRequest)}
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("self._session", "_session_id"):
             needed.add("session")
     return needed, asked - needed

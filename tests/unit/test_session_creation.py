@@ -18,7 +18,7 @@ from qnnbridge_host.model_requests import ApplicationModel
 from qnnbridge_host.session_creation import Creation, MadeSession, NeedsRewrite, SessionMaker
 from qnnbridge_protocol.errors import BridgeError, Cancelled, ModelChanged, ModelError, PlacementRefused
 from qnnbridge_protocol.model_records import CacheReply
-from qnnbridge_protocol.specs import FixSpec, SessionSpec
+from qnnbridge_protocol.specs import FixSpec, Placement, SessionSpec
 
 # Native steps, in order.
 declared: list[str] = []
@@ -132,6 +132,9 @@ def test_a_host_without_qnn_rewrites_nothing(
         assert not stops
 
 
+INFO = SimpleNamespace(placement=Placement())
+
+
 class Native:
     """Makes sessions; the file is touched meanwhile, so many times as are given."""
 
@@ -147,7 +150,7 @@ class Native:
             for contents in (b"for a moment", data):
                 self.path.write_bytes(contents)
             os.utime(self.path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        return SimpleNamespace(info="info", close=self.close)
+        return SimpleNamespace(info=INFO, close=self.close)
 
     def close(self) -> None:
         self.closed += 1
@@ -165,7 +168,7 @@ def test_a_model_that_was_put_back_while_it_was_loaded_is_loaded_again(
         with pytest.raises(ModelChanged, match="again and again"):
             maker._native(creation, None)
     else:
-        assert maker._native(creation, None)[1] == "info"
+        assert maker._native(creation, None)[1] is INFO
     assert (native.made, native.closed) == (made, closed)
 
 

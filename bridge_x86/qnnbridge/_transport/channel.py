@@ -74,10 +74,9 @@ class Channel:
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
-        self._write_fd = write_fd
+        self._write_fd, self._read_fd = write_fd, read_fd
         self._marks = {fd: mark_of(fd) for fd in (write_fd, read_fd)}
         self._stuck_since: float | None = None
-        self._read_fd = read_fd
         self._on_silence = on_silence
         self._owner = os.getpid()
         # Re-entrant for `in_turn`.
@@ -487,12 +486,10 @@ class Channel:
             self.requests.answer(frame)
 
     def _check_ours(self, fd: int) -> None:
-        # Else somebody's file would get our bytes, or lose its own.
-        if is_writing(fd) or is_marked(fd, self._marks[fd]):
-            return
-        # An owner that gave the connection up put the null device in its place.
-        ended = self._on_silence() if is_device(fd) else None
-        raise self.fail(descriptors_closed() if ended is None else ended.reason)
+        # Else somebody's file would get our bytes. Who gave the connection up put the null device in its place.
+        if not is_writing(fd) and not is_marked(fd, self._marks[fd]):
+            ended = is_device(fd) and self._on_silence()
+            raise self.fail(ended.reason if ended else descriptors_closed())
 
     def _check_owner(self) -> None:
         # In a fork the descriptor numbers may belong to other files.

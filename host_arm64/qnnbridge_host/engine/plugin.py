@@ -7,7 +7,6 @@ its library is a segmentation fault. QNN is given to a session by its devices; w
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from typing import Any
@@ -110,6 +109,8 @@ def _unavailable(error: BridgeError) -> ProviderUnavailable:
 
 def _refuse_others(source: QnnSource) -> None:
     """The library of another provider is refused before its code runs."""
+    import mmap  # which a session from the wheel does not need
+
     try:
         with open(source.library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             known = content.find(_QNN_ENTRY) >= 0

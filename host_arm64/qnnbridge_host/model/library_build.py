@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import mmap
 
 _BUILD: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}(?:_\d+)?)")
 _RESOURCE_NAME: Final = "ProductVersion".encode("utf-16-le")
@@ -16,6 +18,8 @@ _BACKENDS: Final = ("QnnHtp.dll", "libQnnHtp.so", "QnnSystem.dll", "libQnnSystem
 
 def build_of(path: str | os.PathLike[str]) -> str | None:
     """The build, from the version resource of a PE file, else from the text in the file. Raises `OSError`."""
+    import mmap  # which a session does not need
+
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _resource_version(data) or _text_version(data)
 
