@@ -278,7 +278,16 @@ class EventStream(Response):
 
     async def _send(self, send: Send, data: bytes, *, last: bool = False, timeout_s: float | None = None) -> None:
         message = {"type": "http.response.body", "body": data, "more_body": not last}
-        await asyncio.wait_for(send(message), timeout_s or STALL_TIMEOUT_S)
+        # Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that meets the end of what it waits for
+        # (python/cpython#86296), and an answer of many short messages would go on after the server's end.
+        sending = asyncio.ensure_future(send(message))
+        try:
+            await asyncio.wait({sending}, timeout=timeout_s or STALL_TIMEOUT_S)
+            if not sending.done():
+                raise TimeoutError
+            sending.result()
+        finally:
+            sending.cancel()
 
 
 async def _gone(receive: Receive) -> None:
