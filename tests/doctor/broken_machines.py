@@ -27,9 +27,10 @@ from machines import (
     x64_pc,
 )
 
-from qnnbridge_tools.doctor.facts import Catalogue, CatalogueProvider, DaemonFacts, Library, ProbeResult
+from qnnbridge_tools.doctor.facts import Catalogue, CatalogueProvider, DaemonFacts, ProbeResult
 from qnnbridge_tools.doctor.machine import CacheContents
 from qnnbridge_tools.doctor.survey import SurveyOptions
+from qnnbridge_tools.versions.library import Library
 
 Build = Callable[[], "SimulatedMachine | tuple[SimulatedMachine, SurveyOptions]"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol import __version__
-from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
+from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, ProbeResult, PythonReport, StartFailure
 from qnnbridge_tools.doctor.machine import (
     CacheContents,
     Kind,
@@ -26,6 +26,7 @@ from qnnbridge_tools.doctor.machine import (
     RegistryValue,
     Root,
 )
+from qnnbridge_tools.versions.library import Library
 
 RECORDS = (Path(__file__).parent / "wheel_records", Path(__file__).parents[1] / "engine" / "wheel_records")
 NOW = 1_795_000_000.0  # 2026-11-18

@@ -34,11 +34,12 @@ from qnnbridge_host.model.releases import for_version, load_releases, sdk_is_new
 from qnnbridge_tools.doctor import advice, examine, tell
 from qnnbridge_tools.doctor.advice import python_lines
 from qnnbridge_tools.doctor.diagnose import diagnose
-from qnnbridge_tools.doctor.facts import Library, ProbeResult
+from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy
 from qnnbridge_tools.doctor.real_machine import answer_of
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 from qnnbridge_tools.versions.fitness import ort_bounds, platform_of_release
+from qnnbridge_tools.versions.library import Library
 from qnnbridge_tools.versions.machines import HostMachine
 from qnnbridge_tools.versions.view import advice as what_would_fit
 

@@ -22,8 +22,8 @@ from qnnbridge_tools.setup_host.environment import AlreadyThere, SetupFailed, py
 from qnnbridge_tools.setup_host.interpreters import PythonTraits
 from qnnbridge_tools.setup_host.plan import NpuTraits, SetupOptions, SetupPlan, make_plan, toml_string
 from qnnbridge_tools.setup_host.report import document, print_commands, print_plan, print_result
-from qnnbridge_tools.setup_host.requirements import COMPANIONS, Source, requirements_without_qnn
 from qnnbridge_tools.setup_host.steps import _run, check_host
+from qnnbridge_tools.versions.requirements import COMPANIONS, Source, requirements_without_qnn
 
 ARM64_PYTHON = Path(__file__).parents[1] / "unit" / "data" / "executables" / "arm64.dll"
 INFO = HostInfo(1, "ARM64", "3.13.1", "python.exe", __version__, "win32", 1, 0.1, {})
@@ -60,7 +60,7 @@ def plan_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "
     around = surroundings(registered, QNNBRIDGE_CONFIG=str(file))
     traits = PythonTraits((3, 13, 1), "win-arm64", str(python), "cpython", False, True, None)
     given = SetupOptions(folder=tmp_path / "host", facts=NpuTraits("2.51", 73), **options)
-    monkeypatch.setattr("qnnbridge_tools.setup_host.requirements._installed_from", lambda: None)
+    monkeypatch.setattr("qnnbridge_tools.versions.requirements._installed_from", lambda: None)
     return make_plan(given, around, lambda path: traits)
 
 

@@ -37,8 +37,8 @@ from qnnbridge_tools.setup_host.environment import (
 from qnnbridge_tools.setup_host.interpreters import BaseCandidate, PythonTraits, ask, candidates
 from qnnbridge_tools.setup_host.plan import HostChoice, NpuTraits, choose, toml_string, with_host
 from qnnbridge_tools.setup_host.report import cmd_text, posix_text, powershell_text
-from qnnbridge_tools.setup_host.requirements import COMPANIONS, Source, find_source, requirements
 from qnnbridge_tools.setup_host.steps import setup_environment, write_text
+from qnnbridge_tools.versions.requirements import COMPANIONS, Source, find_source, requirements
 
 ROOT = Path(__file__).parents[2]
 HEADERS = ROOT / "tests" / "unit" / "data" / "executables"

@@ -375,7 +375,8 @@ def versions(
     """List the releases of onnxruntime-qnn, and say which work here and why the others do not."""
     with reporting.work(as_json=as_json):
         from qnnbridge_tools import output
-        from qnnbridge_tools.versions import here, view
+        from qnnbridge_tools.doctor import here
+        from qnnbridge_tools.versions import view
         from qnnbridge_tools.versions.fitness import judge
 
         machine = here.machine_of(here.MachineOptions(system_sdk, chip, python, platform, ort))

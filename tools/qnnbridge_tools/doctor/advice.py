@@ -327,7 +327,7 @@ def _pair_words(facts: Facts, version: str, *, only_tried: bool = False) -> str:
 
 def host_packages(facts: Facts, path: str | None = None) -> Remedy:
     """Everything that a host needs into one interpreter, with the release that fits it."""
-    from qnnbridge_tools.setup_host.requirements import Source, requirements
+    from qnnbridge_tools.versions.requirements import Source, requirements
 
     version = fitting_version(facts, python_of(facts, path) if path else None)
     release = release_of(facts, version) if version else None

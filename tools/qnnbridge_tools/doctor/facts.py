@@ -10,15 +10,6 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Library:
-    """A program or library. machine: "ARM64", "x64", "ARM64EC", "ARM64X", "aarch64" ... version: as it says
-    itself."""
-
-    machine: str
-    version: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Computer:
     """A computer and its NPU.
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Literal, Protocol
 
-from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, Library, ProbeResult, PythonReport, StartFailure
+from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, ProbeResult, PythonReport, StartFailure
+from qnnbridge_tools.versions.library import Library
 
 Kind = Literal["file", "folder"]
 RegistryValue = str | int | bytes

@@ -21,7 +21,6 @@ from qnnbridge_tools.doctor.facts import (
     Catalogue,
     CatalogueProvider,
     DaemonFacts,
-    Library,
     ProbeResult,
     PythonReport,
     StartFailure,
@@ -34,6 +33,7 @@ from qnnbridge_tools.doctor.machine import (
     RegistryValue,
     Root,
 )
+from qnnbridge_tools.versions.library import Library
 
 if TYPE_CHECKING:
     from qnnbridge._daemon.discovery import Discovery
@@ -279,7 +279,7 @@ def _what_is_wrong(store: Store, key: str) -> str:
 
 
 def _read_library(path: str, version: bool) -> Library | None:
-    from qnnbridge_tools.doctor.library import read_library
+    from qnnbridge_tools.versions.library import read_library
 
     try:
         return read_library(path, version=version)

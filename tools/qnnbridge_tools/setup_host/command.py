@@ -125,8 +125,8 @@ def setup_host(
 
 def _facts(system_sdk: str | None, chip: str | None) -> NpuTraits:
     """The given values, else those of this computer's driver."""
+    from qnnbridge_tools.doctor import here
     from qnnbridge_tools.setup_host.plan import NpuTraits
-    from qnnbridge_tools.versions import here
 
     sdk, hexagon = here.driver_facts()
     if system_sdk is not None:

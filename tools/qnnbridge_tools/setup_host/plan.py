@@ -34,9 +34,9 @@ from qnnbridge_tools.setup_host.environment import (
     python_in,
 )
 from qnnbridge_tools.setup_host.interpreters import BaseCandidate, PythonTraits, ask, candidates, install_text
-from qnnbridge_tools.setup_host.requirements import Source, find_source, requirements, requirements_without_qnn
 from qnnbridge_tools.versions.fitness import Judgement, best_of, judge, short_sdk
 from qnnbridge_tools.versions.machines import HostMachine, read_platform
+from qnnbridge_tools.versions.requirements import Source, find_source, requirements, requirements_without_qnn
 from qnnbridge_tools.versions.view import advice
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import Any
 from qnnbridge_host.model.library_build import build_of
 from qnnbridge_host.model.releases import is_backend
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.doctor.library import read_library
+from qnnbridge_tools.versions.library import read_library
 
 PACKAGE = "onnxruntime-qnn"
 CALL_TIMEOUT_S = 900.0

@@ -6,12 +6,11 @@ somewhere in the file; finding it means reading the file, 0.1 s for the largest.
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
 import re
 import struct
 from typing import BinaryIO, Final
-
-from qnnbridge_tools.doctor.facts import Library
 
 _RESOURCES: Final = 2  # index of the directory
 _VERSION_RESOURCE: Final = 16  # RT_VERSION
@@ -21,6 +20,15 @@ _PRODUCT_VERSION: Final = "ProductVersion".encode("utf-16-le") + b"\0\0"
 _FIXED_INFO: Final = struct.pack("<I", 0xFEEF04BD)
 _BUILD_ID: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}[\d_]*)\0")
 _MAX_HEADERS: Final = 4096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Library:
+    """A program or library. machine: "ARM64", "x64", "ARM64EC", "ARM64X", "aarch64" ... version: as it says
+    itself."""
+
+    machine: str
+    version: str | None = None
 
 
 def read_library(path: str, *, version: bool) -> Library | None:
