@@ -26,11 +26,13 @@ WHO_CAN_USE = {
     "--constant": TAKE_AN_ORIGINAL,
     "--input": RUN_A_MODEL,
     "--soc-model": {"run", "compile", "analyze", "inspect", "prepare", "profile", "verify", "quantize"},
-    "--provider-option": {"run", "compile", "analyze", "prepare", "profile", "verify", "quantize", "serve"},
+    "--provider-option": {
+        *("run", "compile", "analyze", "prepare", "profile", "verify", "quantize", "serve", "transcribe"),
+    },
     "--html": {"analyze", "bench", "profile"},
     "--json": {
         *("demo", "doctor", "run", "compile", "bench", "explain", "inspect", "analyze", "fix", "optimize"),
-        *("quantize", "verify", "prepare", "profile", "versions", "setup-host", "top", "wrap"),
+        *("quantize", "verify", "prepare", "profile", "versions", "setup-host", "top", "wrap", "transcribe"),
     },
 }
 # Commands of later work, whose options these are too.

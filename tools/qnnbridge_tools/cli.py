@@ -16,6 +16,7 @@ from qnnbridge_models import precision_commands
 from qnnbridge_serve import command as serving
 from qnnbridge_tools import commands, crashes, reporting, session_report
 from qnnbridge_tools import exec_command as exec_program
+from qnnbridge_tools import transcribe as speech
 from qnnbridge_tools.cache import command as cache
 from qnnbridge_tools.generation import commands as generation
 from qnnbridge_tools.host import command as host
@@ -38,6 +39,7 @@ app.command("exec", cls=exec_program.ExecCommand, context_settings=exec_program.
 app.command("compile")(commands.compile_models)
 app.command("bench")(commands.bench)
 app.command("chat")(generation.chat)
+app.command("transcribe")(speech.transcribe)
 app.command("explain", context_settings=crashes.EXPLAIN_CONTEXT)(crashes.explain)
 app.command("inspect")(commands.inspect)
 app.command("wrap")(commands.wrap)

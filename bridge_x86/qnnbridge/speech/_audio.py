@@ -113,7 +113,11 @@ class AudioReader:
         try:
             self._resampler = _resampler(self.rate, self._name) if self.rate != RATE else None
             if not self.window(1).size:
-                raise OptionError(f"{self._name} has no samples.", cause="It is empty, or only a header.")
+                raise OptionError(
+                    f"{self._name} has no samples.",
+                    cause="It is empty, or only a header.",
+                    fix="Record or copy it again.",
+                )
         except BaseException:
             self.close()
             raise
@@ -156,9 +160,9 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
     if isinstance(audio, (str, os.PathLike)):
         path = os.fspath(audio)
         if not os.path.isfile(path):
-            raise NoSuchFile(f"There is no audio file {path}.")
+            raise NoSuchFile(f"There is no audio file {path}.", fix="Give the path of a recording.")
         if os.path.getsize(path) == 0:
-            raise OptionError(f"{path} is empty.")
+            raise OptionError(f"{path} is empty.", fix="Record or copy it again.")
         given: Any = path
         name = path
     elif hasattr(audio, "read"):

@@ -1,0 +1,255 @@
+"""`qnnbridge transcribe`: speech to text with Whisper, segment by segment as it is found."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools import output, reporting
+from qnnbridge_tools.options import (
+    AsJson,
+    Fallback,
+    HostPython,
+    OnCpu,
+    Overwrite,
+    Provider,
+    ProviderName,
+    ProviderOptions,
+    Timeout,
+)
+from qnnbridge_tools.speech_formats import (
+    TIMED_FORMATS,
+    SpeechFormat,
+    subtitles,
+    text_pieces,
+    verbose_document,
+    written,
+)
+
+if TYPE_CHECKING:
+    from qnnbridge.speech import Recognizer, SpeechSegment, Transcript, Transcription
+
+
+class Format(str, enum.Enum):
+    TEXT = "text"
+    JSON = "json"
+    VERBOSE_JSON = "verbose_json"
+    SRT = "srt"
+    VTT = "vtt"
+
+
+class Task(str, enum.Enum):
+    TRANSCRIBE = "transcribe"
+    TRANSLATE = "translate"
+
+
+_SUFFIXES: Mapping[SpeechFormat, str] = {
+    "text": ".txt",
+    "json": ".json",
+    "verbose_json": ".json",
+    "srt": ".srt",
+    "vtt": ".vtt",
+}
+
+
+def transcribe(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Audio: WAV, FLAC, OGG, MP3.")],
+    model: Annotated[
+        Path, typer.Option("--model", metavar="FOLDER", help="A Whisper: encoder, decoder, tokenizer.json.")
+    ],
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where tokenizer.json lies, if not in the model's folder.")
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Of the speech: en, de, ...; default found out.")
+    ] = None,
+    task: Annotated[Task, typer.Option("--task", help="translate gives English.")] = Task.TRANSCRIBE,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps/--no-timestamps", help="Without: one segment for each 30 seconds.")
+    ] = True,
+    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.TEXT,
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="A file, or a folder for NAME.txt, .srt, ...; in UTF-8."
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    provider: ProviderName = Provider.QNN,
+    provider_options: ProviderOptions = None,
+    fallback: Fallback = OnCpu.ERROR,
+    timeout: Timeout = None,
+    shared: Annotated[bool, typer.Option("--daemon", help="Use the daemon's host.")] = False,
+    host_python: HostPython = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write down what is said in audio files. Text appears as it is found."""
+    with reporting.work(as_json=as_json):
+        import qnnbridge
+        from qnnbridge import speech
+        from qnnbridge.speech._audio import AudioReader
+        from qnnbridge_tools import arguments, session_report
+
+        if form.value in TIMED_FORMATS and not timestamps:
+            raise OptionError(f"--format {form.value} needs times.", fix="Leave out --no-timestamps.")
+        if len(files) > 1 and target is None and not as_json and form is not Format.TEXT:
+            raise OptionError(f"Several files do not go into one {form.value}.", fix="Give a folder: -o FOLDER")
+        if language is not None and not language.strip():
+            raise OptionError("--language is empty.", fix="Leave it out to have the language found out.")
+        targets = _targets(files, target, form.value, overwrite)
+        for file in files:
+            AudioReader(file).close()  # before the model is loaded and before other files are worked on
+        order = _Order(language, task.value, timestamps, form.value)
+        options = arguments.read_provider_options(provider_options or ())
+        timeout_s = arguments.read_timeout(timeout)
+        with (
+            qnnbridge.connect(python=host_python) if shared else qnnbridge.Host(host_python) as host,
+            speech.load(
+                model,
+                tokenizer=tokenizer,
+                host=host,
+                provider=provider.value,
+                provider_options=options,
+                fallback=fallback.value,
+                timeout=timeout_s,
+            ) as recognizer,
+        ):
+            done: list[dict[str, Any]] = []
+            for file, place in zip(files, targets, strict=True):
+                if len(files) > 1 and place is None and not as_json:
+                    print(f"{'' if not done else chr(10)}==> {output.visible(file)} <==")
+                done.append(_transcribe(recognizer, file, place, order, quiet=as_json))
+            if as_json:
+                output.print_json(
+                    {
+                        "model": str(model),
+                        "layout": recognizer.layout,
+                        "placement": {name: one.to_wire() for name, one in recognizer.placement.items()},
+                        "files": done,
+                        "host": session_report.host_document(host.info),
+                        "application": session_report.application_document(),
+                    }
+                )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Order:
+    language: str | None
+    task: Literal["transcribe", "translate"]
+    timestamps: bool
+    form: SpeechFormat
+
+
+def _transcribe(
+    recognizer: Recognizer, file: Path, place: Path | None, order: _Order, *, quiet: bool
+) -> dict[str, Any]:
+    """One file. quiet: nothing goes to stdout. Gives its part of the JSON document."""
+    from qnnbridge.speech._features import RATE
+
+    begun = time.monotonic()
+    with (
+        recognizer.stream(file, language=order.language, task=order.task, timestamps=order.timestamps) as found,
+        _writer(place, quiet) as write,
+    ):
+        segments: list[SpeechSegment] = []
+        shows = sys.stderr is not None and sys.stderr.isatty() and (place is not None or not output.is_terminal())
+        for piece in _pieces(order, found, segments, file.name if shows else None):
+            write(piece)
+        transcript = _whole(order, found, segments)
+    if not quiet and transcript.audio_rate != RATE:
+        print(f"Note: {output.visible(file)} has {transcript.audio_rate} Hz; resampled to {RATE}.", file=sys.stderr)
+    spent = time.monotonic() - begun
+    written_to = str(place) if place is not None else None
+    return {"file": str(file), "written": written_to, "seconds": spent, **verbose_document(transcript)}
+
+
+def _pieces(order: _Order, found: Transcription, segments: list[SpeechSegment], shown: str | None) -> Iterator[str]:
+    """The output in pieces, as early as its form allows."""
+    coming = _kept(found, segments, shown)
+    if order.form == "text":
+        yield from text_pieces(coming)
+        yield "\n"
+    elif order.form == "srt" or order.form == "vtt":
+        yield from subtitles(order.form, coming)
+    else:
+        for _ in coming:
+            pass
+        yield written(order.form, _whole(order, found, segments))
+
+
+def _kept(found: Transcription, segments: list[SpeechSegment], shown: str | None) -> Iterator[SpeechSegment]:
+    """shown: the name for a line of progress."""
+    try:
+        for segment in found:
+            segments.append(segment)
+            if shown is not None:
+                done = int(found.position)
+                print(
+                    f"\r{output.visible(shown)}: {done // 60}:{done % 60:02}", end="", file=sys.stderr, flush=True
+                )
+            yield segment
+    finally:
+        if shown is not None and segments:
+            print(file=sys.stderr)
+
+
+def _whole(order: _Order, found: Transcription, segments: Sequence[SpeechSegment]) -> Transcript:
+    from qnnbridge.speech import Transcript
+
+    return Transcript(found.language, order.task, found.position, tuple(segments), found.audio_rate, found.cut)
+
+
+@contextlib.contextmanager
+def _writer(place: Path | None, quiet: bool) -> Iterator[Callable[[str], object]]:
+    """Writes pieces to stdout, or to a file that takes its place when all is done."""
+    if place is None:
+        yield _nowhere if quiet else _to_stdout
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(f".{place.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            yield file.write
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _nowhere(_piece: str) -> None: ...
+
+
+def _to_stdout(piece: str) -> None:
+    sys.stdout.write(piece)
+    sys.stdout.flush()
+
+
+def _targets(files: Sequence[Path], target: Path | None, form: SpeechFormat, overwrite: bool) -> list[Path | None]:
+    """Where each file's text goes. Raises `OptionError`."""
+    if target is None:
+        return [None] * len(files)
+    is_folder = target.is_dir() or len(files) > 1 or str(target).endswith(("/", os.sep))
+    places = [target / (file.stem + _SUFFIXES[form]) if is_folder else target for file in files]
+    names = [os.path.normcase(place.name) for place in places]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise OptionError(f"Two of the files would be written to {target / twice}.", fix="Transcribe them apart.")
+    if is_folder and target.exists() and not target.is_dir():
+        raise OptionError(f"{target} is no folder.", fix="Several files go into a folder: -o FOLDER")
+    for place in places:
+        if not place.exists():
+            continue
+        if not place.is_file() or any(file.exists() and place.samefile(file) for file in files):
+            raise OptionError(f"{place} cannot be written: it is the audio, or no file.", fix="Name another OUT.")
+        if not overwrite:
+            raise OptionError(f"{place} exists.", fix="Add --overwrite to replace it, or name another OUT.")
+    return list(places)
