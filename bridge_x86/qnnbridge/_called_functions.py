@@ -144,8 +144,8 @@ class CalledFunctions:
                 except (BridgeError, TypeError, ValueError, OverflowError) as error:
                     # Over the limits, or of types that msgpack does not have.
                     self._raised = self._raised or error
-                    told = {"call": header["call"], "error": _described(error)}
-                    channel.give_back(frame.request_id, told, ())
+                    answer = {"call": header["call"], "error": _described(error)}
+                    channel.give_back(frame.request_id, answer, ())
 
     def _answer(self, frame: Frame) -> tuple[dict[str, Any], tuple[Any, ...]]:
         from qnnbridge_protocol.values import Decoder, Encoder

@@ -239,7 +239,7 @@ def perform(
     """Compile jobs in a host of their own; several share their weights. Raises what `compile` raises.
 
     resume: existing results of the same model with the same options and versions are kept.
-    on_begin: told the compilation before it starts anything, so that another thread can interrupt it.
+    on_begin: called with the compilation before it starts anything, so that another thread can interrupt it.
     """
     from qnnbridge._host import Host
 
@@ -328,8 +328,8 @@ class Running:
         except ChannelFailed as failure:
             raise self._host.supervisor.lost(process, failure, self._deadline) from None
         except Deadline as late:
-            told = too_late(self._news, self._timeout_s)
-            raise told or overdue(process, late, context, self._timeout_s, "kill") from None
+            error = too_late(self._news, self._timeout_s)
+            raise error or overdue(process, late, context, self._timeout_s, "kill") from None
 
     def _message(self, how: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
         values = [value for job in self._jobs for value in (*job.recipe.initializers, *job.inputs.values())]
@@ -376,8 +376,8 @@ class Running:
 
         died = error.details.get("worker_died")
         if isinstance(error, CompileFailed) and isinstance(died, Mapping):
-            told = WorkerDied(error.message, details=dict(died))
-            crash = self._host.supervisor.worker_died(process, told, self._contexts[0])
+            death = WorkerDied(error.message, details=dict(died))
+            crash = self._host.supervisor.worker_died(process, death, self._contexts[0])
             error.cause = crash.message if crash.cause is None else f"{crash.message} {crash.cause}"
             error.evidence = crash.evidence
             error.details |= {**crash.details, "validation_error": crash.code}

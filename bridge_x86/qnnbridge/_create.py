@@ -183,17 +183,17 @@ class RequestNews:
         return LOG_TIMEOUT_S if self._native else 0.0
 
     def __call__(self, frame: Frame) -> None:
-        told = frame.header
-        if type(told.get("label")) is str:
-            self.label = told["label"]
+        header = frame.header
+        if type(header.get("label")) is str:
+            self.label = header["label"]
         if frame.kind is Kind.PHASE:
-            self.stage, self._native = "", self._native or told.get("phase") != "ready"
-            if type(told.get("fingerprint")) is str:
-                self.fingerprint = told["fingerprint"]
-                entry = told.get("entry")
+            self.stage, self._native = "", self._native or header.get("phase") != "ready"
+            if type(header.get("fingerprint")) is str:
+                self.fingerprint = header["fingerprint"]
+                entry = header.get("entry")
                 self.entry = (str(entry["key"]), str(entry["id"])) if isinstance(entry, Mapping) else None
-        elif told.get("event") == "progress":
-            self.stage, seconds = str(told.get("stage")), told.get("seconds")
+        elif header.get("event") == "progress":
+            self.stage, seconds = str(header.get("stage")), header.get("seconds")
             self._native = self._native or self.stage != "waiting"
             self.report(self.stage, float(seconds) if isinstance(seconds, (int, float)) else 0.0)
 

@@ -190,10 +190,12 @@ def initializer_location(
     """``get_initializer_location_func`` of a `ModelCompiler`."""
 
     def call(arguments: Mapping[str, Any], values: list[Any]) -> tuple[Any, Sequence[Any]]:
-        told = arguments.get("external")
+        described = arguments.get("external")
         external = None
-        if told is not None:
-            external = OrtExternalInitializerInfo(told["filepath"], told["file_offset"], told["byte_size"])
+        if described is not None:
+            external = OrtExternalInitializerInfo(
+                described["filepath"], described["file_offset"], described["byte_size"]
+            )
         found = function(arguments["name"], OrtValue(values[0]), external)
         if found is None:
             return None, ()

@@ -191,7 +191,7 @@ class Host:
         self.slow_path_reasons: tuple[Sized, ...] = (self._releases.waiting, *blame.cases)
         self._info: HostInfo | None = None
         self.cache_counters = CacheCounters()
-        # Entries (folder of the cache, key, id) that killed a host, until the next one has been told.
+        # Entries (folder of the cache, key, id) that killed a host, until they were sent to the next one.
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
         _open_hosts.add(self)
         # One that is dropped, or whose `close` was interrupted before it began, leaves no process.
@@ -253,9 +253,9 @@ class Host:
         process = self._process(deadline)
         if self._info is None or self._info.generation != process.generation:
             left_s = INFO_TIMEOUT_S if deadline is None else max(0.0, deadline - time.monotonic())
-            told = self.call({"op": "host.info"}, timeout=min(left_s, INFO_TIMEOUT_S)).header
+            answer = self.call({"op": "host.info"}, timeout=min(left_s, INFO_TIMEOUT_S)).header
             startup_s = (process.ready_at or process.started_at) - process.started_at
-            self._info = HostInfo.of(process.peer, told, process.generation, startup_s)
+            self._info = HostInfo.of(process.peer, answer, process.generation, startup_s)
         return self._info
 
     @property

@@ -1,6 +1,6 @@
 """`SessionRecipe`: all that a session is made from. The application keeps it to make the session again.
 
-The host reads the model; this side keeps its path or its bytes, and the facts that the host told of it when the
+The host reads the model; this side keeps its path or its bytes, and the facts that the host reported of it when the
 session was made first. Frozen; any thread.
 """
 
@@ -74,7 +74,7 @@ class SessionRecipe:
 
     @property
     def fingerprint(self) -> str:
-        """Empty before the host has told it."""
+        """Empty before the host has reported it."""
         return self.identity.fingerprint if self.identity is not None else ""
 
     @property

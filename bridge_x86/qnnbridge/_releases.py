@@ -1,4 +1,4 @@
-"""What the application has dropped, until the host is told with the next call. Any thread, finalizers too."""
+"""What the application has dropped, until the next call reports it to the host. Any thread, finalizers too."""
 
 from __future__ import annotations
 

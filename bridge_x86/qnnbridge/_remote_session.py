@@ -250,7 +250,7 @@ class RemoteSession(ReplayingSession):
 
         only_in: the generation that has the request's object; `StateLost` if it is gone.
         """
-        told = asks_to_terminate(header)
+        terminates = asks_to_terminate(header)
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
@@ -264,7 +264,7 @@ class RemoteSession(ReplayingSession):
             context = self._context_of(
                 header["op"]
             )  # the session may be another than at the attempt before, on the CPU
-            with self.host.isolate(context, deadline), TerminateRelay(stop, process, told) as on_sent:
+            with self.host.isolate(context, deadline), TerminateRelay(stop, process, terminates) as on_sent:
                 if self.host.log_function is None:
                     return process.call(request, buffers, deadline, context, on_sent)
                 return self.host.call_with_functions(process, (request, buffers), deadline, context, on_sent)

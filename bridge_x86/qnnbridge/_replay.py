@@ -211,10 +211,10 @@ class ReplayingSession:
 
     def _worker_died(self, process: HostProcess, error: WorkerDied) -> HostCrashed:
         """The process that compiles for the host has died: explained and booked like the death of a host."""
-        told = error.details
-        if isinstance(told.get("fingerprint"), str):
-            self._book_on(told["fingerprint"], str(told.get("label") or self.context.model))
-            self._remember_source(told["fingerprint"])
+        details = error.details
+        if isinstance(details.get("fingerprint"), str):
+            self._book_on(details["fingerprint"], str(details.get("label") or self.context.model))
+            self._remember_source(details["fingerprint"])
         return self.host.supervisor.worker_died(process, error, self._create_context)
 
     def _book_on(self, fingerprint: str, label: str, *, entry: bool = False) -> None:
@@ -255,14 +255,14 @@ class ReplayingSession:
 
     def _refused_by_the_host(self, refusal: ModelQuarantined) -> None:
         """The host has found out that the model is one of those that were named to it."""
-        told = refusal.details
-        self._book_on(str(told.get("fingerprint", "")), str(told.get("label", self.context.model)))
+        details = refusal.details
+        self._book_on(str(details.get("fingerprint", "")), str(details.get("label", self.context.model)))
         error: ModelQuarantined = refusal
         try:
             self.host.supervisor.check_quarantine(self.context)
         except ModelQuarantined as full:
             error = full
-        self._bear(error, compiled=told.get("compiled") is True)
+        self._bear(error, compiled=details.get("compiled") is True)
 
     def _bear(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
         """Move the session to the CPU if it allows that, else raise."""

@@ -90,12 +90,12 @@ class BaseSession(RunVariants):
             if no_results is not None:
                 warnings.warn(f"{remote.recipe.label}: {no_results}", RuntimeWarning, stacklevel=4)
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
-            told = f"{remote.recipe.label} runs on the CPU: no node of it could be placed on QNN"
-            told += f" ({placement.cause})" if placement.cause else ""
+            text = f"{remote.recipe.label} runs on the CPU: no node of it could be placed on QNN"
+            text += f" ({placement.cause})" if placement.cause else ""
             if not remote.moved:  # that was counted and logged
                 host.supervisor.counters.cpu_fallbacks += 1
-                _log.warning("%s", told)
-            self._warn(told, CpuFallbackWarning, stacklevel=4)
+                _log.warning("%s", text)
+            self._warn(text, CpuFallbackWarning, stacklevel=4)
 
     # --- numbers ---
 

@@ -74,10 +74,10 @@ class TerminateFlag:
 class TerminateRelay:
     """A context manager around a request; entered, it is what `Channel.call` takes as ``on_sent``."""
 
-    def __init__(self, options: Terminable | None, process: HostProcess, told: bool = False) -> None:
-        """told: the request itself says that it is to be stopped at once."""
+    def __init__(self, options: Terminable | None, process: HostProcess, ends_at_once: bool = False) -> None:
+        """ends_at_once: the request itself says that it is to be stopped at once."""
         self._options = options
-        self._told = told
+        self._ends_at_once = ends_at_once
         self._process = process
         self._request_id = 0
         self._remove: Callable[[], None] | None = None
@@ -103,7 +103,7 @@ class TerminateRelay:
 
     def _on_sent(self, request_id: int) -> None:
         self._request_id = request_id
-        if self._options is not None and self._options.terminate and not self._told:
+        if self._options is not None and self._options.terminate and not self._ends_at_once:
             # Assigned before there was a number to send; and also before the listener, so no other thread does it.
             self._on_terminate(True)
 

@@ -51,12 +51,12 @@ class Histogram:
 
     def buckets(self) -> list[list[float]]:
         """``[upper end, cumulative count]`` as in OpenMetrics, up to the slowest call."""
-        told: list[list[float]] = []
+        found: list[list[float]] = []
         total = 0
         for bound, count in zip(BOUNDS_S, self.counts, strict=False):
             total += count
-            told.append([bound, total])
-        return told
+            found.append([bound, total])
+        return found
 
 
 class Meter:
@@ -101,8 +101,8 @@ class Meter:
         with self._lock:
             latency = self._latency
             shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-            told = {name: round(latency.percentile(share) * 1000, 3) for name, share in shares.items()}
-            return {**told, "max": round(latency.max_s * 1000, 3)}
+            milliseconds = {name: round(latency.percentile(share) * 1000, 3) for name, share in shares.items()}
+            return {**milliseconds, "max": round(latency.max_s * 1000, 3)}
 
     def latency_s(self) -> dict[str, object]:
         """The whole histogram."""

@@ -105,7 +105,7 @@ class Broker:
                 self._last_busy = time.monotonic()
                 self._lock.notify_all()
             self._something_left.set()
-            if self._makes_way:  # the client has been told
+            if self._makes_way:  # the client has its answer
                 self.request_stop(None)
 
     def _admit(self, ends: ClientEnds) -> Client | None:
@@ -298,8 +298,8 @@ def _host(broker: Broker) -> dict[str, Any]:
 
 def _simulator(broker: Broker) -> bool | None:
     """Whether a session runs on the simulator; ``None`` before a session has reported it."""
-    told = [m.info.placement.simulator for m in broker.sessions.models() if m.info.placement.qnn_nodes]
-    return any(told) if told else None
+    simulated = [m.info.placement.simulator for m in broker.sessions.models() if m.info.placement.qnn_nodes]
+    return any(simulated) if simulated else None
 
 
 def _model(model: SharedModel) -> dict[str, Any]:

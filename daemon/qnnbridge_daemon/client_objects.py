@@ -152,8 +152,8 @@ class ClientObjects:
 
 def _memory_of(result: Any) -> int:
     """Of the KV cache, if it is a generator."""
-    told = result.get("kv_bytes") if isinstance(result, dict) else None
-    return told if type(told) is int and told > 0 else 0
+    size_bytes = result.get("kv_bytes") if isinstance(result, dict) else None
+    return size_bytes if type(size_bytes) is int and size_bytes > 0 else 0
 
 
 def _forwarded(header: dict[str, Any]) -> dict[str, Any]:

@@ -336,8 +336,8 @@ def _size(buffers: tuple[Any, ...]) -> int:
     return sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
-def _retries(told: Any, otherwise: int) -> int:
-    return otherwise if told is None else max(0, int(told))
+def _retries(given: Any, otherwise: int) -> int:
+    return otherwise if given is None else max(0, int(given))
 
 
 def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -353,13 +353,13 @@ def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _in_the_daemon(error: HostNotFound) -> BridgeError:
     """It names variables and "this interpreter": the daemon's, not the reader's."""
-    told = error.copy()
-    told.evidence = (*told.evidence, f"looked for by the daemon: process {os.getpid()}, {sys.executable}")
-    told.fix = (
-        f"{told.fix or 'See the configuration of the daemon.'} The daemon goes by the variables with which it was "
+    own = error.copy()
+    own.evidence = (*own.evidence, f"looked for by the daemon: process {os.getpid()}, {sys.executable}")
+    own.fix = (
+        f"{own.fix or 'See the configuration of the daemon.'} The daemon goes by the variables with which it was "
         "started: where one of them was changed, run qnnbridge host restart --daemon."
     )
-    return told
+    return own
 
 
 def _unknown(operation: object) -> UnknownOperation:

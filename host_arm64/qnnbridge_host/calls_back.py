@@ -115,12 +115,12 @@ class CallsBack:
         self._wait(function)
         assert self._frame is not None
         answer, self._frame = self._frame, None
-        told = answer.header.get("error")
-        if told is not None:
-            told = told if isinstance(told, Mapping) else {}
-            kind = str(told.get("type", "Exception"))
+        raised = answer.header.get("error")
+        if raised is not None:
+            raised = raised if isinstance(raised, Mapping) else {}
+            kind = str(raised.get("type", "Exception"))
             details = {"reason": "raised", "type": kind, "function": function}
-            raise CallBackFailed(f"{kind}: {told.get('text', '')}", details=details)
+            raise CallBackFailed(f"{kind}: {raised.get('text', '')}", details=details)
         decoder = Decoder(answer.buffers)
         found = tuple(decoder.value(item) for item in answer.header.get("values") or ())
         decoder.finish()

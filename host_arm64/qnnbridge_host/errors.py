@@ -26,15 +26,15 @@ def describe(error: BaseException, max_header: int | None = None) -> dict[str, A
     max_header: bytes that the client takes; an error that would be longer loses first its details, then its words.
     """
     if isinstance(error, BridgeError):
-        told = error.to_wire()
+        wire = error.to_wire()
     else:
         kind = type(error).__name__
         try:
             text = str(error)
         except Exception:  # noqa: BLE001 - an exception whose own text fails must not end the host
             text = "(its message cannot be shown)"
-        told = RemoteError(f"{kind} in the host: {text}", details={"type": kind}).to_wire()
-    plain = {key: _plain(value, MAX_LEVELS) for key, value in told.items()}
+        wire = RemoteError(f"{kind} in the host: {text}", details={"type": kind}).to_wire()
+    plain = {key: _plain(value, MAX_LEVELS) for key, value in wire.items()}
     if max_header is None or _fits(plain, max_header):
         return plain
     plain["details"] = {}

@@ -179,16 +179,16 @@ def contexts_of_function(
     return fetch_contexts(source, calls_back)
 
 
-def cache_settings(told: Mapping[str, Any] | None) -> CacheSettings | None:
+def cache_settings(wire: Mapping[str, Any] | None) -> CacheSettings | None:
     from qnnbridge_protocol.model_records import CacheSettings
 
-    return None if told is None else CacheSettings.from_wire(told)
+    return None if wire is None else CacheSettings.from_wire(wire)
 
 
-def seed_of(told: Any) -> int | None:
-    if not isinstance(told, (int, type(None))):
-        raise TypeError(f"a seed is {type(told).__name__}")
-    return told
+def seed_of(seed: Any) -> int | None:
+    if not isinstance(seed, (int, type(None))):
+        raise TypeError(f"a seed is {type(seed).__name__}")
+    return seed
 
 
 def data_folder(config_entries: Mapping[str, str], folder: str) -> str:

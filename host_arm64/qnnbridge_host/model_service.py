@@ -80,14 +80,14 @@ class ModelService:
             described = ModelDescription(
                 source.identity, True, *ends, external=files, metadata=fitting(scan.properties)
             )
-        told = described.to_wire()
+        described_wire = described.to_wire()
         return {
-            "model": told["model"],
-            "readable": told["readable"],
-            "inputs": told["inputs"],
-            "outputs": told["outputs"],
-            "external": told["external"],
-            "metadata": told["metadata"],
+            "model": described_wire["model"],
+            "readable": described_wire["readable"],
+            "inputs": described_wire["inputs"],
+            "outputs": described_wire["outputs"],
+            "external": described_wire["external"],
+            "metadata": described_wire["metadata"],
         }, ()
 
     def create(self, request: Request, enter: Enter) -> Answer:
@@ -301,10 +301,10 @@ class ModelService:
         if not compiled or "onnxruntime_qnn" in self.hello.versions:
             return self.hello
         try:
-            told = self._sessions.engine.versions()
+            of_engine = self._sessions.engine.versions()
         except BridgeError:  # the session's own error, a few steps later
             return self.hello
-        return self.hello._replace(versions={**self.hello.versions, **told})
+        return self.hello._replace(versions={**self.hello.versions, **of_engine})
 
     @property
     def host_info(self) -> HostInfo:

@@ -222,7 +222,7 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
 
     begun = time.monotonic()
 
-    def told(state: Any, outputs: Sequence[OutputNumbers] = (), reason: str = "") -> NumbersReport:
+    def report(state: Any, outputs: Sequence[OutputNumbers] = (), reason: str = "") -> NumbersReport:
         seconds = time.monotonic() - begun
         return NumbersReport(state, tuple(outputs), wanted.inputs, reason, seconds, time.time())
 
@@ -237,22 +237,22 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
                 second = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
                 again = judge_all(wanted.outputs, expected, second, "fp16")
                 if any(one.snr_db is not None and one.state == "differs" for _, one in again):
-                    return told("unknown", reason="the CPU gives another result every time it runs")
+                    return report("unknown", reason="the CPU gives another result every time it runs")
     except Cancelled:
         raise
     except WorkerDied as error:
-        return told("unknown", reason=f"the run on the CPU ended its process ({error.details.get('exit_code')})")
+        return report("unknown", reason=f"the run on the CPU ended its process ({error.details.get('exit_code')})")
     except DeadlineExceeded:
-        return told("unknown", reason="the run on the CPU took too long")
+        return report("unknown", reason="the run on the CPU took too long")
     except BridgeError as error:
-        return told("unknown", reason=f"the CPU does not run it: {error.message}")
+        return report("unknown", reason=f"the CPU does not run it: {error.message}")
     outputs = sorted((OutputNumbers(**one.to_wire(), output=name) for name, one in judged), key=_badness)
     states = [one.state for one in outputs]
     if "differs" in states:
-        return told("differs", outputs, str(outputs[0]))
+        return report("differs", outputs, str(outputs[0]))
     if "agrees" in states:
-        return told("agrees", outputs)
-    return told(
+        return report("agrees", outputs)
+    return report(
         "unknown", outputs, f"these inputs do not show it: {outputs[0]}" if outputs else "it has no outputs"
     )
 

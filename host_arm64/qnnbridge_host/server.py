@@ -80,7 +80,7 @@ class Server:
         on_mismatch: Callable[[VersionMismatch, Hello], None] = lambda error, client: None,
     ) -> None:
         """connection: one on which HELLOs were exchanged already; default a new one. on_mismatch: called before a
-        client of another version is told the error."""
+        client of another version gets the error."""
         self._transport = transport
         self._connection = connection or Connection(Role.HOST, hello)
         self._handlers = handlers
@@ -148,7 +148,7 @@ class Server:
         """Never raises: the end of the main thread would be the end of the interpreter, amid its other threads."""
         try:
             self._lead_and_follow(may_end=may_end)
-        except Exception as error:  # noqa: BLE001 - a defect is told in one sentence, with its place
+        except Exception as error:  # noqa: BLE001 - a defect is reported in one sentence, with its place
             self._transport.complain(f"a defect: {in_one_line(error)}")
             self._transport.leave(EXIT_DEFECT)
 
@@ -370,8 +370,8 @@ class Server:
             request.refuse(error)
             return
         limits = self.agreed_limits
-        told = describe(error, None if limits is None else limits.max_header)
-        self._send(Frame(Kind.ERROR, request.id, {"error": told}))
+        described = describe(error, None if limits is None else limits.max_header)
+        self._send(Frame(Kind.ERROR, request.id, {"error": described}))
 
     def _emit(self, request_id: int, event: dict[str, Any]) -> None:
         """An event is news; one that the client does not take is not sent."""

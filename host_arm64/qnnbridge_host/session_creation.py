@@ -118,8 +118,8 @@ class SessionMaker:
                         f"Rewritten (fix=True), it fails as well: {error.message}",
                     )
                     raise refusal from None
-                told = f"QNN refuses {given.source.label} as it is; it was rewritten ({'; '.join(made.changes)})."
-                return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", told)])
+                text = f"QNN refuses {given.source.label} as it is; it was rewritten ({'; '.join(made.changes)})."
+                return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", text)])
             from qnnbridge_host.rewrite.suggestion import suggest_fix
 
             suggest_fix(refusal, given.source, creation.spec, self._order(creation))
@@ -147,11 +147,11 @@ class SessionMaker:
                 why = f"{given.source.label} was not rewritten without being asked: {error.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
             cured = "; ".join(change for change in made.changes if change.startswith(found.rewrites))
-            told = (
+            text = (
                 f"{given.source.label}: operators that QNN is known to compute wrong were rewritten ({cured}). "
                 "fix=False leaves them."
             )
-            return made._replace(fix=fix, notices=[*made.notices, Notice("done", told)])
+            return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
 
     def _from_copy(self, creation: Creation, given: ApplicationModel, fix: FixSpec) -> MadeSession:
         from qnnbridge_host.model.checks import path_for_qnn
@@ -307,8 +307,8 @@ class SessionMaker:
             raise
         placement = session.info.placement
         if placement.qnn_nodes or words:
-            told = dataclasses.replace(placement, npu_bytes=size_bytes, npu_memory=words)
-            session.info = dataclasses.replace(session.info, placement=told)
+            placement_with_memory = dataclasses.replace(placement, npu_bytes=size_bytes, npu_memory=words)
+            session.info = dataclasses.replace(session.info, placement=placement_with_memory)
         return session
 
     def _cache(self, creation: Creation, settings: CacheSettings) -> SessionCache:

@@ -71,7 +71,7 @@ class Sessions:
     def _load(self, tell_phase: Callable[[str], None]) -> None:
         try:
             self._engine = self._load_engine(tell_phase)
-        except BaseException as error:  # noqa: BLE001 - told to every request that needs the engine
+        except BaseException as error:  # noqa: BLE001 - raised for every request that needs the engine
             self._engine_error = error
         finally:
             self._engine_loaded.set()

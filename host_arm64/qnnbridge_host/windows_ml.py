@@ -145,16 +145,16 @@ def _entries(found: list[Any]) -> list[tuple[Any, CatalogueEntry]]:
 
     Raises `ProviderUnavailable` if nothing is left.
     """
-    told: list[tuple[Any, CatalogueEntry]] = []
+    entries: list[tuple[Any, CatalogueEntry]] = []
     failed: OSError | ValueError | None = None
     for provider in found:
         try:
-            told.append((provider, _entry(provider)))
+            entries.append((provider, _entry(provider)))
         except (OSError, ValueError) as error:
             failed = error
-    if failed is not None and not told:
+    if failed is not None and not entries:
         raise _no_entry(failed) from failed
-    return told
+    return entries
 
 
 def _entry(provider: Any) -> CatalogueEntry:

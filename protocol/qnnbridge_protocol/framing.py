@@ -1,8 +1,8 @@
 """Frames to bytes (`write_frame`) and bytes to frames (`FrameReader`).
 
-Writing copies no buffer. The reader says where the next bytes belong (`get_buffer`) and is told how many came
-(`advance`). It reads a small frame whole into a staging buffer. It receives a large tensor straight into an array
-of its own, so the kernel makes the only copy.
+Writing copies no buffer. The reader says where the next bytes belong (`get_buffer`); `advance` says how many came.
+It reads a small frame whole into a staging buffer. It receives a large tensor straight into an array of its own, so
+the kernel makes the only copy.
 
 Order of work on every frame: prefix, check of all its numbers, header, check of its sizes against the prefix, and
 only then memory for the body.

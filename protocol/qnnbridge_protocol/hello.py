@@ -135,7 +135,7 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
 
     Raises:
         VersionMismatch: naming both sides.
-        HandshakeFailed: a limit of one side is so small that it could not be told of an error, or a side of a
+        HandshakeFailed: a limit of one side is so small that no error could be sent to it, or a side of a
             daemon's connection names no release.
     """
     if client.wire != host.wire:
@@ -154,7 +154,7 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
         side = "application side" if client.limits.max_header == limits.max_header else "host"
         raise HandshakeFailed(
             f"The {side} takes headers of at most {limits.max_header} bytes; {MIN_HEADER_BYTES} are the least with "
-            "which errors can be told.",
+            "which errors can be sent.",
             fix=f"Set max_header to {MIN_HEADER_BYTES} or more, or leave it at its default.",
             details={"max_header": limits.max_header, "least": MIN_HEADER_BYTES},
         )
@@ -170,8 +170,8 @@ def elsewhere(one: Hello, other: Hello) -> bool:
 
 def refusal(header: Mapping[str, Any]) -> HostStartFailed:
     """The error in a HELLO_ERR; `HandshakeFailed` for one that says nothing of the kind."""
-    told = header.get("error")
-    error = from_wire(told) if isinstance(told, Mapping) else None
+    described = header.get("error")
+    error = from_wire(described) if isinstance(described, Mapping) else None
     if isinstance(error, HostStartFailed):
         return error
     return HandshakeFailed(
@@ -234,9 +234,9 @@ def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
     )
 
 
-def _version_text(told: object) -> str:
+def _version_text(version: object) -> str:
     """The version of a peer, as it may be shown in a terminal."""
-    text = told if type(told) is str else f"<{type(told).__name__}>"
+    text = version if type(version) is str else f"<{type(version).__name__}>"
     short = text[:_MAX_VERSION_CHARACTERS]
     return text if short == text and text.isprintable() else f"{short!r} ..."
 

@@ -1,4 +1,4 @@
-"""What the host says of models, of its cache and of compilations, and what it is told about them.
+"""What the host says of models, of its cache and of compilations, and what the application sends it about them.
 
 Also the check of a model's path, before anything is started for it.
 """
@@ -427,7 +427,7 @@ def check_travels(path: str) -> None:
         shown = path.encode("utf-8", "backslashreplace").decode()
         raise InvalidArgument(
             f"The path {shown} is not valid Unicode.",
-            cause="It has bytes that are no UTF-8 (or half of a UTF-16 pair), so it cannot be told to the host.",
+            cause="It has bytes that are no UTF-8 (or half of a UTF-16 pair), so it cannot be sent to the host.",
             fix="Rename the file or the folder, or give the model as bytes.",
             details={"path": shown},
         ) from None

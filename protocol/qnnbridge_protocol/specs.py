@@ -63,8 +63,8 @@ class Record:
             raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self))
-        return f"{type(self).__qualname__}({told})"
+        fields_text = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self))
+        return f"{type(self).__qualname__}({fields_text})"
 
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not self.__class__:
@@ -367,7 +367,7 @@ class HostInfo(Record):
 
     @classmethod
     def of(
-        cls, peer: Hello, told: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0
+        cls, peer: Hello, answer: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0
     ) -> HostInfo:
         """By the host's HELLO and its answer to ``host.info``."""
         return cls(
@@ -379,14 +379,14 @@ class HostInfo(Record):
             platform=peer.platform,
             generation=generation,
             startup_seconds=startup_seconds,
-            versions={**peer.versions, **told.get("versions", {})},
-            providers=tuple(told.get("providers", ())),
-            devices=tuple(told.get("devices", ())),
-            simulator=told.get("simulator"),
-            build=str(told.get("build", "")),
-            ort_folder=str(told.get("ort_folder", "")),
-            library_folder=told.get("library_folder"),
-            qnn_source=told.get("qnn_source") or {},
+            versions={**peer.versions, **answer.get("versions", {})},
+            providers=tuple(answer.get("providers", ())),
+            devices=tuple(answer.get("devices", ())),
+            simulator=answer.get("simulator"),
+            build=str(answer.get("build", "")),
+            ort_folder=str(answer.get("ort_folder", "")),
+            library_folder=answer.get("library_folder"),
+            qnn_source=answer.get("qnn_source") or {},
         )
 
 

@@ -240,7 +240,7 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
     try:
         make_plan(dataclasses.replace(arguments, pad_all=0, decided=True), model, label)
     except BridgeError:
-        return False  # something else is wrong, and is told
+        return False  # something else is wrong, and is reported
     try:
         make_plan(arguments, model, label)
     except OptionError:

@@ -30,10 +30,10 @@ Shapes = Mapping[str, "tuple[int, ...] | None"]
 # Shapes of the outputs for these sizes. Raises `BridgeError`.
 Run = Callable[[Sizes], Shapes]
 
-# What a run raises because of the model and its inputs. Deadlines and dead hosts are told as they are.
+# What a run raises because of the model and its inputs. Deadlines and dead hosts are raised as they are.
 OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
-# Besides the smallest bucket: with three sizes a straight line is told from anything else.
+# Besides the smallest bucket: with three sizes a straight line is distinguished from anything else.
 FURTHER_SIZES: Final = 2
 # Sizes in a row, for a dimension that is rounded: with as many as the divisor is, all of its rounding is seen.
 CONSECUTIVE: Final = MAX_DENOMINATOR

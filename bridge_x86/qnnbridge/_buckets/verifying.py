@@ -132,19 +132,19 @@ def _compare(
 ) -> PaddingDifference:
     sizes, bucket = plan.named(true), plan.named(variant)
 
-    def told(ok: bool, difference: float = 0.0, largest: float = 0.0, where: str = "") -> PaddingDifference:
+    def report(ok: bool, difference: float = 0.0, largest: float = 0.0, where: str = "") -> PaddingDifference:
         return PaddingDifference(name, sizes, bucket, ok, difference, largest, where)
 
     if expected is None or value is None:
-        return told(expected is value, where="there is a result in one case only")
+        return report(expected is value, where="there is a result in one case only")
     one, other = np.asarray(expected), np.asarray(value)
     if one.shape != other.shape:
-        return told(False, where=f"the shape is {other.shape}, without padding it is {one.shape}")
+        return report(False, where=f"the shape is {other.shape}, without padding it is {one.shape}")
     if one.dtype.kind not in "biuf":
         same = bool(np.array_equal(one, other))
-        return told(same, float("nan"), where="" if same else "the values are others")
+        return report(same, float("nan"), where="" if same else "the values are others")
     if one.size == 0:
-        return told(True)
+        return report(True)
     exact = one.dtype.kind in "biu"
     a, b = one.astype(np.float64), other.astype(np.float64)
     finite = np.abs(a[np.isfinite(a)])
@@ -156,8 +156,8 @@ def _compare(
     wrong = difference > limit
     worst = float(difference.max())
     if not wrong.any():
-        return told(True, worst, largest)
-    return told(False, worst, largest, _where(wrong, worst, largest))
+        return report(True, worst, largest)
+    return report(False, worst, largest, _where(wrong, worst, largest))
 
 
 def _where(wrong: Array, worst: float, largest: float) -> str:

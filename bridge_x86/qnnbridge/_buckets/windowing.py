@@ -56,8 +56,8 @@ def windowing_of(
     assert plan.chunk is not None
     number = plan.chunk
     relations, axes = chunks.output_relations(plan, shapes, names, number)
-    told = None if given is None else Context(given, given)
-    context = told or chunks.measure(plan, number, relations, axes, zeros, run)
+    as_given = None if given is None else Context(given, given)
+    context = as_given or chunks.measure(plan, number, relations, axes, zeros, run)
     chunks.check_exact(plan, number, relations, axes, context, zeros, run)
     name = plan.symbols[number]
     _log.info("an output looks at %d steps of %s before it and %d behind it", context.left, name, context.right)

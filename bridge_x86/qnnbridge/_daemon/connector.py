@@ -138,7 +138,7 @@ ENDED: Final = 0
 
 
 class DaemonLink:
-    """See `ChildProcess`. pid: the daemon's, as the system told it, else as the daemon says."""
+    """See `ChildProcess`. pid: the daemon's, from the system, else from the daemon itself."""
 
     def __init__(self, pid: int, read_fd: int, write_fd: int, fds: OwnedFds) -> None:
         self.pid = pid

@@ -207,12 +207,12 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     _rule("Another process killed it (SIGKILL); the kernel's out-of-memory killer has not struck while it lived.",
         "Find out which program ended it; the next start may just work.", PROOF, faults="kill", memory=(False,)),
     _rule(
-        "The kernel's out-of-memory killer ended it, or another process (SIGKILL): they cannot be told apart here.",
+        "The kernel's out-of-memory killer ended it, or another process (SIGKILL): nothing here shows which.",
         "Look for 'Out of memory' in the kernel log (dmesg, journalctl -k). If it is there: keep fewer sessions, "
         "use context binaries instead of compiling.", STRONG, faults="kill", phases=("importing", *MODEL),
         memory=(None,)),
     _rule(
-        "Another process (SIGKILL) or the kernel's out-of-memory killer ended it: they cannot be told apart here.",
+        "Another process (SIGKILL) or the kernel's out-of-memory killer ended it: nothing here shows which.",
         "Find out which program ended it; look for 'Out of memory' in the kernel log (dmesg, journalctl -k).",
         STRONG, faults="kill", phases=("starting", "registering", "idle", "closing"), memory=(None,)),
     _rule("Another process asked it to end ({signal}).",

@@ -25,9 +25,9 @@ Everything irregular goes by the connection, which checks, explains and repeats:
 string tensors, a suspected model, a restart, no shared memory. A failure here goes there together with its process
 (`FastCallFailed`).
 
-Signal handlers may raise at any place. So what is held is told by what lives, not by counters and lists: a channel
-belongs to whoever has its `ChannelPlans`, memory counts as long as its `Room` lives, a piece of a block is free
-when its array is gone. What an exception dropped between two lines is found by the maintenance thread.
+Signal handlers may raise at any place. So what is held follows from what lives, not from counters and lists: a
+channel belongs to whoever has its `ChannelPlans`, memory counts as long as its `Room` lives, a piece of a block is
+free when its array is gone. What an exception dropped between two lines is found by the maintenance thread.
 
 `runner` makes the call, `call` has the key, `plans` the plans, `channel` the pipes, `channel_pool` opens and closes
 channels, `memory` has the shared memory, `bound` the values of bindings, `sharing` settings and limits.

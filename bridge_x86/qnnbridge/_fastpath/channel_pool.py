@@ -419,7 +419,7 @@ class ChannelPool:
         self._unsure.discard(slab.number)
 
     def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
-        """Send a request that carries share handles: the host owns them once it is told, whatever it answers."""
+        """Send a request that carries share handles: the host that has it owns them, whatever it answers."""
         sent: list[int] = []
         try:
             self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)

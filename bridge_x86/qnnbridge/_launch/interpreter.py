@@ -44,8 +44,8 @@ HOST_DEFAULTS = {
 def host_command(python: str, *arguments: str) -> list[str]:
     """The command line of a host that ends with this process.
 
-    It is told how its workers are started: `sys.executable` of an emulated interpreter, or of one behind a wrapper,
-    is not always what can be started again.
+    An argument says how its workers are started: `sys.executable` of an emulated interpreter, or of one behind a
+    wrapper, is not always what can be started again.
     """
     start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
     return [*start, "--parent", name_of(os.getpid()), "--worker", json.dumps(start), *arguments]

@@ -239,7 +239,7 @@ class ChannelStreams:
 
 
 def reclaim(_share_handle: ShareHandle, _pid: int) -> None:
-    """What the host was to open, and has not been told of: it is ours all the time."""
+    """Takes back a share that was not sent. The application still owns it: there is nothing to do."""
 
 
 def _write_without_signal(fd: int, data: bytes | bytearray) -> None:

@@ -309,7 +309,7 @@ class ChildProcess(Protocol):
     `poll` and `wait` raise `ForkedClient`.
     """
 
-    # As the operating system told it. With a virtual environment on Windows this is the redirector's.
+    # As the operating system reported it. With a virtual environment on Windows this is the redirector's.
     pid: int
 
     # To write to with `write_some`; never blocks on POSIX.

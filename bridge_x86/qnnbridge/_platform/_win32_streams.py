@@ -375,7 +375,7 @@ class ChannelStreams:
 
 
 def reclaim(share_handle: ShareHandle, pid: int) -> None:
-    """What the host with this process id was to open, and has not been told of: it owns it only then."""
+    """Takes back a share that was not sent to the host with this process id: closes the handle there."""
     handle = share_handle.pop("handle", None)
     if handle is not None:
         with contextlib.suppress(OSError):  # the process is gone, and the handle with it
@@ -383,7 +383,7 @@ def reclaim(share_handle: ShareHandle, pid: int) -> None:
 
 
 def give_handle(handle: int, pid: int) -> int:
-    """The handle in the other process, which has to close it when it is told of it. Raises `OSError`."""
+    """The handle in the other process, which has to close it once its number was sent there. Raises `OSError`."""
     target = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()

@@ -148,17 +148,17 @@ class Investigator:
         """
         from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, processor_of, to_error
 
-        told = error.details
-        code, phase = told.get("exit_code"), told.get("phase")
+        details = error.details
+        code, phase = details.get("exit_code"), details.get("phase")
         call = OpenCall(
             0,
-            str(told.get("op") or "model.compile"),
-            str(told.get("label") or context.model),
-            str(told.get("fingerprint") or context.fingerprint),
+            str(details.get("op") or "model.compile"),
+            str(details.get("label") or context.model),
+            str(details.get("fingerprint") or context.fingerprint),
             context.options_hash,
             str(phase) if phase is not None else None,
         )
-        request = told.get("request")
+        request = details.get("request")
         if type(request) is int:
             # The pipe stays open with the host; the end marker says that the worker's last words are read.
             process.stderr.section(request, STDERR_TIMEOUT_S)
@@ -166,14 +166,18 @@ class Investigator:
             exit=_exit_status(code if isinstance(code, int) else None, process, of_worker=True),
             host_phase=str(phase or "starting"),
             generation=process.generation,
-            uptime_s=float(told.get("uptime_s") or 0.0),
+            uptime_s=float(details.get("uptime_s") or 0.0),
             in_flight=(call,),
             stderr_tail=decode_stderr(process.stderr.tail()),
-            ready=bool(told.get("ready", True)),
+            ready=bool(details.get("ready", True)),
             memory_ran_out=process.memory_ran_out,
             processor=processor_of(process.peer.machine),
             interpreter=process.peer.executable,
-            versions={**process.peer.versions, **(told.get("versions") or {}), "qnnbridge": process.peer.qnnbridge},
+            versions={
+                **process.peer.versions,
+                **(details.get("versions") or {}),
+                "qnnbridge": process.peer.qnnbridge,
+            },
             application_versions={"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},
         )
         report = self._reports.write(record)

@@ -91,7 +91,7 @@ class Supervisor:
         self._is_closed = False
         self._closing: Changes[bool] = Changes()
         self._retired: list[HostProcess] = []
-        # The interpreter is about to end: no caller is told anything any more.
+        # The interpreter is about to end: no caller gets an answer any more.
         self.exiting = False
 
     @property

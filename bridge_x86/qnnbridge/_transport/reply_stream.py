@@ -77,7 +77,7 @@ class ReplyStream:
             return answer
 
     def close(self) -> None:
-        """Give it up: the host is told to stop, and what it still sends is dropped. Idempotent."""
+        """Give it up: the host is asked to stop, and what it still sends is dropped. Idempotent."""
         if not self._open:
             return
         self._release()
@@ -86,7 +86,7 @@ class ReplyStream:
             self._channel._withdraw(self.request_id)
 
     def abandon(self) -> None:
-        """`close` for a finalizer: the host is not told, and sends what it was asked for."""
+        """`close` for a finalizer: the host gets no message, and sends what it was asked for."""
         if self._open:
             self._release()
             self._channel.requests.leave(self.request_id)

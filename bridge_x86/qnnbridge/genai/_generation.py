@@ -2,7 +2,7 @@
 
 Tokens come in steps: one request, several tokens, in frames as they are made. The first step has one token, each
 further one twice as many, so the host runs a little ahead of the application. When the application does anything
-but ask for the next token, what was made ahead is dropped, and the host is told how many tokens are true.
+but ask for the next token, what was made ahead is dropped, and the next request says how many tokens are true.
 
 One thread at a time.
 """
@@ -257,7 +257,7 @@ class RemoteGeneration:
 
     @property
     def _is_blank(self) -> bool:
-        """Whether the host's object has to be told the history: the step that did may have come to nothing."""
+        """Whether the host's object has to be sent the history: the step that did may have come to nothing."""
         return self._answered != self.remade.times_made
 
     def _take(self, frame: Frame) -> None:

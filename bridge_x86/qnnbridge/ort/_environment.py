@@ -272,8 +272,8 @@ class OrtEpDevice:
         from qnnbridge.ort import _memory
 
         hardware = self.device
-        told = {"type": hardware.type.name, "vendor_id": hardware.vendor_id, "device_id": hardware.device_id}
-        return _memory.OrtSyncStream.of({"ep_name": self.ep_name, **told})
+        device = {"type": hardware.type.name, "vendor_id": hardware.vendor_id, "device_id": hardware.device_id}
+        return _memory.OrtSyncStream.of({"ep_name": self.ep_name, **device})
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
@@ -282,7 +282,7 @@ def get_ep_devices() -> list[OrtEpDevice]:
     devices = [cpu_device(info.versions.get("onnxruntime", ""))]
     builtin = QNN in info.providers
     if builtin or _registered:
-        devices += [qnn_device(told) for told in info.devices]
+        devices += [qnn_device(device) for device in info.devices]
     return devices
 
 
@@ -314,17 +314,19 @@ def cpu_device(version: str) -> OrtEpDevice:
     return OrtEpDevice(CPU, "Microsoft", {"version": version}, {}, hardware)
 
 
-def qnn_device(told: Mapping[str, Any]) -> OrtEpDevice:
-    kind = str(told.get("device_type", "NPU"))
+def qnn_device(device: Mapping[str, Any]) -> OrtEpDevice:
+    kind = str(device.get("device_type", "NPU"))
     known = kind in OrtHardwareDeviceType.__members__
     hardware = OrtHardwareDevice(
         OrtHardwareDeviceType.__members__[kind] if known else OrtHardwareDeviceType.NPU,
-        str(told.get("device_vendor", "Qualcomm")),
-        int(told.get("device_vendor_id", 0)),
-        int(told.get("device_id", 0)),
-        dict(told.get("device_metadata", {})),
+        str(device.get("device_vendor", "Qualcomm")),
+        int(device.get("device_vendor_id", 0)),
+        int(device.get("device_id", 0)),
+        dict(device.get("device_metadata", {})),
     )
-    return OrtEpDevice(QNN, str(told.get("ep_vendor", "Qualcomm")), dict(told.get("ep_metadata", {})), {}, hardware)
+    return OrtEpDevice(
+        QNN, str(device.get("ep_vendor", "Qualcomm")), dict(device.get("ep_metadata", {})), {}, hardware
+    )
 
 
 __all__ = ["host_package_version"]

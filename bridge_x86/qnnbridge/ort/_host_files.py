@@ -100,15 +100,15 @@ class _Loader(importlib.machinery.SourceFileLoader):
             super().exec_module(module)
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
-            if not missing or missing in (_PACKAGE, "qnnbridge") or getattr(error, "_told", False):
+            if not missing or missing in (_PACKAGE, "qnnbridge") or getattr(error, "_explained", False):
                 raise
             python = f"the Python of the application ({sys.executable})"
             where = "this frozen application" if is_frozen() else python
-            told = ModuleNotFoundError(
+            missing_here = ModuleNotFoundError(
                 f"No module named {error.name!r}: {self.name} of onnxruntime {host_version()} needs the package "
                 f"{missing}, and {where} lacks it. {'Build it with that' if is_frozen() else 'Install it there'}.",
                 name=error.name,
                 path=error.path,
             )
-            told._told = True  # type: ignore[attr-defined]
-            raise told from None
+            missing_here._explained = True  # type: ignore[attr-defined]
+            raise missing_here from None

@@ -137,13 +137,13 @@ def _arguments(info: OrtMemoryInfo, arena: OrtArenaCfg | None) -> dict[str, Any]
     settings = None if arena is None else {name: getattr(arena, name) for name in OrtArenaCfg.__slots__}
     if settings is not None:
         settings = {name: value for name, value in settings.items() if name == "max_mem" or value != -1}
-    told = {
+    memory = {
         "name": info.name,
         "allocator_type": int(info.allocator_type),
         "device_id": info.device_id,
         "mem_type": int(info.mem_type),
     }
-    return {"memory_info": told, "arena": settings}
+    return {"memory_info": memory, "arena": settings}
 
 
 def _register(name: str, arguments: Mapping[str, Any]) -> None:

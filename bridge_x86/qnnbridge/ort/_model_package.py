@@ -266,35 +266,35 @@ class ModelPackageContext(_Proxy):
             raise incompatible("select_component", signature, self, component_name, options)
         found = self._object.call("select_component", {"component_name": component_name}, (), [options._object])
         chosen = ModelPackageComponentContext.__new__(ModelPackageComponentContext)
-        chosen._object, chosen._told, chosen._options = found.made, found.result, options._options
+        chosen._object, chosen._description, chosen._options = found.made, found.result, options._options
         return chosen
 
 
 class ModelPackageComponentContext:
     """The variant that was chosen."""
 
-    __slots__ = ("_object", "_options", "_told")
+    __slots__ = ("_description", "_object", "_options")
 
     _object: HostObject | None
     _options: SessionOptions
-    _told: Mapping[str, Any]
+    _description: Mapping[str, Any]
 
     def __init__(self, *_: Any) -> None:
         raise RemoteTypeError(f"{_MODULE}.ModelPackageComponentContext: No constructor defined!")
 
     def get_selected_variant_name(self) -> str:
-        return str(self._told["name"])
+        return str(self._description["name"])
 
     def get_selected_variant_folder_path(self) -> str:
-        return str(self._told["folder"])
+        return str(self._description["folder"])
 
     @as_ort_raises
     def create_session(self, sess_options: SessionOptions | None = None) -> InferenceSession:
         """A session of the variant. Without options it has those of the package."""
         from qnnbridge.ort._session import InferenceSession
 
-        settings = self._told["ort"]
-        ep = str(self._told["ep"] or _first_provider(self._options))
+        settings = self._description["ort"]
+        ep = str(self._description["ep"] or _first_provider(self._options))
         if sess_options is None:
             options, providers = SessionOptions(), [(ep, dict(settings.get("provider_options") or {}))]
             for key, text in (settings.get("session_options") or {}).items():

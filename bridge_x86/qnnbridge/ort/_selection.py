@@ -38,15 +38,15 @@ def selected(
         raise Fail(f"{_FAILED}failed: bad_function_call", fix="Give a function.")
     path, data = model_parts(model)
     try:
-        told = identify(chosen_host(host), SessionRecipe(SessionSpec(path), data), deadline_after(timeout_s))
+        described = identify(chosen_host(host), SessionRecipe(SessionSpec(path), data), deadline_after(timeout_s))
     except OrtError:
         return [(CPU, {})]  # making the session says what is wrong with the model
-    if not told.readable:
+    if not described.readable:
         return [(CPU, {})]
     # As ONNX Runtime orders them: processors last.
     devices = sorted(get_ep_devices(), key=lambda device: device.ep_name == CPU)
     try:
-        chosen = delegate(devices, dict(sorted(told.metadata.items())), {}, MAX_SELECTIONS)
+        chosen = delegate(devices, dict(sorted(described.metadata.items())), {}, MAX_SELECTIONS)
     except Exception as error:
         raise Fail(f"{_FAILED}failed: {type(error).__name__}: {error}") from error
     return _providers(chosen)

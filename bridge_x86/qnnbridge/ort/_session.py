@@ -213,13 +213,13 @@ class Session(bridge.InferenceSession):
             )
             raise incompatible("run_async", signature, self, output_names, input_feed, callback, user_data)
 
-        def told(results: list[Any], given: Any, error: str) -> None:
+        def on_results(results: list[Any], given: Any, error: str) -> None:
             try:
                 callback(results, given, _PREFIX.sub("", error))
             except Exception as failure:  # noqa: BLE001 - no caller waits for it
                 unraisable(failure, "onnxruntime.InferenceSession.run_async callback")
 
-        super().run_async(output_names, input_feed, told, user_data, run_options, **kwargs)
+        super().run_async(output_names, input_feed, on_results, user_data, run_options, **kwargs)
 
     @as_ort_raises
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | Any = None, **kwargs: Any) -> None:
@@ -265,7 +265,7 @@ class Session(bridge.InferenceSession):
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Which provider has which nodes, from the host's ONNX Runtime."""
         if not _records_assignment(self._ort_options):
-            # The host has recorded it all the same; a program is told what ONNX Runtime tells.
+            # The host has recorded it all the same; a program gets the error that ONNX Runtime raises.
             raise Fail(
                 f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be "
                 'set to "1" to retrieve EP graph assignment information.'

@@ -92,7 +92,7 @@ class SizesOfFirstCall:
         self._making = Lock()
         self._seen: Seen | None = None
         self._session: BaseSession | None = None
-        self._told = False
+        self._warned = False
 
     def session_for(self, feed: Any, timeout: float | None) -> BaseSession | None:
         """The second session, if the feeds have its sizes; the first complete call makes it.
@@ -110,8 +110,8 @@ class SizesOfFirstCall:
                 self._making.release()
         if self._session is None or sizes == self._seen:
             return self._session
-        if sizes is not None and not self._told:
-            self._told = True
+        if sizes is not None and not self._warned:
+            self._warned = True
             _log.warning("%s", self._other(sizes))
         return None
 

@@ -75,8 +75,8 @@ class OrtValueVector:
         try:
             return self._values[operator.index(index)]
         except IndexError:
-            told = f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {len(self)})"
-            raise RemoteIndexError(told) from None
+            text = f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {len(self)})"
+            raise RemoteIndexError(text) from None
 
 
 def vector_of(values: Iterable[OrtValue]) -> OrtValueVector:

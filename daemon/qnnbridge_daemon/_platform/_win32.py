@@ -187,7 +187,7 @@ class KeptMemory:
         self._handle = _winapi.DuplicateHandle(us, handle, us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
 
     def share_handle(self, pid: int) -> dict[str, Any]:
-        """For the host with this process id, which owns the handle when it has been told. Raises `OSError`."""
+        """For the host with this process id, which owns the handle once its number was sent. Raises `OSError`."""
         return {"handle": give_handle(self._handle, pid)}
 
     def close(self) -> None:

@@ -57,10 +57,10 @@ def change_time_ns(path: str, status: os.stat_result) -> int:
     if handle in (None, _INVALID):
         return status.st_mtime_ns
     try:
-        told = _BasicInfo()
-        if not _get_information(handle, _FILE_BASIC_INFO, ctypes.byref(told), ctypes.sizeof(told)):
+        info = _BasicInfo()
+        if not _get_information(handle, _FILE_BASIC_INFO, ctypes.byref(info), ctypes.sizeof(info)):
             return status.st_mtime_ns
-        return (told.ChangeTime - _EPOCH_TICKS) * _NS_PER_TICK if told.ChangeTime else status.st_mtime_ns
+        return (info.ChangeTime - _EPOCH_TICKS) * _NS_PER_TICK if info.ChangeTime else status.st_mtime_ns
     finally:
         _close_handle(handle)
 

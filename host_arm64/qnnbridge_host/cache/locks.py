@@ -62,7 +62,7 @@ def hold(path: Path, deadline: float | None, on_wait: Callable[[float], bool | N
     on_wait: called now and then with the seconds waited so far; ``False`` from it gives up.
     """
     begun = time.monotonic()
-    told = begun
+    last_asked = begun
     while True:
         held = try_hold(path)
         if held is not None:
@@ -70,8 +70,8 @@ def hold(path: Path, deadline: float | None, on_wait: Callable[[float], bool | N
         now = time.monotonic()
         if deadline is not None and now >= deadline:
             return None
-        if on_wait is not None and now - told >= ASK_AGAIN_S:
-            told = now
+        if on_wait is not None and now - last_asked >= ASK_AGAIN_S:
+            last_asked = now
             if on_wait(now - begun) is False:
                 return None
         time.sleep(POLL_S)

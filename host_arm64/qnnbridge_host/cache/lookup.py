@@ -400,10 +400,10 @@ class SessionCache:
                 before = _source_of(entry.manifest.parts)
                 if before and before != now and _without_source(entry.manifest.parts) == _without_source(parts):
                     was, has = " ".join(before), " ".join(now)
-                    told = (
+                    text = (
                         f"{self._label} is compiled again: its entry is of QNN from {was}, and this host has {has}."
                     )
-                    self.notices.append(Notice("once", told))
+                    self.notices.append(Notice("once", text))
                     return
 
     def _bad(self, key: str, fault: Fault, reason: str, label: str | None = None) -> None:

@@ -49,10 +49,10 @@ def _quantize(_: Any, call: ObjectCall) -> ObjectResult:
     arrays = [np.array(value) for value in call.values]
     left = iter(arrays)
     given = [next(left) if one is None else one for one in argument(call, "arguments", list)]
-    told = function(*given)
-    if isinstance(told, np.ndarray):
-        return ObjectResult("array", [*arrays, told])
-    return ObjectResult(told if isinstance(told, _PLAIN) else None, arrays)
+    result = function(*given)
+    if isinstance(result, np.ndarray):
+        return ObjectResult("array", [*arrays, result])
+    return ObjectResult(result if isinstance(result, _PLAIN) else None, arrays)
 
 
 def _list(_: Any, call: ObjectCall) -> ObjectResult:
@@ -74,8 +74,8 @@ def _facts(value: Any) -> Any:
         return sorted(_facts(one) for one in value)
     if hasattr(type(value), "__members__"):
         return value.name
-    told = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}
-    return {name: _facts(one) for name, one in told.items() if not callable(one)}
+    attributes = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}
+    return {name: _facts(one) for name, one in attributes.items() if not callable(one)}
 
 
 BUILD_TOOLS = ObjectKind("BuildTools", lambda _call: bindings, {"quantize": _quantize, "list": _list})

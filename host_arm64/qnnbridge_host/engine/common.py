@@ -231,8 +231,8 @@ def _metadata(meta: Any) -> dict[str, Any]:
     short = fitting(own)
     kept = fitting(custom)
     left_out = [name for name in (*own, *custom) if name not in short and name not in kept]
-    told = {**dict.fromkeys(names, ""), **short, "version": int(meta.version), "custom_metadata_map": kept}
-    return {**told, "left_out": left_out[:_MOST_NAMES]} if left_out else told
+    described = {**dict.fromkeys(names, ""), **short, "version": int(meta.version), "custom_metadata_map": kept}
+    return {**described, "left_out": left_out[:_MOST_NAMES]} if left_out else described
 
 
 def _cancel_loading(options: Any) -> None:

@@ -19,12 +19,12 @@ class _Registered(NamedTuple):
 
 
 def _register(call: ObjectCall) -> _Registered:
-    told = argument(call, "memory_info", dict)
+    memory = argument(call, "memory_info", dict)
     info = ort.OrtMemoryInfo(
-        str(told["name"]),
-        ort.OrtAllocatorType(int(told["allocator_type"])),
-        int(told["device_id"]),
-        ort.OrtMemType(int(told["mem_type"])),
+        str(memory["name"]),
+        ort.OrtAllocatorType(int(memory["allocator_type"])),
+        int(memory["device_id"]),
+        ort.OrtMemType(int(memory["mem_type"])),
     )
     settings = call.arguments.get("arena")
     arena = None if settings is None else ort.OrtArenaCfg({str(k): int(v) for k, v in settings.items()})
@@ -46,8 +46,8 @@ def _create_stream(call: ObjectCall) -> Any:
     raise InvalidArgument(f"The host has no device of {wanted.get('ep_name')} like this one.")
 
 
-def _named(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: told.get(name) for name in ("ep_name", "type")}
+def _named(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: facts.get(name) for name in ("ep_name", "type")}
 
 
 def _facts(device: Any) -> Mapping[str, Any]:

@@ -54,7 +54,7 @@ def _create(call: ObjectCall) -> _Compiler:
         model: str | bytes = spec.model_path if spec.model_path is not None else bytes(call.values[-1])
         initializers = dict(zip(names, call.values, strict=False))
         place = call.arguments.get("binary_information")
-        told = None if place is None else (str(place[0]), str(place[1]))
+        information = None if place is None else (str(place[0]), str(place[1]))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise desync(f"a ModelCompiler without a proper description ({error})") from None
     keywords = {
@@ -65,7 +65,7 @@ def _create(call: ObjectCall) -> _Compiler:
     if call.arguments.get("external_path") is not None:
         keywords["external_initializers_file_path"] = argument(call, "external_path", str)
         keywords["external_initializers_size_threshold"] = argument(call, "external_threshold", int)
-    return _Compiler(call.sessions.engine, spec, model, initializers, keywords, told)
+    return _Compiler(call.sessions.engine, spec, model, initializers, keywords, information)
 
 
 def _compile_to_file(compiler: _Compiler, call: ObjectCall) -> None:
@@ -136,9 +136,9 @@ def _native(compiler: _Compiler, calls_back: CallsBack | None) -> Any:
 
 def _location_function(calls_back: CallsBack) -> Callable[[str, Any, Any], Any]:
     def location(name: str, value: Any, external: Any) -> Any:
-        told = None if external is None else _information(external)
+        described = None if external is None else _information(external)
         found = calls_back.call(
-            INITIALIZER_LOCATION, {"name": name, "external": told}, [result_of_ort_value(value)]
+            INITIALIZER_LOCATION, {"name": name, "external": described}, [result_of_ort_value(value)]
         ).result
         if found is None:
             return None

@@ -141,8 +141,8 @@ def _select(context: _Context, call: ObjectCall) -> ObjectResult:
     chosen = context.context.select_component(component, options.options)
     name, folder = chosen.get_selected_variant_name(), chosen.get_selected_variant_folder_path()
     ep = context.context.get_variant_ep_name(component, name)
-    told = {"name": name, "folder": folder, "ep": ep, "ort": _settings(context.root, component, name, folder)}
-    return ObjectResult(told, made=(COMPONENT_CONTEXT, chosen))
+    described = {"name": name, "folder": folder, "ep": ep, "ort": _settings(context.root, component, name, folder)}
+    return ObjectResult(described, made=(COMPONENT_CONTEXT, chosen))
 
 
 def _settings(root: str, component: str, variant: str, folder: str) -> Mapping[str, Any]:
@@ -154,11 +154,11 @@ def _settings(root: str, component: str, variant: str, folder: str) -> Mapping[s
         package.close()
     variants = {one["name"]: one for one in components[component]["variants"]}
     text = variants[variant]["executor_info"].get("ort", "{}")
-    told = json.loads(text)
-    if isinstance(told, str):  # it is in a file beside the model
-        with open(os.path.join(folder, told), encoding="utf-8") as file:
-            told = json.load(file)
-    return told if isinstance(told, dict) else {}
+    settings = json.loads(text)
+    if isinstance(settings, str):  # it is in a file beside the model
+        with open(os.path.join(folder, settings), encoding="utf-8") as file:
+            settings = json.load(file)
+    return settings if isinstance(settings, dict) else {}
 
 
 MODEL_PACKAGE_CONTEXT = ObjectKind(

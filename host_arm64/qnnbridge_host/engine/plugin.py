@@ -64,7 +64,7 @@ class PluginQnn:
 def load(
     ort: Any, found: Installed, choose: Callable[[], QnnSource], on_phase: Callable[[str], None]
 ) -> QnnAdapter:
-    """Register the provider of the chosen source. A failure is kept, and told when a session asks for QNN.
+    """Register the provider of the chosen source. A failure is kept, and raised when a session asks for QNN.
 
     choose: gives the source. Raises `BridgeError`, or anything at all where the package refuses the machine.
     """
@@ -83,14 +83,14 @@ def load(
     except BridgeError as error:
         return NoQnn(_unavailable(error))
     except Exception as error:  # noqa: BLE001 - the package refuses unknown machines with any exception
-        told = translate(error)
+        error_of_ort = translate(error)
         name = source.words if source is not None and source.engine != "wheel" else _wheel(found)
         elsewhere = source is not None and source.engine != "wheel"
         return NoQnn(
             ProviderUnavailable(
                 f"{name} cannot be used with onnxruntime {found.onnxruntime}.",
-                cause=told.message,
-                fix=_fix_elsewhere(found) if elsewhere else _fix(told.message),
+                cause=error_of_ort.message,
+                fix=_fix_elsewhere(found) if elsewhere else _fix(error_of_ort.message),
                 details={"onnxruntime": found.onnxruntime, "onnxruntime_qnn": found.onnxruntime_qnn},
             )
         )

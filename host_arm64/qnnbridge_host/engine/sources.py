@@ -58,14 +58,14 @@ class QnnSource(NamedTuple):
 
     def versions(self) -> dict[str, str]:
         """What a compiled model depends on besides the release and the SDK, for `HostInfo.versions`."""
-        told = {
+        parts = {
             "onnxruntime_qnn": self.release,
             "qnn_sdk": self.sdk,
             "ep_source": self.engine,
             "ep_version": self.version,
             "ep_package": self.package,
         }
-        return {name: text for name, text in told.items() if text}
+        return {name: text for name, text in parts.items() if text}
 
     def to_wire(self) -> dict[str, Any]:
         return {**{name: getattr(self, name) for name in self._fields}, "words": self.words}
@@ -132,11 +132,11 @@ def _of_catalogue(entry: CatalogueEntry, reason: str) -> QnnSource:
 def _of_folder(path: str, reason: str) -> QnnSource:
     library = _library_in(os.path.abspath(os.path.expanduser(path)))
     folder = os.path.dirname(library)
-    told = build_info(folder)
-    release = told.get("__version__") if told.get("package_name") == QNN_DISTRIBUTION else None
-    sdk = build_in(folder) or told.get("qnn_version")
+    info = build_info(folder)
+    release = info.get("__version__") if info.get("package_name") == QNN_DISTRIBUTION else None
+    sdk = build_in(folder) or info.get("qnn_version")
     return QnnSource(
-        "folder", library, f"the provider in {folder}", release, told.get("package_name"), sdk, release, reason
+        "folder", library, f"the provider in {folder}", release, info.get("package_name"), sdk, release, reason
     )
 
 

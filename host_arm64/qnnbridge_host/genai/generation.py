@@ -225,7 +225,7 @@ class Generation:
         return new
 
     def _with_end_token(self, new: list[int]) -> list[int]:
-        """The end token is told, and is no part of the history: genai keeps it out of the sequence, too."""
+        """The end token is returned, and is no part of the history: genai keeps it out of the sequence, too."""
         eos = self._model.folder.eos
         if new and new[-1] in eos:
             del self.tokens[-1]

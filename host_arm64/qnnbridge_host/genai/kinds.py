@@ -53,16 +53,16 @@ def _new_adapters(model: GenaiModel, _call: ObjectCall) -> ObjectResult:
 
 
 def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
-    told = call.arguments
-    search = {str(k): v if isinstance(v, bool) else float(v) for k, v in (told.get("search") or {}).items()}
-    guidance = told.get("guidance")
-    adapter = told.get("adapter")
+    arguments = call.arguments
+    search = {str(k): v if isinstance(v, bool) else float(v) for k, v in (arguments.get("search") or {}).items()}
+    guidance = arguments.get("guidance")
+    adapter = arguments.get("adapter")
     settings = GenerationSettings(
         search,
         None if guidance is None else (str(guidance[0]), str(guidance[1]), bool(guidance[2])),
         None if adapter is None else (call.objects[0].object, str(adapter)),
-        tuple((str(k), str(v)) for k, v in told.get("runtime") or ()),
-        tuple(zip((str(name) for name in told.get("inputs") or ()), call.values, strict=False)),
+        tuple((str(k), str(v)) for k, v in arguments.get("runtime") or ()),
+        tuple(zip((str(name) for name in arguments.get("inputs") or ()), call.values, strict=False)),
     )
     wide = any(int(search.get(name, model.folder.search.get(name, 1)) or 1) > 1 for name in _WIDE)
     kind = BatchGeneration if wide and model.folder.window is None else Generation
@@ -74,7 +74,7 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
 
 def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     """Everything that one call may need: restore, align, append, generate."""
-    told = call.arguments
+    arguments = call.arguments
     stop = call.request.stopper = StopSignal()
     if call.request.withdrawn:
         stop.stop()
@@ -83,13 +83,13 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     count = argument(call, "count", int)
     with stop.calling(generation.interrupt):
         if isinstance(generation, BatchGeneration):
-            if told.get("log"):
-                generation.repeat([(list(map(int, tokens)), int(n)) for tokens, n in told["log"]], stop)
+            if arguments.get("log"):
+                generation.repeat([(list(map(int, tokens)), int(n)) for tokens, n in arguments["log"]], stop)
         else:
-            _bring_up(generation, told, call)
+            _bring_up(generation, arguments, call)
         if prompt:
             generation.append(prompt, stop)
-        emit = _sender(call.request.emit) if told.get("stream") else None
+        emit = _sender(call.request.emit) if arguments.get("stream") else None
         made = generation.generate(count, stop, emit)
     if stop.stopped:
         raise Cancelled("The call was cancelled.")
@@ -97,9 +97,9 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     return ObjectResult([made, generation.done, repairs.replays, repairs.forced, repairs.reseeded])
 
 
-def _bring_up(generation: Generation, told: Any, call: ObjectCall) -> None:
+def _bring_up(generation: Generation, arguments: Any, call: ObjectCall) -> None:
     length = argument(call, "length", int)
-    if told.get("restore"):
+    if arguments.get("restore"):
         if len(call.values) < 2:
             raise desync("a step that restores a history without it")
         generation.restore(list(map(int, call.values[1])), argument(call, "base", int))
@@ -151,13 +151,13 @@ def _to_token_id(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
 
 def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
     call.enter("running")
-    told = call.arguments
+    arguments = call.arguments
     return ObjectResult(
         tokenizer.apply_chat_template(
             argument(call, "messages", str),
-            told.get("template"),
-            told.get("tools"),
-            add_generation_prompt=bool(told.get("add_generation_prompt", True)),
+            arguments.get("template"),
+            arguments.get("tools"),
+            add_generation_prompt=bool(arguments.get("add_generation_prompt", True)),
         )
     )
 

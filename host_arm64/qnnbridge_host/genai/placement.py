@@ -128,8 +128,8 @@ def _recall(file: Path | None) -> Placement | None:
     if file is None:
         return None
     try:
-        told = read_json(file) or {}
-        return Placement.from_wire(told["placement"]) if told.get("schema") == SCHEMA else None
+        document = read_json(file) or {}
+        return Placement.from_wire(document["placement"]) if document.get("schema") == SCHEMA else None
     except Exception:  # noqa: BLE001 - damaged: the stage is tried again
         return None
 

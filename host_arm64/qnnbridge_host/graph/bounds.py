@@ -20,7 +20,7 @@ _SIGNED = frozenset((ElementType.INT8, ElementType.INT16, ElementType.INT32, Ele
 
 # Nodes of a model with the bodies of its functions in the place of their calls. The largest real ones have 50,000.
 MAX_NODES: Final = 1_000_000
-# From so many nodes on, work of some seconds is told when it begins; from so many on, work of hours must be wished.
+# Announce work that takes seconds from MANY_NODES on. Refuse from LARGE_NODES on, unless --large is given.
 MANY_NODES: Final = 20_000
 LARGE_NODES: Final = 60_000
 # Elements of a tensor of sizes (or of positions), as far as sizes are computed for shapes.

@@ -241,14 +241,14 @@ class Editor:
         self,
         op: str,
         change: Callable[[Any], Sequence[Any] | None],
-        told: str,
+        what_changed: str,
         domains: Sequence[str] = graphs.ONNX_DOMAINS,
     ) -> list[str]:
-        """`map_nodes` for the nodes of one operator; drops what is dead then, and tells how many were changed."""
+        """`map_nodes` for the nodes of one operator; drops what is dead then, and says how many were changed."""
         count = self.map_nodes(lambda node: change(node) if node.domain in domains else None, (op,))
         if count:
             self.drop_dead()
-        return [f"{count} {told}"] if count else []
+        return [f"{count} {what_changed}"] if count else []
 
     def set_nodes(self, nodes: Sequence[Any]) -> None:
         """All nodes at once. References to nodes from before are then to copies that are not in the graph."""

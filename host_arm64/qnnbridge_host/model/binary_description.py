@@ -87,16 +87,16 @@ class TensorDescription:
     @property
     def words(self) -> str:
         """``ufixed8[1,3,64,64] scale 0.0078 offset -128``."""
-        told = f"{type_words(self.data_type)}[{','.join(map(str, self.dimensions))}]"
+        text = f"{type_words(self.data_type)}[{','.join(map(str, self.dimensions))}]"
         given = self.quantisation
         if given is None:
-            return told
+            return text
         if given.encoding is not None:
-            return f"{told} quantised by scheme {given.encoding}"
+            return f"{text} quantised by scheme {given.encoding}"
         bits = f" of {given.bits} bits" if given.bits is not None else ""
         if given.axis is not None:
-            return f"{told} {len(given.scales)} scales along axis {given.axis}{bits}"
-        return f"{told} scale {given.scales[0]:.6g} offset {given.offsets[0]}{bits}"
+            return f"{text} {len(given.scales)} scales along axis {given.axis}{bits}"
+        return f"{text} scale {given.scales[0]:.6g} offset {given.offsets[0]}{bits}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class BinaryDescription:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_plain(cls, told: Mapping[str, Any]) -> BinaryDescription:
+    def from_plain(cls, plain: Mapping[str, Any]) -> BinaryDescription:
         """Raises `LookupError`, `TypeError` or `ValueError` for what `to_plain` did not make."""
         return cls(
             graphs=tuple(
@@ -149,19 +149,19 @@ class BinaryDescription:
                     _tensors(graph["outputs"]),
                     int(graph["updateable"]),
                 )
-                for graph in told["graphs"]
+                for graph in plain["graphs"]
             ),
-            build=str(told["build"]),
-            backend=int(told["backend"]),
-            soc_model=int(told["soc_model"]),
-            core_api=tuple(int(part) for part in told["core_api"]),
-            library=str(told["library"]),
-            layout=str(told["layout"]),
-            context_tensors=int(told["context_tensors"]),
+            build=str(plain["build"]),
+            backend=int(plain["backend"]),
+            soc_model=int(plain["soc_model"]),
+            core_api=tuple(int(part) for part in plain["core_api"]),
+            library=str(plain["library"]),
+            layout=str(plain["layout"]),
+            context_tensors=int(plain["context_tensors"]),
         )
 
 
-def _tensors(told: Sequence[Mapping[str, Any]]) -> tuple[TensorDescription, ...]:
+def _tensors(plain: Sequence[Mapping[str, Any]]) -> tuple[TensorDescription, ...]:
     return tuple(
         TensorDescription(
             name=str(one["name"]),
@@ -172,17 +172,17 @@ def _tensors(told: Sequence[Mapping[str, Any]]) -> tuple[TensorDescription, ...]
             layout=int(one["layout"]),
             dynamic=bool(one["dynamic"]),
         )
-        for one in told
+        for one in plain
     )
 
 
-def _quantisation(told: Mapping[str, Any] | None) -> Quantisation | None:
-    if told is None:
+def _quantisation(plain: Mapping[str, Any] | None) -> Quantisation | None:
+    if plain is None:
         return None
     return Quantisation(
-        scales=tuple(float(one) for one in told["scales"]),
-        offsets=tuple(int(one) for one in told["offsets"]),
-        axis=None if told["axis"] is None else int(told["axis"]),
-        bits=None if told["bits"] is None else int(told["bits"]),
-        encoding=None if told["encoding"] is None else int(told["encoding"]),
+        scales=tuple(float(one) for one in plain["scales"]),
+        offsets=tuple(int(one) for one in plain["offsets"]),
+        axis=None if plain["axis"] is None else int(plain["axis"]),
+        bits=None if plain["bits"] is None else int(plain["bits"]),
+        encoding=None if plain["encoding"] is None else int(plain["encoding"]),
     )

@@ -36,7 +36,7 @@ BlobKind = Literal["context", "several contexts", "unknown", "text", "empty"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlobTarget:
-    """soc: Qualcomm's part name, ``None`` if the compiler was told none."""
+    """soc: Qualcomm's part name, ``None`` if the compiler was given none."""
 
     soc: str | None
     arch: int

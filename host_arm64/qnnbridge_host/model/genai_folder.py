@@ -24,7 +24,7 @@ _QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
 _SECTIONS: Final = ("encoder", "embedding", "vision", "speech", "decoder")
 
 Layout = Literal["dynamic", "window", "sliding"]
-# What `qnnbridge.genai.Config` was told, in order: name of the method, then its arguments.
+# The calls that `qnnbridge.genai.Config` got, in order: name of the method, then its arguments.
 ConfigSteps = Sequence[Sequence[Any]]
 
 
@@ -149,13 +149,13 @@ def filler(folder: GenaiFolder) -> int | None:
 
 def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
     """Added tokens and chat template, as far as they can be read."""
-    told, template = "", _text(path, "chat_template.jinja")
+    configured, template = "", _text(path, "chat_template.jinja")
     added: Any = None
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
         added = json.loads(_text(path, "tokenizer.json")).get("added_tokens")
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
-        told = json.loads(_text(path, "tokenizer_config.json")).get("chat_template") or ""
-    template += told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+        configured = json.loads(_text(path, "tokenizer_config.json")).get("chat_template") or ""
+    template += configured if isinstance(configured, str) else json.dumps(configured, ensure_ascii=False)
     tokens = added if isinstance(added, list) else []
     return [token for token in tokens if isinstance(token, Mapping)], template
 
@@ -265,15 +265,15 @@ def _providers(options: Any) -> tuple[tuple[str, dict[str, str]], ...]:
 
 
 def _window(decoder: Mapping[str, Any], stages: Sequence[GenaiStage]) -> PromptWindow | None:
-    told = decoder.get("sliding_window")
-    if not isinstance(told, dict) or len(stages) < 2:
+    sliding = decoder.get("sliding_window")
+    if not isinstance(sliding, dict) or len(stages) < 2:
         return None  # of a single model it only limits attention
-    size = int(told.get("window_size") or 0)
-    return PromptWindow(size, bool(told.get("slide_key_value_cache", True))) if size > 0 else None
+    size = int(sliding.get("window_size") or 0)
+    return PromptWindow(size, bool(sliding.get("slide_key_value_cache", True))) if size > 0 else None
 
 
-def _ints(told: Any) -> list[int]:
-    return [int(one) for one in (told if isinstance(told, list) else [] if told is None else [told])]
+def _ints(given: Any) -> list[int]:
+    return [int(one) for one in (given if isinstance(given, list) else [] if given is None else [given])]
 
 
 def _check_files(folder: GenaiFolder, given: set[str]) -> list[tuple[str, int, int]]:

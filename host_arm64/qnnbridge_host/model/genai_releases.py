@@ -1,7 +1,7 @@
 """Which releases of onnxruntime-genai run which layout of a model, as tried. Pure; any thread.
 
 A row is a fact that was tried with the release itself; `tests/labs/test_genai_releases.py` repeats some. A release
-that no row refuses is tried: what it refuses is told when it refuses it.
+that no row refuses is tried: what it refuses is reported when it refuses it.
 """
 
 from __future__ import annotations

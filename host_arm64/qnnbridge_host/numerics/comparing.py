@@ -1,9 +1,9 @@
 """Compares two results of a model, and a changed model with its original.
 
 Differences are the largest one, the same relative to the values, and the cosine. Sequences and maps are compared
-leaf by leaf and told as one output. NaN agrees with NaN and an infinity with the same infinity, since two correct
-computations have them at the same places. A changed model runs on the CPU beside the original, on the same made-up
-inputs.
+leaf by leaf and reported as one output. NaN agrees with NaN and an infinity with the same infinity, since two
+correct computations have them at the same places. A changed model runs on the CPU beside the original, on the same
+made-up inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qnnbridge_protocol.errors import OrtError
 
 # 8- and 16-bit integers are mostly quantised values: they may be rounded the other way.
 SMALL_STEPS = 1.0
-# Below this a value counts as zero: differences are not told relative to it.
+# Below this a value counts as zero: differences are not reported relative to it.
 _TINY = 1e-6
 
 # Relative to the largest value of an output. Fusing and folding in float32 moves results by some 1e-6 of it.

@@ -250,11 +250,11 @@ def _refuse_unwanted_sizes(
 
 
 def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
-    told = [f'Rewrite "{step.rewrite}" was taken back: {step.reason}.' for step in steps if not step.kept]
+    warnings = [f'Rewrite "{step.rewrite}" was taken back: {step.reason}.' for step in steps if not step.kept]
     free = model_shapes.free_dimensions(model.graph)
     if free:
-        told.append(f"Inputs have free dimensions, and QNN needs fixed ones: {model_shapes.options_text(free)}")
-    return told
+        warnings.append(f"Inputs have free dimensions, and QNN needs fixed ones: {model_shapes.options_text(free)}")
+    return warnings
 
 
 def _input_shapes(model: Any) -> dict[str, tuple[int | str | None, ...] | None]:

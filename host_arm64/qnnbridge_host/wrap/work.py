@@ -31,15 +31,15 @@ class WrapRequest:
         return {**dataclasses.asdict(self), "graphs": list(self.graphs)}
 
     @classmethod
-    def from_plain(cls, told: Mapping[str, Any]) -> WrapRequest:
+    def from_plain(cls, plain: Mapping[str, Any]) -> WrapRequest:
         """Raises `LookupError`, `TypeError` or `ValueError` for what `to_plain` did not make."""
-        name = told["name"]
+        name = plain["name"]
         return cls(
-            str(told["path"]),
+            str(plain["path"]),
             None if name is None else str(name),
-            tuple(str(one) for one in told["graphs"]),
-            bool(told["together"]),
-            bool(told["float_io"]),
+            tuple(str(one) for one in plain["graphs"]),
+            bool(plain["together"]),
+            bool(plain["float_io"]),
         )
 
 

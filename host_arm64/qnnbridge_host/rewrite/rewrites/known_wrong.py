@@ -29,7 +29,7 @@ _HIGHEST_POWER = 16
 Change = Callable[[Editor, Any, StaticNode], list[Any] | None]
 
 
-def _rewrite(editor: Editor, op: str, rows: Sequence[str], change: Change, told: str) -> list[str]:
+def _rewrite(editor: Editor, op: str, rows: Sequence[str], change: Change, what_changed: str) -> list[str]:
     """Changes the nodes of an operator that one of the rows matches."""
     faults = [fault for fault in known_wrong.table() if fault.name in rows]
 
@@ -39,7 +39,7 @@ def _rewrite(editor: Editor, op: str, rows: Sequence[str], change: Change, told:
             return None
         return change(editor, node, static)
 
-    return editor.replace(op, of_node, told)
+    return editor.replace(op, of_node, what_changed)
 
 
 def static_node(editor: Editor, node: Any) -> StaticNode:
@@ -224,10 +224,10 @@ def pool_whole_windows(editor: Editor) -> list[str]:
         return [node]
 
     rows = ("pool-ceil-shape",)
-    told = [line for op in ("MaxPool", "AveragePool") for line in _rewrite(editor, op, rows, change, op)]
-    if told:
+    changes = [line for op in ("MaxPool", "AveragePool") for line in _rewrite(editor, op, rows, change, op)]
+    if changes:
         _declare_outputs(editor)
-    return told
+    return changes
 
 
 def _declare_outputs(editor: Editor) -> None:
