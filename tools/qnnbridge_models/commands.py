@@ -93,8 +93,8 @@ def analyze(
             picture.write(found, html)
         reporting.show(
             found,
-            lambda told: report.document(told, html),
-            lambda told: report.print_analysis(told, html),
+            lambda found: report.document(found, html),
+            lambda found: report.print_analysis(found, html),
             as_json=as_json,
         )
 
@@ -280,7 +280,9 @@ def profile(
     level: Annotated[
         ProfileLevel, typer.Option(help="basic: times of each part on QNN; detailed: cycles of each operator, too.")
     ] = ProfileLevel.DETAILED,
-    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times; the first run is told apart.")] = 10,
+    runs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Run N times; the first run is reported by itself.")
+    ] = 10,
     soc_model: SocModel = None,
     shapes: Shapes = None,
     dims: Dims = None,
@@ -322,7 +324,7 @@ def profile(
         result = evaluate.evaluate(recorded)
         if html is not None:
             page.write(result, html)
-        reporting.show(result, report.document, lambda told: report.print_result(told, top), as_json=as_json)
+        reporting.show(result, report.document, lambda found: report.print_result(found, top), as_json=as_json)
         if html is not None and not as_json:
             print(f"\nCharts: {html}")
 
@@ -382,7 +384,7 @@ def verify(
             result = dataclasses.replace(result, source=model)
             if not (bucket and as_json):
                 reporting.show(
-                    result, document, lambda told: print_result(told, rows_are_printed=True), as_json=as_json
+                    result, document, lambda found: print_result(found, rows_are_printed=True), as_json=as_json
                 )
             return result
 

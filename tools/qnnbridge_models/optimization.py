@@ -122,25 +122,25 @@ def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str
 
 def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
     """Problems of running the result on QNN."""
-    told: list[str] = []
+    warnings: list[str] = []
     foreign = foreign_ops(before, after)
     if foreign:
         counts = ", ".join(f"{count} {op}" for op, count in foreign.items())
-        told.append(
+        warnings.append(
             f"The result holds operators that are ONNX Runtime's own, which QNN cannot run: {counts}. "
             f"Use --level {DEFAULT_LEVEL} for QNN."
         )
     if any("nchwc" in op for op in foreign):
-        told.append(
+        warnings.append(
             "Its weights are arranged for the CPU of this machine; on another one it may be slow or not load."
         )
     lost = sum(before.get(op, 0) for op in _QUANTIZE_OPS) - sum(after.get(op, 0) for op in _QUANTIZE_OPS)
     if lost > 0 and level != DEFAULT_LEVEL:
-        told.append(
+        warnings.append(
             f"{lost} QuantizeLinear {'node was' if lost == 1 else 'nodes were'} merged into other operators; "
             f"QNN needs them. Use --level {DEFAULT_LEVEL} for QNN."
         )
-    return told
+    return warnings
 
 
 def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, overwrite: bool) -> OptimizeResult:
@@ -324,7 +324,7 @@ def _optimize(given: Path, output: files.Output, graph_level: Any, external: boo
 def _without_unused(
     model: Any, given: Path, output: files.Output, weights: Iterable[str]
 ) -> tuple[Path, list[str]]:
-    """Drops what nothing uses, in place; gives the file to optimise, and what is to be told.
+    """Drops what nothing uses, in place; gives the file to optimise, and what to report.
 
     ONNX Runtime leaves such nodes in the file, and takes long for them and for many constants.
     """

@@ -38,8 +38,13 @@ class JournalEntry:
 
     key: str
     files: tuple[FileRecord, ...]
-    told: Mapping[str, Any]
+    document: Mapping[str, Any]
     seconds: float
+
+    def to_plain(self) -> dict[str, Any]:
+        plain = dataclasses.asdict(self)
+        plain["told"] = plain.pop("document")  # the name in the files of released versions
+        return plain
 
 
 class PrepareJournal:
@@ -97,10 +102,10 @@ class PrepareJournal:
         self._write()
 
     def finish(
-        self, step: str, key: str, files: Sequence[str], told: Mapping[str, Any], seconds: float
+        self, step: str, key: str, files: Sequence[str], document: Mapping[str, Any], seconds: float
     ) -> JournalEntry:
         records = tuple(FileRecord.of(self.folder, name) for name in files)
-        self._entries[step] = JournalEntry(key, records, output.jsonable(told), seconds)
+        self._entries[step] = JournalEntry(key, records, output.jsonable(document), seconds)
         self._write()
         return self._entries[step]
 
@@ -141,7 +146,7 @@ class PrepareJournal:
         document = {
             "schema": SCHEMA,
             "source": self._source_name,
-            "steps": {name: dataclasses.asdict(entry) for name, entry in self._entries.items()},
+            "steps": {name: entry.to_plain() for name, entry in self._entries.items()},
         }
         write_whole(self.folder / JOURNAL_NAME, json.dumps(document, indent=1, ensure_ascii=True))
 

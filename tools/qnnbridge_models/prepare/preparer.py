@@ -116,27 +116,31 @@ class _Steps:
         entry = self.journal.finished(work.id, key)
         if entry is not None:
             names = tuple(record.name for record in entry.files)
-            return self._told(StepResult(work.name, "kept", work.chip, names, entry.told, "", entry.seconds))
+            return self._reported(
+                StepResult(work.name, "kept", work.chip, names, entry.document, "", entry.seconds)
+            )
         self._on_step(None, StepResult(work.name, "done", work.chip, variant=self.variant).title)
         self.journal.begin(work.id)
         begun = time.monotonic()
         try:
-            made, told = work.do()
+            made, document = work.do()
         except _NOT_ABOUT_THE_MODEL:
             raise
         except BridgeError as error:
             if not may_fail:
                 raise
-            told, seconds = {"error": error.to_wire()}, time.monotonic() - begun
-            return self._told(StepResult(work.name, "failed", work.chip, (), told, one_line(error), seconds))
+            document, seconds = {"error": error.to_wire()}, time.monotonic() - begun
+            return self._reported(
+                StepResult(work.name, "failed", work.chip, (), document, one_line(error), seconds)
+            )
         seconds = time.monotonic() - begun
         root = self.journal.folder.resolve()
         names = tuple(path.resolve().relative_to(root).as_posix() for path in made)
-        entry = self.journal.finish(work.id, key, names, told, seconds)
-        return self._told(StepResult(work.name, "done", work.chip, names, entry.told, "", seconds))
+        entry = self.journal.finish(work.id, key, names, document, seconds)
+        return self._reported(StepResult(work.name, "done", work.chip, names, entry.document, "", seconds))
 
     def skip(self, name: str, chip: str, problem: str) -> None:
-        self._told(StepResult(name, "skipped", chip, problem=problem))
+        self._reported(StepResult(name, "skipped", chip, problem=problem))
 
     def ship_verdict(self, compiled: StepResult, verified: StepResult) -> None:
         """A session of the compiled model says what was found here: its manifest holds it."""
@@ -147,7 +151,7 @@ class _Steps:
         if add_verdict(folder / compiled.files[0], numbers):
             self.journal.look_again(compiled.id)
 
-    def _told(self, result: StepResult) -> StepResult:
+    def _reported(self, result: StepResult) -> StepResult:
         result = dataclasses.replace(result, variant=self.variant)
         self.results.append(result)
         self._on_step(result, result.title)
@@ -299,25 +303,28 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
     if failed:
         return f"Not ready: {failed[0].title} failed. {failed[0].problem}", False
     for step in results:
-        if step.name == "quantize" and not step.told.get("good_enough", True):
-            return f"Not ready: the quantised model is {step.told['verdict']}. {_first_warning(step)}", False
-        state = step.told.get("verdict") if step.name == "verify" and step.state != "skipped" else None
+        if step.name == "quantize" and not step.document.get("good_enough", True):
+            return f"Not ready: the quantised model is {step.document['verdict']}. {_first_warning(step)}", False
+        state = step.document.get("verdict") if step.name == "verify" and step.state != "skipped" else None
         if state not in (None, "agrees", "not shown"):
-            return f"Not ready for {chip_label(step.chip)}: {step.told.get('reason')}", False
-    unshown = [step for step in results if step.name == "verify" and step.told.get("verdict") == "not shown"]
+            return f"Not ready for {chip_label(step.chip)}: {step.document.get('reason')}", False
+    unshown = [step for step in results if step.name == "verify" and step.document.get("verdict") == "not shown"]
     if unshown:
-        return f"Compiled, and not shown to be right: {unshown[0].told.get('reason')}", True
+        return f"Compiled, and not shown to be right: {unshown[0].document.get('reason')}", True
     if any(step.state == "skipped" for step in results):
         return "Compiled, and not verified for every chip.", True
     extremes = any(
-        row["status"] == "differs" for step in results for row in step.told.get("rows", ()) if step.name == "verify"
+        row["status"] == "differs"
+        for step in results
+        for row in step.document.get("rows", ())
+        if step.name == "verify"
     )
     more = " Extreme inputs show the limits of QNN." if extremes else ""
     return f"Ready: compiled, and QNN computes what the CPU does.{more}", True
 
 
 def _first_warning(step: StepResult) -> str:
-    return next((str(warning) for warning in step.told.get("warnings", ()) if "Output" in warning), "")
+    return next((str(warning) for warning in step.document.get("warnings", ()) if "Output" in warning), "")
 
 
 def _hash_of(folder: Path, step: StepResult) -> str:

@@ -60,7 +60,7 @@ def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
                 if compiled is not None and compiled.files
                 else "not compiled",
                 _agreement(verified),
-                _decibel(verified.told.get("snr_db")) if verified is not None else "-",
+                _decibel(verified.document.get("snr_db")) if verified is not None else "-",
             ]
         )
     headers = ["chip", "nodes on the NPU", "compiled", "against the CPU", "lowest SNR"]
@@ -69,7 +69,7 @@ def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
 
 def _nodes(compiled: StepResult | None, verified: StepResult | None) -> str:
     for step in (compiled, verified):
-        placement = step.told.get("placement") if step is not None else None
+        placement = step.document.get("placement") if step is not None else None
         if placement and placement.get("known"):
             total = placement["qnn_nodes"] + placement["cpu_nodes"] + placement["other_nodes"]
             return f"{placement['qnn_nodes']} of {total}"
@@ -79,7 +79,7 @@ def _nodes(compiled: StepResult | None, verified: StepResult | None) -> str:
 def _agreement(step: StepResult | None) -> str:
     if step is None or step.state in ("failed", "skipped"):
         return f"not verified: {step.problem}" if step is not None else "not verified"
-    return str(step.told.get("verdict"))
+    return str(step.document.get("verdict"))
 
 
 def _decibel(value: Any) -> str:
@@ -108,7 +108,7 @@ def _without_a_chip(prepared: PreparedFolder) -> str:
 def _fixed(prepared: PreparedFolder) -> str:
     lines = []
     for step in prepared.steps_of("fix"):
-        for one in step.told.get("steps", ()):
+        for one in step.document.get("steps", ()):
             changes = [escaped(change) for change in one["changes"][:_SHOWN_CHANGES]]
             more = len(one["changes"]) - len(changes)
             undone = "" if one["kept"] else f" **(taken back: {escaped(one['reason'])})**"
@@ -116,7 +116,7 @@ def _fixed(prepared: PreparedFolder) -> str:
             lines.append(f"- {escaped(one['rewrite'])}: {'; '.join(changes)}{extra}{undone}")
         inputs = ", ".join(
             f"{escaped(name)} {escaped(output.shape_text(shape))}"
-            for name, shape in step.told.get("inputs", {}).items()
+            for name, shape in step.document.get("inputs", {}).items()
         )
         lines.append(f"- inputs now: {inputs}")
     return "## What was changed\n\n" + "\n".join(lines)
@@ -124,16 +124,16 @@ def _fixed(prepared: PreparedFolder) -> str:
 
 def _quantized(prepared: PreparedFolder) -> str:
     for step in prepared.steps_of("quantize"):
-        told = step.told
-        worst = f"{told.get('verdict')}, worst SNR {_decibel(told.get('snr_db'))}"
-        again = told.get("recalibration") or {}
-        of = "samples that were kept for it" if told.get("held_out") else "the calibration samples themselves"
+        numbers = step.document
+        worst = f"{numbers.get('verdict')}, worst SNR {_decibel(numbers.get('snr_db'))}"
+        again = numbers.get("recalibration") or {}
+        of = "samples that were kept for it" if numbers.get("held_out") else "the calibration samples themselves"
         return (
-            f"## Quantised\n\nWith {told.get('calibration_samples')} samples; against the float model on "
-            f"{told.get('compared_samples')} {of}: {worst}. "
+            f"## Quantised\n\nWith {numbers.get('calibration_samples')} samples; against the float model on "
+            f"{numbers.get('compared_samples')} {of}: {worst}. "
             + (f"Then calibrated with all {again['samples']} samples. " if again.get("kept") else "")
-            + f"{output.size_text(told.get('bytes_before', 0))} became "
-            f"{output.size_text(told.get('bytes_after', 0))}."
+            + f"{output.size_text(numbers.get('bytes_before', 0))} became "
+            f"{output.size_text(numbers.get('bytes_after', 0))}."
         )
     return ""
 
@@ -141,12 +141,14 @@ def _quantized(prepared: PreparedFolder) -> str:
 def _differences(prepared: PreparedFolder) -> str:
     lines = []
     for step in prepared.steps_of("verify"):
-        bad = [row for row in step.told.get("rows", ()) if row["counts"] and row["status"] in ("differs", "failed")]
+        bad = [
+            row for row in step.document.get("rows", ()) if row["counts"] and row["status"] in ("differs", "failed")
+        ]
         for row in bad[:_SHOWN_ROWS]:
             remarks = [f"{one['name']}: {one['reason']}" for one in row["outputs"] if one["differs"]]
             why = escaped("; ".join(remarks) or row["reason"] or "")
             lines.append(f"- {escaped(chip_label(step.chip))}, {escaped(row['inputs'])}: {why}")
-        first = step.told.get("first_divergence")
+        first = step.document.get("first_divergence")
         if bad and first:
             place = (
                 "It begins at" if first["exact"] else f"It begins within {first['window']} nodes, at the latest at"
@@ -158,7 +160,7 @@ def _differences(prepared: PreparedFolder) -> str:
 def _traps(prepared: PreparedFolder) -> str:
     found: dict[str, dict[str, Any]] = {}
     for step in prepared.steps_of("verify"):
-        for trap in step.told.get("traps", ()):
+        for trap in step.document.get("traps", ()):
             found.setdefault(trap["name"], trap)
     lines = [
         f"- **{escaped(trap['name'])}**: {escaped(trap['words'])} {escaped(trap['advice'])}"
@@ -172,10 +174,10 @@ def _problems(prepared: PreparedFolder) -> str:
     for step in prepared.steps:
         if step.problem:
             lines.append(f"- {escaped(step.title)} {step.state}: {escaped(step.problem)}")
-        error = step.told.get("error")
+        error = step.document.get("error")
         if error and error.get("fix"):
             lines.append(f"- What to do: {escaped(error['fix'])}")
-        lines += [f"- {escaped(step.title)}: {escaped(warning)}" for warning in step.told.get("warnings", ())]
+        lines += [f"- {escaped(step.title)}: {escaped(warning)}" for warning in step.document.get("warnings", ())]
     return "## Problems and warnings\n\n" + "\n".join(lines) if lines else ""
 
 
@@ -201,8 +203,8 @@ def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
     sizes = {name: record.size for name, record in journal.records().items()}
     write_whole(journal.folder / REPORT, markdown_page(prepared, sizes))
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    told = {"schema": MANIFEST_SCHEMA, "created": created, **_manifest_document(prepared, journal)}
-    write_whole(journal.folder / MANIFEST, json.dumps(output.jsonable(told), indent=2, ensure_ascii=True))
+    manifest = {"schema": MANIFEST_SCHEMA, "created": created, **_manifest_document(prepared, journal)}
+    write_whole(journal.folder / MANIFEST, json.dumps(output.jsonable(manifest), indent=2, ensure_ascii=True))
 
 
 def _manifest_document(prepared: PreparedFolder, journal: PrepareJournal) -> dict[str, Any]:
@@ -233,7 +235,7 @@ def summary(prepared: PreparedFolder) -> dict[str, Any]:
 
 def _chip_document(prepared: PreparedFolder, chip: str | None, variant: str) -> dict[str, Any]:
     compiled, verified = prepared.step("compile", chip, variant), prepared.step("verify", chip, variant)
-    placement = (compiled.told.get("placement") if compiled is not None else None) or {}
+    placement = (compiled.document.get("placement") if compiled is not None else None) or {}
     return {
         "soc_model": int(chip) if chip is not None and chip.isdecimal() else None,
         "name": chip_label(chip),
@@ -243,8 +245,8 @@ def _chip_document(prepared: PreparedFolder, chip: str | None, variant: str) -> 
         "qnn_nodes": placement.get("qnn_nodes"),
         "cpu_nodes": placement.get("cpu_nodes"),
         "verified": _verification_state(verified),
-        "snr_db": verified.told.get("snr_db") if verified is not None else None,
-        "traps": [trap["name"] for trap in verified.told.get("traps", ())] if verified is not None else [],
+        "snr_db": verified.document.get("snr_db") if verified is not None else None,
+        "traps": [trap["name"] for trap in verified.document.get("traps", ())] if verified is not None else [],
     }
 
 
@@ -255,7 +257,7 @@ def _compiled_model(step: StepResult | None) -> str | None:
 def _verification_state(step: StepResult | None) -> str:
     if step is None or step.state in ("failed", "skipped"):
         return f"no: {step.problem}" if step is not None else "no"
-    return str(step.told.get("verdict", "no"))
+    return str(step.document.get("verdict", "no"))
 
 
 def on_step(result: StepResult | None, title: str) -> None:
@@ -273,7 +275,7 @@ def _state(step: StepResult) -> str:
 def print_result(prepared: PreparedFolder) -> None:
     print(output.visible(prepared.verdict))
     print()
-    told = summary(prepared)
+    figures = summary(prepared)
     output.print_table(
         ["chip", "nodes", "verified", "lowest SNR", "compiled"],
         [
@@ -284,7 +286,7 @@ def print_result(prepared: PreparedFolder) -> None:
                 _decibel(chip["snr_db"]),
                 chip["compiled"] or "-",
             ]
-            for chip in told["chips"]
+            for chip in figures["chips"]
         ],
     )
     print()
@@ -307,7 +309,7 @@ def document(prepared: PreparedFolder) -> dict[str, Any]:
                 "problem": step.problem or None,
                 "files": list(step.files),
                 "seconds": step.seconds,
-                "told": dict(step.told),
+                "told": dict(step.document),
             }
             for step in prepared.steps
         ],

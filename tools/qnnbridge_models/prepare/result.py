@@ -55,7 +55,7 @@ class StepResult:
         state: kept, it was done before and nothing that it depends on has changed.
         chip: of the steps that are done for each.
         files: relative to the folder.
-        told: the document of the command whose work it is.
+        document: the document of the command whose work it is.
         problem: why it failed or was skipped, in words.
         variant: the sizes of its bucket in words (`seq=16`); empty without buckets.
     """
@@ -64,7 +64,7 @@ class StepResult:
     state: StepState
     chip: str | None = None
     files: tuple[str, ...] = ()
-    told: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    document: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     problem: str = ""
     seconds: float = 0.0
     variant: str = ""

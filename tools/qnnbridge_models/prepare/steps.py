@@ -195,30 +195,30 @@ def _some_samples(model: Path, options: PrepareOptions) -> list[GivenInputs]:
 
 def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
     """What a verification found, as the report of a session; None where nothing was compared."""
-    told = verified.told
+    verification = verified.document
     states: dict[str, NumbersState] = {"agrees": "agrees", "differs": "differs", "not shown": "unknown"}
-    state = states.get(str(told.get("verdict")))
+    state = states.get(str(verification.get("verdict")))
     if state is None:
         return None
-    outputs = [OutputNumbers.from_wire({**_numbers(one), "output": one["name"]}) for one in told["outputs"]]
+    outputs = [OutputNumbers.from_wire({**_numbers(one), "output": one["name"]}) for one in verification["outputs"]]
     order = ("differs", "unknown", "agrees")
     outputs.sort(key=lambda one: (order.index(one.state), math.inf if one.snr_db is None else one.snr_db))
-    versions = told["versions"]
+    versions = verification["versions"]
     release = versions.get("onnxruntime_qnn") or versions.get("onnxruntime-qnn") or "?"
     report = NumbersReport(
         state,
         tuple(outputs),
         f"qnnbridge prepare, onnxruntime-qnn {release}",
-        "" if state == "agrees" else str(told["reason"]),
-        float(told["seconds"]),
+        "" if state == "agrees" else str(verification["reason"]),
+        float(verification["seconds"]),
     )
     found: dict[str, Any] = output.jsonable(report.to_wire())
     return found
 
 
-def _numbers(told: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Infinities are text in a document, and no number of JSON."""
-    found = {name: sys.float_info.max if value == "inf" else value for name, value in told.items()}
+    found = {name: sys.float_info.max if value == "inf" else value for name, value in numbers.items()}
     return {**found, "reason": found.get("reason") or ""}
 
 

@@ -100,14 +100,14 @@ def _notes(result: ProfileResult, recorded: Recording, attributed: bool) -> Iter
     if result.partitions and not attributed:
         executed = sum(call.kind.name == "EXECUTE" for call in recorded.calls)
         yield (
-            f"QNN told of {executed} executions, ONNX Runtime of another number: QNN's figures cannot be "
+            f"QNN reports {executed} executions, ONNX Runtime of another number: QNN's figures cannot be "
             "attributed to the parts and are left out."
         )
     if result.partitions and attributed and not result.operators:
         if result.level == "basic":
             yield "The level basic has no times of operators; --level detailed has, but slows QNN down."
         else:
-            yield "QNN told no times of operators."
+            yield "QNN reports no times of operators."
     elif result.operators:
         yield (
             "QNN counts the cycles of operators and tells no times: times of operators are their share of the "
@@ -190,14 +190,14 @@ def _partition_of(
     label: str, name: str, runs: Sequence[Sequence[PartitionRun]], names: tuple[str, ...]
 ) -> Partition:
     every = [one for run in runs for one in run]
-    told = all(one.call is not None for one in every)
-    accelerator = told and all(one.call.fact(ACCELERATOR) is not None for one in every if one.call)
+    has_calls = all(one.call is not None for one in every)
+    accelerator = has_calls and all(one.call.fact(ACCELERATOR) is not None for one in every if one.call)
     return Partition(
         label=label,
         name=name,
         operators=names,
         node_s=_seconds(runs, lambda one: one.node.time_us),
-        execute_s=_seconds(runs, lambda one: one.call.time_us if one.call else 0) if told else None,
+        execute_s=_seconds(runs, lambda one: one.call.time_us if one.call else 0) if has_calls else None,
         accelerator_s=_seconds(runs, accelerator_us) if accelerator else None,
         bytes_in=every[0].node.bytes_in,
         bytes_out=every[0].node.bytes_out,

@@ -28,7 +28,7 @@ def check(path: Path, whose: str) -> None:
     except FileNotFoundError:
         raise BridgeError(
             f"{whose} wrote no profile.",
-            cause=f"The file that it was told to write, {path.name}, is not there.",
+            cause=f"The file that it was to write, {path.name}, is not there.",
             fix="Look whether the disk is full. If it is not, try --level basic.",
         ) from None
     check_size(size, whose)

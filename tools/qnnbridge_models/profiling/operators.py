@@ -1,7 +1,7 @@
 """The cycles of QNN's operators, gathered by the operators of the model that they were made from.
 
 QNN makes several operators from one of the model (a convolution gets reshapes around it), and one from several
-(quantisation melts into the operator between). What was made from the same nodes is told as one. Pure functions.
+(quantisation melts into the operator between). What was made from the same nodes counts as one. Pure functions.
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ def _time(
 
 
 def _accelerator_s(runs: Sequence[Sequence[QnnCall]]) -> Series | None:
-    told = [[call.fact(_ACCELERATOR) for call in run] for run in runs]
-    if any(time is None for run in told for time in run):
+    times = [[call.fact(_ACCELERATOR) for call in run] for run in runs]
+    if any(time is None for run in times for time in run):
         return None
-    return Series.of(sum(time or 0.0 for time in run) / _US_PER_S for run in told)
+    return Series.of(sum(time or 0.0 for time in run) / _US_PER_S for run in times)
 
 
 def _all(groups: Mapping[_Key, _Group], partition: str) -> list[float]:

@@ -95,15 +95,15 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 def _node(event: dict[str, Any], name: str) -> NodeRun:
     args = event.get("args")
-    told: dict[str, Any] = args if isinstance(args, dict) else {}
+    known: dict[str, Any] = args if isinstance(args, dict) else {}
     return NodeRun(
         name=name,
-        op=str(told.get("op_name", "")),
-        provider=str(told.get("provider", "")),
+        op=str(known.get("op_name", "")),
+        provider=str(known.get("provider", "")),
         start_us=float(event.get("ts", 0)),
         time_us=float(event["dur"]),
-        bytes_in=_count(told.get("activation_size")),
-        bytes_out=_count(told.get("output_size")),
+        bytes_in=_count(known.get("activation_size")),
+        bytes_out=_count(known.get("output_size")),
     )
 
 

@@ -231,8 +231,8 @@ def _partitions(result: ProfileResult) -> str:
 
 
 def _operators(result: ProfileResult) -> str:
-    told = [time for time in result.operators if time.cycles.median > 0]
-    if not told:
+    timed = [time for time in result.operators if time.cycles.median > 0]
+    if not timed:
         return ""
     rows = [
         Bar(
@@ -243,7 +243,7 @@ def _operators(result: ProfileResult) -> str:
             "move" if time.is_transfer else "qnn",
             f"{time.name} {time.type} in {time.partition}: {time.cycles.median:,.0f} cycles",
         )
-        for time in told[:SHOWN_BARS]
+        for time in timed[:SHOWN_BARS]
     ]
     table = _table(
         ["operator", "type", "part", "cycles", "share"],
@@ -253,7 +253,7 @@ def _operators(result: ProfileResult) -> str:
         ],
     )
     return (
-        f"<h2>Operators on QNN: {len(told)} with time of their own</h2>"
+        f"<h2>Operators on QNN: {len(timed)} with time of their own</h2>"
         + bars("Operators on QNN", rows)
         + _folded("All operators", table)
     )

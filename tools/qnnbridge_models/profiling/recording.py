@@ -1,8 +1,8 @@
 """Runs a model with both profiles switched on, and reads what they wrote.
 
 The files lie in a temporary folder that is gone afterwards, whatever happens. QNN writes its file while it works
-and ONNX Runtime when told to end, so they are read when the host has ended and nothing writes to them any more. One
-call at a time; a host of its own, so that no other session disturbs it.
+and ONNX Runtime at the end of profiling, so they are read when the host has ended and nothing writes to them any
+more. One call at a time; a host of its own, so that no other session disturbs it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _recorded(
             timeout=request.timeout_s,
             fallback="cpu",
             retry=0,  # a repeated run would be in the profile twice
-            fix=False,  # the nodes are told by their names in the model
+            fix=False,  # the names in the model identify the nodes
         ) as session:
             create_s = time.perf_counter() - begun
             given = feeds.complete(session.get_inputs(), loaded, request.dimensions, seed=SEED)
@@ -198,9 +198,9 @@ def _for_qnn(folder: str) -> str:
         ) from None
 
 
-def _profile_file(told: str, folder: Path) -> Path:
+def _profile_file(named: str, folder: Path) -> Path:
     """The file that ONNX Runtime names; without one a name that is not there, for the error."""
-    return Path(told) if told else folder / f"{ORT_PREFIX}.json"
+    return Path(named) if named else folder / f"{ORT_PREFIX}.json"
 
 
 def _size(value: Any) -> int:

@@ -165,8 +165,8 @@ def bytes_text(count: float) -> str:
 
 def worth_telling(phase: LoadPhase, load: LoadTimes) -> list[LoadPhase]:
     """The parts of at least a hundredth of all loading, longest first."""
-    told = [part for part in phase.parts if part.time_s >= load.create_s / 100]
-    return sorted(told, key=lambda part: -part.time_s)
+    shown = [part for part in phase.parts if part.time_s >= load.create_s / 100]
+    return sorted(shown, key=lambda part: -part.time_s)
 
 
 def optional_text(series: Series | None) -> str:
@@ -248,11 +248,11 @@ def _print_partitions(result: ProfileResult, top: int) -> None:
 
 
 def _print_operators(result: ProfileResult, top: int) -> None:
-    told = [time for time in result.operators if time.cycles.median > 0]
-    if not told:
+    timed = [time for time in result.operators if time.cycles.median > 0]
+    if not timed:
         return
-    free = len(result.operators) - len(told)
-    print(f"\nOperators on QNN: {len(told)} with time of their own" + (f", {free} without" if free else ""))
+    free = len(result.operators) - len(timed)
+    print(f"\nOperators on QNN: {len(timed)} with time of their own" + (f", {free} without" if free else ""))
     rows = [
         [
             time.name,
@@ -262,10 +262,10 @@ def _print_operators(result: ProfileResult, top: int) -> None:
             "-" if time.time_s is None else output.seconds(time.time_s),
             *_share(time.share, 1.0),
         ]
-        for time in told[:top]
+        for time in timed[:top]
     ]
     output.print_table(["operator", "type", "part", "cycles", "time", "share", ""], rows)
-    rest = told[top:]
+    rest = timed[top:]
     if rest:
         share = output.percent(sum(time.share for time in rest))
         print(f"and {len(rest)} more with {share} together; --top N lists more, --json all")

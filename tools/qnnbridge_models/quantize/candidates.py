@@ -46,14 +46,14 @@ class Candidate:
     """One way to quantise the model.
 
     Args:
-        told: what is said of it if it is taken; empty for the default.
+        change: what the report says of it if it is taken; empty for the default.
         db: of the worst output, on the CPU, by all folds.
         floats: the weights stay float.
     """
 
     trial: PrecisionTrial
     precision: Precision
-    told: str
+    change: str
     db: float
     floats: bool = False
 
@@ -95,11 +95,13 @@ class CandidateChoice:
         first = with_headroom(self.judge, trial, start)
         found = [first]
         if self._open:
-            for told, calibrated, worth in self._other_weights(trial):
+            for change, calibrated, worth in self._other_weights(trial):
                 if time.monotonic() > deadline:
                     break
                 try:
-                    one = with_headroom(self.judge, dataclasses.replace(trial, calibrated=calibrated), start, told)
+                    one = with_headroom(
+                        self.judge, dataclasses.replace(trial, calibrated=calibrated), start, change
+                    )
                 except BridgeError:
                     continue  # the quantizer, or ONNX Runtime, fails on these types alone
                 # The same nodes, so that QNN has no reason to do otherwise.
@@ -143,7 +145,7 @@ class CandidateChoice:
 
     def _as_documented(self, trial: PrecisionTrial) -> Candidate | None:
         """What the recipe makes of the model; None if it fails on it."""
-        told = "prepared and quantised as ONNX Runtime's documentation does it, with uint8 weights per tensor"
+        change = "prepared and quantised as ONNX Runtime's documentation does it, with uint8 weights per tensor"
         try:
             path = prepare_as_documented(self.source, trial.work)
             settings = _documented(self.settings)
@@ -151,8 +153,8 @@ class CandidateChoice:
             other = dataclasses.replace(trial, calibrated=calibrated, index=precision.load_index(path))
             floats = not weights_quantised(other.write(Precision()))
             if floats:
-                told += "; the weights stay float, so the file is large (--weight-type int8 quantises them)"
-            one = with_headroom(self.judge, other, Precision(), told)
+                change += "; the weights stay float, so the file is large (--weight-type int8 quantises them)"
+            one = with_headroom(self.judge, other, Precision(), change)
             return dataclasses.replace(one, floats=floats)
         except BridgeError:
             return None
@@ -171,14 +173,14 @@ def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> b
     return there is not None and there[0]
 
 
-def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, told: str = "") -> Candidate:
+def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, change: str = "") -> Candidate:
     """With wider ranges, for samples louder than these, unless that costs something here."""
     trial.on_progress("trying ranges and types of weights on the CPU", 0, 0)
-    plain = Candidate(trial, start, told, judge.snr(trial.calibrated, start))
+    plain = Candidate(trial, start, change, judge.snr(trial.calibrated, start))
     wider = trial.calibrated.with_headroom()
     if wider is None:
         return plain
-    other = Candidate(dataclasses.replace(trial, calibrated=wider), start, told, judge.snr(wider, start))
+    other = Candidate(dataclasses.replace(trial, calibrated=wider), start, change, judge.snr(wider, start))
     return plain if other.db < plain.db - (_HEADROOM_DB if other.db >= _FAIR_DB else 0.0) else other
 
 
@@ -238,11 +240,11 @@ def _best_of(found: list[Candidate], trial: PrecisionTrial, deadline: float) -> 
         scores, where = there, "on QNN"
     most = max(scores.values())
     chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
-    if found[chosen].told:
+    if found[chosen].change:
         by = f"{scores[chosen][1]:.1f} dB {where}"
         if 0 in scores:
             by += f", {scores[0][1]:.1f} with int8 weights per channel"
         else:
             by += f"; {found[0].db:.1f} on the CPU with int8 weights per channel"
-        return dataclasses.replace(found[chosen], told=f"{found[chosen].told}: {by}")
+        return dataclasses.replace(found[chosen], change=f"{found[chosen].change}: {by}")
     return found[chosen]

@@ -28,34 +28,34 @@ def warnings(
     folds: FoldsReport | None = None,
 ) -> list[str]:
     """In the order of the report: types, outputs on the CPU, samples, nodes, QNN."""
-    told = type_warnings(settings)
+    lines = type_warnings(settings)
     if found.precision.wide_weights:
-        told.append("int16 weights run on V73 and newer only (Snapdragon X and later).")
+        lines.append("int16 weights run on V73 and newer only (Snapdragon X and later).")
     tries = ", ".join(to_try(settings, found, len(samples.calibration)))
     for output in outputs:
         if output.verdict in _BAD:
-            told.append(f"{_words(output, 'the float model')} Try {tries}.")
+            lines.append(f"{_words(output, 'the float model')} Try {tries}.")
         elif output.verdict == "not shown":
-            told.append(
+            lines.append(
                 f'Output "{output.name}" is nearly the same for all samples, so they do not show how good it is. '
                 "Give samples that differ."
             )
     if not samples.held_out:
-        told.append("Compared on the calibration samples themselves, so the true difference may be larger.")
+        lines.append("Compared on the calibration samples themselves, so the true difference may be larger.")
     elif len(samples.compared) < ENOUGH:
-        told.append(_few(len(samples.compared), folds))
+        lines.append(_few(len(samples.compared), folds))
     inside = _nodes_inside(model)
     if inside:
-        told.append(f"{inside} nodes inside of If, Loop or Scan stay float: the quantizer does not go there.")
-    return told + (_qnn_warnings(qnn) if qnn is not None else [])
+        lines.append(f"{inside} nodes inside of If, Loop or Scan stay float: the quantizer does not go there.")
+    return lines + (_qnn_warnings(qnn) if qnn is not None else [])
 
 
 def _few(held_out: int, folds: FoldsReport | None) -> str:
     """How few samples are held out, and what that is worth."""
-    told = f"Only {held_out} sample{'s are' if held_out != 1 else ' is'} held out, which says little of others"
+    few = f"Only {held_out} sample{'s are' if held_out != 1 else ' is'} held out, which says little of others"
     if folds is None:
-        return f"{told}: nothing good is shown. Give {ENOUGH} or more with --held-out {ENOUGH}."
-    text = f"{told}. Each sample judged by a model that it did not calibrate, {folds}."
+        return f"{few}: nothing good is shown. Give {ENOUGH} or more with --held-out {ENOUGH}."
+    text = f"{few}. Each sample judged by a model that it did not calibrate, {folds}."
     if folds.samples < ENOUGH:
         text += f" {folds.samples} in all are too few to show anything good: give {ENOUGH} or more."
     return text
@@ -114,20 +114,20 @@ def _qnn_warnings(qnn: QnnCheck) -> list[str]:
         ]
     if qnn.error is not None or qnn.placement is None:
         return []  # shown as the error that it is
-    told = []
+    lines = []
     if not qnn.all_on_qnn:
         cause = (qnn.placement.cause or "the reason is unknown").rstrip(".")
-        told.append(f"{qnn.placement.cpu_nodes} nodes are left on the CPU: {cause}.")
-    told += [
+        lines.append(f"{qnn.placement.cpu_nodes} nodes are left on the CPU: {cause}.")
+    lines += [
         f"QNN computes something else than the CPU does from the same quantised model. {_words(output, 'the CPU')} "
         "Try --target-snr 30, which finds the nodes and leaves them float."
         for output in qnn.against_cpu
         if output.snr_db is not None and output.snr_db < _QNN_AGREES_DB
     ]
-    told += [
+    lines += [
         f"On QNN: {_words(output, 'the float model')}" for output in qnn.against_float if output.verdict in _BAD
     ]
-    return told
+    return lines
 
 
 def _nodes_inside(model: Any) -> int:

@@ -124,7 +124,7 @@ def quantize_model(
         final.write(output.model, found.precision)
         result = _finish(model, output.model, found)
         written = output.commit()
-    told = [recalibration.told] if recalibration is not None else []
+    recalibrated = [recalibration.words] if recalibration is not None else []
     return QuantizeResult(
         source=path,
         target=Path(target),
@@ -144,7 +144,7 @@ def quantize_model(
         nodes_after=graphs.count_ops(result),
         bytes_before=files.total_size([path, *weights]),
         bytes_after=files.total_size(written),
-        changes=(*chosen.changes, *told),
+        changes=(*chosen.changes, *recalibrated),
         warnings=(
             *samples.warnings,
             *found.notes,
@@ -216,20 +216,20 @@ class _Work:
         target = self.wished.target_snr
         best = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge).best(trial, start)
         if target is not None and not best.meets(target, whole=True):
-            trial = with_headroom(judge, trial, start).trial if best.told else best.trial
+            trial = with_headroom(judge, trial, start).trial if best.change else best.trial
             found = search.reach(trial, start, target, self.wished.search_timeout_s)
             useful = found.reached and len(found.precision.float_nodes) < len(index.nodes)
             if useful or not best.meets(target, whole=False):
                 return _Chosen(trial, found, tuple(changes))
         if best.trial.index is not index:  # nothing of what was prepared here is in it
             changes = []
-        told = [best.told] if best.told else []
+        change = [best.change] if best.change else []
         more: list[str] = []
         start = best.precision
         if target is None:
             start, more = with_enough_bits(self.wished, self.settings, best.trial, start)
         layers = search.layer_report(best.trial, start) if self.wished.layer_report else ()
-        return _Chosen(best.trial, FoundPrecision(start, layers), (*changes, *told, *more))
+        return _Chosen(best.trial, FoundPrecision(start, layers), (*changes, *change, *more))
 
     def few_held_out(
         self, trial: PrecisionTrial, found: FoundPrecision, on_progress: OnProgress

@@ -112,7 +112,7 @@ class Recalibration:
         return dataclasses.asdict(self)
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """In words, for the report."""
         has = " and ".join(f"{snr:.1f} dB on {where}" for where, snr in self.snr_db.items())
         if not self.kept:
@@ -141,8 +141,8 @@ def with_all_samples(
     reason = _lost(before, after)
     if not reason and target is not None and found.reached and not _reaches(every, model, target):
         reason = f"it would miss the target of {target:g} dB"
-    told = Recalibration(not reason, len(comparer.samples.every), after.lowest, reason)
-    return (trial if reason else every).calibrated, told
+    recalibration = Recalibration(not reason, len(comparer.samples.every), after.lowest, reason)
+    return (trial if reason else every).calibrated, recalibration
 
 
 def _lost(before: Comparison, after: Comparison) -> str:

@@ -52,11 +52,11 @@ def refuse_free_dimensions(
         if len(known.get(dimension.input, ())) == ranks[dimension.input]
     }
     places = ", ".join(f"{dimension.input} axis {dimension.axis}" for dimension in free[:_SHOWN])
-    told = " These are the sizes of the calibration samples." if sizes else ""
+    whose_sizes = " These are the sizes of the calibration samples." if sizes else ""
     raise OptionError(
         f"{label} has inputs with free dimensions, and QNN needs fixed ones.",
         cause=f"Without a size: {places}{' and more' if len(free) > _SHOWN else ''}.",
-        fix=f"{shapes.options_text(free, sizes)}{told}",
+        fix=f"{shapes.options_text(free, sizes)}{whose_sizes}",
     )
 
 

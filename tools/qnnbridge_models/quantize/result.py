@@ -19,7 +19,7 @@ from qnnbridge_tools import output, session_report
 from qnnbridge_tools.output import written_pairs
 
 _MOST_NAMES, _MOST_LAYERS = 6, 15
-# A channel is told where it is that much worse than its output.
+# A channel is reported where it is that much worse than its output.
 _WORSE_DB = 3.0
 
 

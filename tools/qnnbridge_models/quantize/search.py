@@ -152,16 +152,16 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
 def _noisiest(
     trial: PrecisionTrial, partial: PartialModels, allowed: float, deadline: float = math.inf
 ) -> list[LayerError]:
-    """`noisiest`, with each run told as progress."""
+    """`noisiest`, with each run reported as progress."""
     done = 0
 
-    def told(tensors: frozenset[str]) -> float:
+    def snr_of(tensors: frozenset[str]) -> float:
         nonlocal done
         done += 1
         trial.on_progress("looking for the noisiest layers", min(done, _RUNS_ON_CPU), _RUNS_ON_CPU)
         return partial.snr_of(tensors)
 
-    return noisiest(layers_of(trial.index), told, allowed, _RUNS_ON_CPU, deadline)
+    return noisiest(layers_of(trial.index), snr_of, allowed, _RUNS_ON_CPU, deadline)
 
 
 def _stepped_up(
@@ -257,7 +257,7 @@ def without_refused(trial: PrecisionTrial, found: FoundPrecision, deadline: floa
 def _meeting(
     trial: PrecisionTrial, precision_of: Callable[[Sequence[str]], Precision], goal: float
 ) -> Callable[[Sequence[str]], bool]:
-    """Whether a model of that precision runs on QNN and has `goal` dB there; each try is told as progress."""
+    """Whether a model of that precision runs on QNN and has `goal` dB there; each try is reported as progress."""
     tried = 0
 
     def meets(part: Sequence[str]) -> bool:

@@ -231,15 +231,15 @@ def _refuse_types(activation_type: str, weight_type: str) -> None:
 
 
 def type_warnings(settings: ResolvedSettings) -> list[str]:
-    told: list[str] = []
+    warnings: list[str] = []
     if settings.activation_type in ("int8", "int16"):
-        told.append(
+        warnings.append(
             f"{settings.activation_type} activations: QNN has fewer operators for them than for uint8 and uint16, "
             "so nodes may stay on the CPU."
         )
     if settings.weight_type == "int16":
-        told.append("int16 weights run on V73 and newer only (Snapdragon X and later).")
-    return told
+        warnings.append("int16 weights run on V73 and newer only (Snapdragon X and later).")
+    return warnings
 
 
 def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -101,8 +101,8 @@ class Accuracy:
         return "good" if judged.snr_db >= GOOD_DB else "fair"
 
     def document(self) -> dict[str, Any]:
-        told = self.judged.to_wire()
-        return {"name": self.name, **told, "flat": self.flat, "verdict": self.verdict}
+        numbers = self.judged.to_wire()
+        return {"name": self.name, **numbers, "flat": self.flat, "verdict": self.verdict}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class DivergenceSearch:
         begun = time.monotonic()
         try:
             low, high = self._narrowed()
-            found = self._told(low, high, begun)
+            found = self._result(low, high, begun)
         finally:
             self._drop_host()
         return found
@@ -170,7 +170,7 @@ class DivergenceSearch:
                 self._seen[one.name] = _Seen(one.numbers, traps.of_values(one.name, wanted, got, self._format))
         return [any(name in differing for name in alive[place]) for place in places]
 
-    def _told(self, low: int, high: int, begun: float) -> BisectionResult:
+    def _result(self, low: int, high: int, begun: float) -> BisectionResult:
         group = self._cutter.group(low, high)
         exact = high - low == 1
         place = self._cutter.operator_of(group) if exact else self._cutter.places[high]

@@ -1,7 +1,7 @@
 """The inputs to verify with: given in files, and extreme ones, as data; the sizes of free dimensions.
 
 Nothing is ever unpickled. `limit` marks extremes on which no computation in half floats can agree with the CPU: a
-difference there is told, and does not make a model bad.
+difference there is reported, and does not make a model bad.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FixedSizes:
     """Of all free dimensions.
 
     Args:
-        by_name: those that a session can be told.
+        by_name: those that a session takes by name.
         all_named: these are all there are.
     """
 
@@ -89,7 +89,7 @@ class FixedSizes:
             for node in inputs
         ]
 
-    def told(self) -> dict[str, int]:
+    def shown(self) -> dict[str, int]:
         """For a person: by name where there is one."""
         named = dict(self.by_name)
         return named if self.all_named else {f"{name}:{axis}": size for (name, axis), size in self.by_axis.items()}

@@ -83,18 +83,18 @@ def _lines(row: InputSetResult) -> list[list[str]]:
         return [[row.name, "", _status(row), "", "", "", ""]]
     lines = []
     for number, one in enumerate(row.outputs):
-        told = one.numbers
-        state = {"unknown": "not shown"}.get(told.state, told.state)
+        numbers = one.numbers
+        state = {"unknown": "not shown"}.get(numbers.state, numbers.state)
         extreme = " (extreme)" if one.differs and not row.counts else ""
         lines.append(
             [
                 row.name if number == 0 else "",
                 one.name,
                 state + extreme,
-                "-" if told.snr_db is None else f"{told.snr_db:.1f}",
-                "-" if told.snr_db is None else f"{told.off:.2%}".replace("%", " %"),
-                "-" if told.decisions is None else f"{told.decisions:.1%}".replace("%", " %"),
-                "-" if told.snr_db is None else f"{told.max_abs:.3g}",
+                "-" if numbers.snr_db is None else f"{numbers.snr_db:.1f}",
+                "-" if numbers.snr_db is None else f"{numbers.off:.2%}".replace("%", " %"),
+                "-" if numbers.decisions is None else f"{numbers.decisions:.1%}".replace("%", " %"),
+                "-" if numbers.snr_db is None else f"{numbers.max_abs:.3g}",
             ]
         )
     return lines

@@ -134,7 +134,7 @@ def verify_model(
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
         known = _known_of(path, sizes, soc_model)
         work = _Work(model, scan, given, settings, number_format, known, how, on_progress, on_rows)
-        what = {"model": file_digest(path, others), "sizes": sizes.told(), "options": options}
+        what = {"model": file_digest(path, others), "sizes": sizes.shown(), "options": options}
         tried = work.tried(what)
         if how.bisect and tried.worst() is not None:
             on_progress("looking for the first node that differs", 0, 0)
@@ -148,7 +148,7 @@ def verify_model(
         reason=f"{reason} {cure}" if cure is not None else reason,
         number_format=number_format,
         limits=str(LIMITS[number_format]),
-        sizes=sizes.told(),
+        sizes=sizes.shown(),
         rows=tried.rows,
         outputs=outputs,
         given=trying.verdicts_on(tried.prepared, tried.found, ("given",)),
@@ -237,7 +237,7 @@ def _scanned(path: Path) -> ModelScan:
 
 
 def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
-    """A copy with fixed sizes, for dimensions that a session cannot be told: they have no name, or one for two."""
+    """A copy with fixed sizes, for dimensions that a session does not take: they have no name, or one for two."""
     require_models_extra(f"{COMMAND} of a model whose free dimensions have no names of their own")
     folder.mkdir()
     model = graphs.load(path)
