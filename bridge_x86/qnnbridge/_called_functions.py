@@ -72,8 +72,9 @@ def unraisable(error: BaseException, where: Any) -> None:
 
 
 class CalledFunctions:
-    """See the module. A context manager around the call; inside of it, it is what `Channel.call` takes as
-    ``on_news``."""
+    """Runs the functions that the host calls within one request.
+
+    A context manager around the call; inside of it, it is what `Channel.call` takes as ``on_news``."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ class _Output:
 
 
 class IOBinding:
-    """See the module. Made by ``session.io_binding()``."""
+    """Inputs and outputs tied to memory of the application. Made by ``session.io_binding()``."""
 
     __slots__ = ("_declared", "_input_rules", "_inputs", "_output_rules", "_outputs", "session")
 

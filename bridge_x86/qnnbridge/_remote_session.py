@@ -55,7 +55,7 @@ KILL_ANSWER_S = 0.5
 
 
 class RemoteSession(ReplayingSession):
-    """See the module. Any thread may call."""
+    """A session in the host, made again in each next generation. Any thread may call."""
 
     def __init__(
         self,

@@ -66,7 +66,10 @@ class Live(NamedTuple):
 
 
 class ReplayingSession:
-    """See the module. Base of `RemoteSession`, which makes the session and its calls."""
+    """Repeats calls that a death or a bad entry ended.
+
+    Base of `RemoteSession`, which makes the session and its calls.
+    """
 
     def __init__(self, host: Host, recipe: SessionRecipe, *, retry: int) -> None:
         self.host = host

@@ -66,7 +66,7 @@ _log = logging.getLogger("qnnbridge.daemon")
 
 
 class Broker:
-    """See the module. Does not own the host: its maker closes it, after `stop`."""
+    """Serves clients by one `Host`. Does not own the host: its maker closes it, after `stop`."""
 
     def __init__(self, host: Host, settings: BrokerSettings | None = None) -> None:
         self.host = host

@@ -40,7 +40,7 @@ class ObjectOwner(Protocol):
 
 
 class ClientObjects:
-    """See the module."""
+    """The objects of one client in the NPU host."""
 
     def __init__(self, broker: ObjectServices, client: ObjectOwner, limit: int = MAX_OBJECTS) -> None:
         self._broker = broker

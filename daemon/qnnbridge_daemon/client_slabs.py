@@ -43,7 +43,7 @@ class ForeignSlab:
 
 
 class ClientSlab(AttachedSlab):
-    """See the module."""
+    """One slab that a client shares with the daemon, and the NPU host's view of it."""
 
     __slots__ = ("foreign", "host")
 
@@ -78,7 +78,7 @@ class GoneSlabs:
 
 
 class ClientSlabs(Slabs):
-    """See the module."""
+    """All slabs of one client, within its limit."""
 
     def __init__(self, account: Account, host: Host, gone: GoneSlabs) -> None:
         super().__init__()

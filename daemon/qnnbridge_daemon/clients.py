@@ -113,7 +113,7 @@ class ClientServices(DaemonServices, Protocol):
 
 
 class Client:
-    """See the module. number: in the daemon, never used again."""
+    """One connected application. number: in the daemon, never used again."""
 
     def __init__(self, broker: ClientServices, number: int, ends: ClientEnds) -> None:
         self.number = number

@@ -67,7 +67,7 @@ class Queue:
 
 
 class FairShare:
-    """See the module. clock: for tests."""
+    """Lets calls into the NPU host, client by client. clock: for tests."""
 
     def __init__(self, slots: int, max_queued: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.slots = max(1, slots)

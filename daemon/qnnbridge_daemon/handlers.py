@@ -53,7 +53,7 @@ class ClientHoldings(Protocol):
 
 
 class BrokerHandlers:
-    """See the module."""
+    """The operations of one client."""
 
     def __init__(self, broker: DaemonServices, client: ClientHoldings) -> None:
         self._broker = broker

@@ -40,7 +40,7 @@ class AdmittedClient(NamedTuple):
 
 
 class Listener:
-    """See the module."""
+    """Accepts connections and hands on the authenticated ones."""
 
     def __init__(
         self, folder: Path, endpoint: str, token: bytes, instance: bytes, serve: Callable[[AdmittedClient], None]

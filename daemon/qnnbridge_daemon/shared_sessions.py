@@ -170,7 +170,7 @@ class SharedModel:
 
 
 class SharedSessions:
-    """See the module."""
+    """Sessions by model and options, with their users."""
 
     def __init__(self, keep_unused_s: float, keep_unused: int) -> None:
         self._lock = threading.Lock()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class ModelService:
-    """See the module."""
+    """Serves the operations on models: identify, compile, create a session."""
 
     def __init__(self, sessions: Sessions, hello: Hello | None = None, worker: str | None = None) -> None:
         self._sessions = sessions

@@ -91,7 +91,7 @@ class _Comparison:
 
 
 class NumbersService:
-    """See the module."""
+    """Serves `model.verify` and `model.samples`."""
 
     def __init__(self, models: WorkerOrders) -> None:
         self._models = models

@@ -90,7 +90,7 @@ class MadeSession(NamedTuple):
 
 
 class SessionMaker:
-    """See the module."""
+    """Makes one session from an entry, a model or a rewritten copy."""
 
     def __init__(self, sessions: Sessions, models: WorkerOrders) -> None:
         self._sessions = sessions

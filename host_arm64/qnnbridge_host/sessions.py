@@ -36,7 +36,7 @@ class Use(Protocol):
 
 
 class Sessions:
-    """See the module."""
+    """The open sessions of one client, by number, and the engine."""
 
     def __init__(self, load_engine: Callable[[Callable[[str], None]], Engine]) -> None:
         self._load_engine = load_engine

@@ -60,7 +60,7 @@ class Connected:
 
 
 class Lab:
-    """See the module."""
+    """A broker in threads of the test, and hosts that are connected to it."""
 
     def __init__(self, npu_host: qnnbridge.Host, settings: BrokerSettings | None = None) -> None:
         self.npu_host = npu_host

@@ -136,7 +136,7 @@ def test_a_probe_that_failed_is_not_blamed_on_them_and_the_way_back_is_named(qnn
     (found,) = report_of(native(qnn, ort), FAILED).findings
     assert found.code == "probe.register"
     (note,) = found.notes
-    assert "cannot be told" in note
+    assert "is unknown" in note
     assert generated_on() in note
     assert "Update qnnbridge" in found.remedy.words
     assert found.remedy.commands[-1].endswith(

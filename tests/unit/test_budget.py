@@ -169,6 +169,16 @@ def test_private_words_become_fewer_and_comments_do_not() -> None:
     assert 100 * share >= budget("Words")["comment lines in 100"]
 
 
+def test_a_docstring_says_what_the_thing_is_and_does_not_send_the_reader_elsewhere() -> None:
+    found = [
+        f"{module}:{number}"
+        for module, path in MODULES.items()
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if "See the module." in line
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("heading", ["Lines", "Circles of folders", "Floors", "Words"])
 def test_every_row_of_the_page_is_read(heading: str) -> None:
     section = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]

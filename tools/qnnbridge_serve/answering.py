@@ -83,7 +83,7 @@ class ClientQueues:
 
 
 class GeneratedAnswer:
-    """See the module. Made and read in the event loop's thread."""
+    """One answer of a language model. Made and read in the event loop's thread."""
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ class _Entry:
 
 
 class Repository:
-    """See the module."""
+    """The served models by name; `lease` keeps one loaded."""
 
     def __init__(self, files: Sequence[ModelFile], opener: Opener) -> None:
         self._open = opener

@@ -14,7 +14,7 @@ from qnnbridge_tools import output
 def main() -> int:
     """The exit code of the command."""
     if sys.argv[1:2] == ["exec"]:
-        return _command()  # the output, and how its loss is told, are the program's
+        return _command()  # the output, and how its loss is reported, are the program's
     try:
         return output.guarded(_command)
     except KeyboardInterrupt:  # while the commands are imported, or what was printed is written out

@@ -108,8 +108,8 @@ def traits_of_interpreter(python: str, options: Mapping[str, str] | None = None)
             check=False,
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
-        told = json.loads(done.stdout or b"null")
-        versions, platform = dict(told["versions"]), str(told["platform"])
+        answer = json.loads(done.stdout or b"null")
+        versions, platform = dict(answer["versions"]), str(answer["platform"])
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostStartFailed(f"The host's interpreter {python} does not start: {error}.") from None
     except (ValueError, TypeError, KeyError):

@@ -2,7 +2,7 @@
 
 On a terminal rich draws tables; piped output is plain aligned text, because `grep` and `awk` read it. Names
 that come from model files are shown with control characters escaped: a terminal would obey them. A full disk is
-told in a sentence, a closed reader (`head`) not at all; both end with exit code 1 and no stack trace. Needs the
+reported in a sentence, a closed reader (`head`) not at all; both end with exit code 1 and no stack trace. Needs the
 standard library alone, because the doctor uses it, too.
 """
 
@@ -155,10 +155,10 @@ def refuse_without_reader() -> None:
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
-        told = poll.poll(0)
+        events = poll.poll(0)
     except (OSError, ValueError, AttributeError):
         return  # no stream of the system's
-    if told and told[0][1] & (select.POLLERR | select.POLLHUP):
+    if events and events[0][1] & (select.POLLERR | select.POLLHUP):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 

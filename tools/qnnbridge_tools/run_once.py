@@ -340,8 +340,8 @@ def print_result(request: RunRequest, result: RunResult) -> None:
     headers = ["name", "type", "shape", "min", "max", "mean"]
     rows: list[list[str]] = []
     for name, value in result.outputs.items():
-        told = summarize(value)
-        row = [name, told.kind, _shape(told), *told.numbers_text()]
+        summary = summarize(value)
+        row = [name, summary.kind, _shape(summary), *summary.numbers_text()]
         rows.append(row)
     if result.files:
         headers.append("file")
@@ -406,18 +406,18 @@ def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
     }
 
 
-def _shape(told: TensorSummary) -> str:
-    return "-" if told.shape is None else output.shape_text(told.shape)
+def _shape(summary: TensorSummary) -> str:
+    return "-" if summary.shape is None else output.shape_text(summary.shape)
 
 
-def _summary_document(told: TensorSummary) -> dict[str, Any]:
+def _summary_document(summary: TensorSummary) -> dict[str, Any]:
     return {
-        "dtype": told.kind,
-        "shape": told.shape,
-        "min": told.least,
-        "max": told.greatest,
-        "mean": told.mean,
-        "not_finite": told.not_finite,
+        "dtype": summary.kind,
+        "shape": summary.shape,
+        "min": summary.least,
+        "max": summary.greatest,
+        "mean": summary.mean,
+        "not_finite": summary.not_finite,
     }
 
 

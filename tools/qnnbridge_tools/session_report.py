@@ -43,8 +43,8 @@ def application_document() -> dict[str, str]:
 
 
 def application_pairs() -> list[tuple[str, str]]:
-    told = application_document()
-    return [("Python", f"{told['python']}, {told['platform']}"), ("interpreter", told["executable"])]
+    document = application_document()
+    return [("Python", f"{document['python']}, {document['platform']}"), ("interpreter", document["executable"])]
 
 
 def host_document(info: HostInfo) -> dict[str, object]:

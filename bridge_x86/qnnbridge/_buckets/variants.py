@@ -137,7 +137,7 @@ class Variant:
 
 
 class Variants:
-    """See the module."""
+    """The sessions of one session with buckets, by bucket."""
 
     def __init__(self, plan: BucketPlan, recipe: SessionRecipe, open_session: Open) -> None:
         self.plan = plan

@@ -289,7 +289,7 @@ _SAME_TIME_S: Final = 0.5
 
 
 class DaemonConnector:
-    """See the module. policy, inquest: what the supervisor needs besides."""
+    """The spawner of a `Host` whose process is a daemon. policy, inquest: what the supervisor needs besides."""
 
     def __init__(self, access: DaemonAccess) -> None:
         self.policy = ReconnectPolicy()

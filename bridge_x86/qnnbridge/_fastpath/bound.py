@@ -23,7 +23,7 @@ _KINDS: Final = "biufc"
 
 
 class BoundValues:
-    """See the module.
+    """The inputs and outputs of one bound run.
 
     Args:
         host: the session's; has the shared memory.

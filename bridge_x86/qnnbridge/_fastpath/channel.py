@@ -59,7 +59,7 @@ class ChannelTimeout(Exception):
 
 
 class FastChannel:
-    """See the module.
+    """Two pipes that carry one call at a time.
 
     Args:
         number: number of the channel, never used again on this connection.

@@ -100,7 +100,7 @@ class _Open(NamedTuple):
 
 
 class ChannelPool:
-    """See the module. Also the `SlabSource` of the plans."""
+    """Opens, lends and closes the fast channels of one host process. Also the `SlabSource` of the plans."""
 
     def __init__(self, connection: Channel, sharing: Sharing, on_look: Callable[[], ChannelFailed | None]) -> None:
         self._connection = connection

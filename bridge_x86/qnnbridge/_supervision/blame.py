@@ -68,7 +68,7 @@ class _Isolated:
 
 
 class Blame:
-    """See the module."""
+    """Books deaths on models, and decides which models run alone."""
 
     def __init__(self) -> None:
         self._lock = Lock()

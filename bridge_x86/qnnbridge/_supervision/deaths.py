@@ -72,7 +72,7 @@ class DeathHandler(Protocol):
 
 
 class Investigator:
-    """See the module. One investigation at a time (the supervisor's lock)."""
+    """Finds out why a host died. One investigation at a time (the supervisor's lock)."""
 
     def __init__(self, blame: Blame, quarantine: Quarantine, reports: CrashReports) -> None:
         self._blame = blame

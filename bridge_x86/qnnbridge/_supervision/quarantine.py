@@ -84,7 +84,7 @@ Accounts = dict[str, QuarantineAccount]
 
 
 class Quarantine:
-    """See the module.
+    """The file of models and entries that killed hosts.
 
     path: the file; default ``quarantine.json`` in `state_dir`. versions: one text that names the versions of ONNX
     Runtime, QNN and driver of the host. Before they are known (empty) nothing is refused, because an entry may be

@@ -88,7 +88,7 @@ class Start:
 
 
 class RestartPolicy:
-    """See the module.
+    """Decides when the next generation of a host may start.
 
     Args:
         first_delay_s, max_delay_s: the delay before a start after a barren generation, before jitter.

@@ -60,7 +60,7 @@ class Counters:
 
 
 class Supervisor:
-    """See the module. All methods may be called from any thread."""
+    """Keeps one host alive, and answers for its deaths. All methods may be called from any thread."""
 
     def __init__(
         self,

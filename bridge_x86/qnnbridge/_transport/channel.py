@@ -67,7 +67,7 @@ LAST_WORDS_TIMEOUT_S = 1.0
 
 
 class Channel:
-    """See the module. All methods may be called from any thread."""
+    """Sends requests over one connection and reads their answers. All methods may be called from any thread."""
 
     def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
         """on_silence: asked now and then while nothing comes; a failure that it returns ends the connection."""

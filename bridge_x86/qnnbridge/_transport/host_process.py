@@ -71,7 +71,10 @@ class Launch:
 
 
 class HostProcess:
-    """See the module. Any thread may call; `close` may be called at any time, any number of times."""
+    """One generation of the host, from its start to its end.
+
+    Any thread may call; `close` may be called at any time, any number of times.
+    """
 
     def __init__(self, launch: Launch, spawner: Spawner, generation: int) -> None:
         self.generation = generation

@@ -298,7 +298,7 @@ class _Open:
 
 
 class OpenRequests:
-    """See the module. Any thread."""
+    """The requests of one connection that have no final answer yet. Any thread."""
 
     def __init__(self) -> None:
         # Re-entrant: a signal handler may make a call while its thread is in here.

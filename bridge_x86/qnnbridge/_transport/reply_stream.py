@@ -16,7 +16,7 @@ from qnnbridge_protocol.frames import Frame, Kind
 
 
 class ReplyStream:
-    """See the module. Made by `open`."""
+    """A request whose answer comes in parts. Made by `open`."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

@@ -75,7 +75,10 @@ class GenerationRecipe:
 
 
 class RemoteGeneration:
-    """See the module. tokens: the history, prompts and answers. base: how many of them the last prompt ends at."""
+    """One generation in the host, with the history to make it again.
+
+    tokens: the history, prompts and answers. base: how many of them the last prompt ends at.
+    """
 
     def __init__(self, model: RemoteModel, recipe: GenerationRecipe) -> None:
         self.model = model

@@ -76,7 +76,7 @@ class Compile(Protocol):
 
 
 class SessionCache:
-    """See the module.
+    """Finds or makes the entry of one session, and records how it did.
 
     Args:
         source: the model.

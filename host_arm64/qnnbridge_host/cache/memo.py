@@ -32,7 +32,7 @@ class Hashed:
 
 
 class HashMemo:
-    """See the module. root: the cache's folder."""
+    """Files with hashes that were computed before. root: the cache's folder."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / FOLDER

@@ -41,7 +41,7 @@ class NegativeEntry:
 
 
 class NegativeEntries:
-    """See the module. root: of this version's cache. Any thread, any process."""
+    """Files that name models without a usable entry. root: of this version's cache. Any thread, any process."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / FOLDER

@@ -80,7 +80,7 @@ class InvalidEntry:
 
 
 class Store:
-    """See the module. folder: of the whole cache."""
+    """Reads, publishes, uses and removes entries. folder: of the whole cache."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

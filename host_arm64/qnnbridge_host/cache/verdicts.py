@@ -28,7 +28,7 @@ MAX_ATTEMPTS: Final = 5
 
 
 class Verdicts:
-    """See the module. root: of this version's cache."""
+    """Files with the results of comparisons, one for each key. root: of this version's cache."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / FOLDER

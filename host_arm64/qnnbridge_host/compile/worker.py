@@ -79,7 +79,10 @@ class WorkOrder:
 
 
 class Worker:
-    """See the module. A context manager; at the end of the block the process has ended with `exit_code`."""
+    """A worker process and the messages to and from it.
+
+    A context manager; at the end of the block the process has ended with `exit_code`.
+    """
 
     def __init__(self, order: WorkOrder) -> None:
         self._order = order

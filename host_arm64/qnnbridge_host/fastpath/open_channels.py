@@ -19,7 +19,7 @@ from qnnbridge_protocol.frames import desync
 
 
 class OpenChannels:
-    """See the module."""
+    """The open channels of one client, and the requests that open them and attach memory."""
 
     def __init__(self, sink: CallSink, slabs: Slabs) -> None:
         self.sink = sink

@@ -71,7 +71,10 @@ class Repairs:
 
 
 class Generation:
-    """See the module. tokens: the true history. base: how many of them were given, the others were generated."""
+    """A native generator and its true history.
+
+    tokens: the true history. base: how many of them were given, the others were generated.
+    """
 
     def __init__(self, model: GenaiModel, settings: GenerationSettings) -> None:
         self._model = model

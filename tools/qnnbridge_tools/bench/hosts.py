@@ -121,7 +121,7 @@ class Subject:
 
 
 class Rig:
-    """See the module."""
+    """Hosts with different transports, and a process that runs the same sessions without a bridge."""
 
     def __init__(self, python: str | None = None) -> None:
         from qnnbridge import Host

@@ -1,6 +1,6 @@
 """Times of several contenders that take turns, so that what disturbs the machine disturbs all of them alike.
 
-Each has one turn in a round; what is told of it are percentiles over all calls, and as noise how far the medians
+Each has one turn in a round; the report has percentiles over all calls, and as noise how far the medians
 of its rounds lie apart. Only one thread measures at a time.
 """
 

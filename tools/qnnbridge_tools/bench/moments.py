@@ -60,7 +60,7 @@ os._exit(0)
 def starting(
     python: str, subject: Subject, rounds: int, spec: dict[str, Any] | None = None
 ) -> dict[str, list[float]]:
-    """Seconds of each, in turns. The first turn warms the disk's cache and is not told.
+    """Seconds of each, in turns. The first turn warms the disk's cache and is not reported.
 
     Args:
         spec: What the process without the bridge is to make, and no application is started. ``None``: all
@@ -72,11 +72,15 @@ def starting(
         READY: lambda: _ready(python),
         SESSION: lambda: _session(python, subject),
         DIRECT_SESSION: lambda: (
-            _told([python, "-I", "-c", _DEFAULT, str(subject.model)]) if spec is None else _same(python, spec)
+            _first_output_s([python, "-I", "-c", _DEFAULT, str(subject.model)])
+            if spec is None
+            else _same(python, spec)
         ),
     }
     if spec is None:
-        works[APPLICATION] = lambda: _told([sys.executable, "-c", _APPLICATION, str(subject.model), python])
+        works[APPLICATION] = lambda: _first_output_s(
+            [sys.executable, "-c", _APPLICATION, str(subject.model), python]
+        )
     taken: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
         for name, work in works.items():
@@ -116,7 +120,7 @@ def _same(python: str, spec: dict[str, Any]) -> float:
         return time.perf_counter() - begin
 
 
-def _told(command: list[str]) -> float:
+def _first_output_s(command: list[str]) -> float:
     """Seconds from the start of a process to its first output."""
     begin = time.perf_counter()
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -211,8 +211,8 @@ def _versions(measured: Measured) -> str:
 
 
 def _placement(placement: Placement) -> str:
-    told = (f"{name}: {value}" for name, value in session_report.placement_pairs(placement))
-    return f"<p>Where the model ran: {escape('; '.join(told))}.</p>"
+    pairs = (f"{name}: {value}" for name, value in session_report.placement_pairs(placement))
+    return f"<p>Where the model ran: {escape('; '.join(pairs))}.</p>"
 
 
 def _short(name: str) -> str:

@@ -84,7 +84,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
                 call()
                 done += 1
             counts[index] = done
-        except BaseException as error:  # noqa: BLE001 - told by the caller
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
             failures.append(error)
             start.abort()
 

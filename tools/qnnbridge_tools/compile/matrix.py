@@ -201,7 +201,7 @@ def run_here(
 def collect(
     futures: Mapping[concurrent.futures.Future[CellOutcome], int], on_outcome: OnOutcome | None
 ) -> list[CellOutcome]:
-    """The outcomes in the order of their numbers, each told as it comes."""
+    """The outcomes in the order of their numbers, each reported as it comes."""
     found: dict[int, CellOutcome] = {}
     for future in concurrent.futures.as_completed(futures):
         outcome = found[futures[future]] = future.result()

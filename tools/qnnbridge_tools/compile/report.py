@@ -35,7 +35,7 @@ TICK_S = 0.2
 class ShownStages:
     """A context manager that is called with stage and seconds, from any one thread.
 
-    counted: how many results there will be, each told with `finished`, from the same or another thread.
+    counted: how many results there will be, each reported with `finished`, from the same or another thread.
     """
 
     def __init__(self, subject: str, counted: int = 0) -> None:
@@ -120,7 +120,7 @@ def print_result(result: CompileResult) -> None:
         ("manifest", result.manifest),
         ("size", size_text(result.size_bytes)),
         ("for", f"soc_model {result.soc_model}" if result.soc_model else "the chip of the host"),
-        ("nodes", session_report.placement_text(placement) if placement is not None else "not told"),
+        ("nodes", session_report.placement_text(placement) if placement is not None else "not reported"),
         ("time", f"{output.seconds(result.compile_seconds)} to compile, {output.seconds(result.seconds)} in all"),
         ("with", _compiler_text(result)),
         ("validated", validation_text(result.validation)),
@@ -188,4 +188,4 @@ def _row(outcome: CellOutcome) -> tuple[str, ...]:
 
 def _compiler_text(result: CompileResult) -> str:
     shown = [f"{name} {result.versions[key]}" for key, name in _COMPILER if result.versions.get(key)]
-    return ", ".join(shown) or "not told"
+    return ", ".join(shown) or "not reported"

@@ -44,11 +44,11 @@ class LineAnswer:
 
 
 def load_lines() -> list[TextLine]:
-    told = json.loads(_ASSETS.joinpath("lines.json").read_text(encoding="utf-8"))
+    lines = json.loads(_ASSETS.joinpath("lines.json").read_text(encoding="utf-8"))
     with _ASSETS.joinpath("lines.npz").open("rb") as file, np.load(file, allow_pickle=False) as images:
         return [
             TextLine(str(line["text"]), bool(line["upside_down"]), images[f"line_{number}"])
-            for number, line in enumerate(told)
+            for number, line in enumerate(lines)
         ]
 
 

@@ -95,8 +95,8 @@ def main() -> int:
     (arguments.output / "text_direction.onnx").write_bytes(fixed_model(source))
     images: dict[str, Any] = {f"line_{number}": rendered(line) for number, line in enumerate(LINES)}
     np.savez_compressed(arguments.output / "lines.npz", **images)
-    told = [{"text": line.text, "upside_down": line.upside_down} for line in LINES]
-    (arguments.output / "lines.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    lines = [{"text": line.text, "upside_down": line.upside_down} for line in LINES]
+    (arguments.output / "lines.json").write_text(json.dumps(lines, indent=2) + "\n", encoding="utf-8")
     for name in ("text_direction.onnx", "lines.npz", "lines.json"):
         path = arguments.output / name
         print(f"{name}: {path.stat().st_size} bytes, SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()}")

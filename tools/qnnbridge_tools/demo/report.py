@@ -113,13 +113,13 @@ def _print_drawn(outcome: DemoResult) -> None:
         if number:
             print()
         print("\n".join(preview(line.image)))
-        told = f'  "{line.text}": '
+        text = f'  "{line.text}": '
         if outcome.qnn is not None:
-            told += f"{_found(outcome.qnn.answers[number])}. "
-        told += f"CPU: {_found(outcome.cpu.answers[number])}."
+            text += f"{_found(outcome.qnn.answers[number])}. "
+        text += f"CPU: {_found(outcome.cpu.answers[number])}."
         if outcome.qnn is not None:
-            told += " They agree." if _agree(outcome, number) else " They DISAGREE."
-        print(told if _right(outcome, number) else told + " WRONG.")
+            text += " They agree." if _agree(outcome, number) else " They DISAGREE."
+        print(text if _right(outcome, number) else text + " WRONG.")
 
 
 def _print_table(outcome: DemoResult) -> None:

@@ -341,8 +341,8 @@ def host_packages(facts: Facts, path: str | None = None) -> Remedy:
 
 def python_of(facts: Facts, path: str) -> tuple[int, int] | None:
     """The version of an interpreter that was found."""
-    told = next((one.version for one in facts.interpreters if one.path == path), None)
-    parts = (told or "").split(".")
+    version = next((one.version for one in facts.interpreters if one.path == path), None)
+    parts = (version or "").split(".")
     return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
 
 

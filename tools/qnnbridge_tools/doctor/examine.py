@@ -44,7 +44,7 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
     if request.order.dimensions:
         from qnnbridge_tools.arguments import read_dimensions
 
-        read_dimensions(request.order.dimensions)  # a typing error is told before anything is started
+        read_dimensions(request.order.dimensions)  # a typing error is reported before anything is started
     if request.from_snapshot is not None:
         report, snapshot = _read(request.from_snapshot), ""
     else:

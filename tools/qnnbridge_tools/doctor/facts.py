@@ -143,7 +143,7 @@ class Packages:
         runtime_package, runtime_version: The distribution that the files of this module name.
         plugin: Folder of the module onnxruntime_qnn.
         plugin_sdk: QNN version that this package names.
-        loaded: The folder whose QNN libraries are loaded, if that can be told.
+        loaded: The folder whose QNN libraries are loaded, if that is known.
         sets: All folders of QNN libraries in the packages.
         runtime_folder_has_qnn: Whether libraries of a 1.x onnxruntime-qnn lie in the folder of onnxruntime.
     """

@@ -162,9 +162,9 @@ def _failed(error: Exception, stage: str) -> dict[str, Any]:
     """An error as the result. A death names its own phase; the engine's own complaints name what is missing."""
     details = getattr(error, "details", None) or {}
     kind = type(error).__name__
-    exit_told = details.get("exit") if isinstance(details.get("exit"), dict) else None
+    exit_record = details.get("exit") if isinstance(details.get("exit"), dict) else None
     failed = (
-        STAGE_OF_PHASE.get(str(details.get("phase", "")), stage) if exit_told or kind == "HostCrashed" else stage
+        STAGE_OF_PHASE.get(str(details.get("phase", "")), stage) if exit_record or kind == "HostCrashed" else stage
     )
     if kind == "ProviderUnavailable":
         failed = (
@@ -181,7 +181,7 @@ def _failed(error: Exception, stage: str) -> dict[str, Any]:
         "evidence": [
             str(line) for line in getattr(error, "evidence", ()) if not str(line).startswith("crash report:")
         ],
-        "exit_code": exit_told.get("number") if exit_told else None,
+        "exit_code": exit_record.get("number") if exit_record else None,
     }
 
 

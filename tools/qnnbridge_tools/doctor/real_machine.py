@@ -243,17 +243,19 @@ class RealMachine:
                 env=host_environment(),
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
-            told = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+            answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
         except subprocess.TimeoutExpired:
             return Catalogue(problem=f"no answer within {ASK_TIMEOUT_S:.0f} s")
         except (OSError, ValueError, LookupError) as error:
             return Catalogue(problem=f"windowsml gives no answer ({type(error).__name__})")
-        wire = told.get("error")
+        wire = answer.get("error")
         if wire is not None:
             problem = str(wire.get("cause") or wire.get("message"))
             return Catalogue(problem=problem, fix=str(wire.get("fix") or ""))
         names = ("name", "version", "package", "library", "state")
-        return Catalogue(tuple(CatalogueProvider(*(str(one[name]) for name in names)) for one in told["providers"]))
+        return Catalogue(
+            tuple(CatalogueProvider(*(str(one[name]) for name in names)) for one in answer["providers"])
+        )
 
     def probe(self, order: ProbeRequest) -> ProbeResult:
         from qnnbridge_tools.doctor.subjects.probe import run_probe
@@ -287,17 +289,17 @@ def _read_library(path: str, version: bool) -> Library | None:
         return None
 
 
-def answer_of(told: dict[str, object]) -> PythonReport:
+def answer_of(answer: dict[str, object]) -> PythonReport:
     """Reads the output of `tell`. Raises `LookupError` or `TypeError` for other output."""
-    path = told["path"]
+    path = answer["path"]
     if not isinstance(path, list):
         raise TypeError("path")
-    words = {name: str(told[name]) for name in tell.WORDS}
+    words = {name: str(answer[name]) for name in tell.WORDS}
     return PythonReport(
         **words,
         path=tuple(map(str, path)),
-        user_site=str(told.get("user_site", "")),
-        externally_managed=told.get("externally_managed") is True,
+        user_site=str(answer.get("user_site", "")),
+        externally_managed=answer.get("externally_managed") is True,
     )
 
 
@@ -344,10 +346,10 @@ def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFact
 
     try:
         with link.reach(ANSWER_TIMEOUT_S) as daemon:
-            told = daemon.status().get("daemon")
+            status = daemon.status().get("daemon")
     except VersionMismatch as error:
         return facts("runs", found.qnnbridge, error.message, error.fix or "", fits=False)
     except BridgeError as error:
         return facts("stale" if link.is_none(error) else "silent", found.qnnbridge, error.cause or error.message)
-    version = told.get("qnnbridge") if isinstance(told, dict) else None
+    version = status.get("qnnbridge") if isinstance(status, dict) else None
     return facts("runs", str(version or found.qnnbridge))

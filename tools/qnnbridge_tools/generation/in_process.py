@@ -25,10 +25,10 @@ def main() -> None:
         try:
             genai = genai or load_library()
             model = model or genai.Model(asked["folder"])
-            told = answer(genai, model, asked)
+            result = answer(genai, model, asked)
         except Exception as error:  # noqa: BLE001 - the other side shows it
-            told = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
-        print(json.dumps(told), file=answers, flush=True)
+            result = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
+        print(json.dumps(result), file=answers, flush=True)
 
 
 def load_library() -> Any:

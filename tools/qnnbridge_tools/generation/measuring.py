@@ -159,15 +159,15 @@ class _Direct:
         except OSError:
             line = ""
         try:
-            told = json.loads(line)
+            result = json.loads(line)
         except ValueError:
             self.problem = self._end_text()
             return Pace(), []
-        if "error" in told:
-            self.problem = str(told["error"])
+        if "error" in result:
+            self.problem = str(result["error"])
             return Pace(), []
-        came_s = told["came_s"] or [None]
-        return Pace(0.0, came_s[0], came_s[-1], len(told["tokens"])), told["tokens"]
+        came_s = result["came_s"] or [None]
+        return Pace(0.0, came_s[0], came_s[-1], len(result["tokens"])), result["tokens"]
 
     def close(self) -> None:
         for stream in (self._process.stdin, self._process.stdout):

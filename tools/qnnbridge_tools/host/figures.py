@@ -133,8 +133,8 @@ class Figures:
     @property
     def calls_per_s(self) -> float:
         """The rate of all clients, including those that have left."""
-        told = self.totals.calls_per_s
-        return sum(client.calls_per_s for client in self.clients) if told is None else told
+        rate = self.totals.calls_per_s
+        return sum(client.calls_per_s for client in self.clients) if rate is None else rate
 
     def without_client(self, pid: int) -> Figures:
         """Without an onlooker: a client of this process that has no session."""
@@ -148,9 +148,9 @@ def read_figures(document: Mapping[str, Any]) -> Figures:
         daemon=_record(DaemonFigures, _part(document, "daemon")),
         host=_host(_part(document, "host")),
         clients=tuple(
-            _record(ClientFigures, told, latency_ms=_latency(told)) for told in _list(document, "clients")
+            _record(ClientFigures, part, latency_ms=_latency(part)) for part in _list(document, "clients")
         ),
-        models=tuple(_record(ModelFigures, told, latency_ms=_latency(told)) for told in _list(document, "models")),
+        models=tuple(_record(ModelFigures, part, latency_ms=_latency(part)) for part in _list(document, "models")),
         slots=_int(queue, "slots"),
         running=_int(queue, "running"),
         waiting=_int(queue, "waiting"),
@@ -160,47 +160,48 @@ def read_figures(document: Mapping[str, Any]) -> Figures:
     )
 
 
-def _record(kind: type[T], told: Mapping[str, Any], **given: Any) -> T:
+def _record(kind: type[T], document: Mapping[str, Any], **given: Any) -> T:
     """A class of figures from the names of its fields, but for those that are given."""
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     return kind(
-        **{one.name: _READERS[str(one.type)](told, one.name) for one in fields if one.name not in given}, **given
+        **{one.name: _READERS[str(one.type)](document, one.name) for one in fields if one.name not in given},
+        **given,
     )
 
 
-def _host(told: Mapping[str, Any]) -> HostFigures:
-    simulator = told.get("simulator")
+def _host(document: Mapping[str, Any]) -> HostFigures:
+    simulator = document.get("simulator")
     return _record(
         HostFigures,
-        told,
-        versions={str(name): str(version) for name, version in _part(told, "versions").items() if version},
+        document,
+        versions={str(name): str(version) for name, version in _part(document, "versions").items() if version},
         simulator=simulator if isinstance(simulator, bool) else None,
     )
 
 
-def _latency(told: Mapping[str, Any]) -> Latency:
-    if not _int(told, "calls"):
+def _latency(document: Mapping[str, Any]) -> Latency:
+    if not _int(document, "calls"):
         return Latency()
-    part = _part(told, "latency_ms")
+    part = _part(document, "latency_ms")
     return Latency(*(_number(part, name) for name in ("p50", "p90", "p99", "max")))
 
 
-def _totals(told: Mapping[str, Any]) -> Totals:
-    latency = _part(told, "latency_s")
+def _totals(document: Mapping[str, Any]) -> Totals:
+    latency = _part(document, "latency_s")
     return _record(
         Totals,
-        told,
+        document,
         latency_sum_s=_float(latency, "sum"),
         latency_count=_int(latency, "count"),
         latency_buckets=_buckets(latency.get("buckets")),
     )
 
 
-def _buckets(told: object) -> tuple[tuple[float, int], ...]:
-    if not isinstance(told, Sequence) or isinstance(told, str):
+def _buckets(listed: object) -> tuple[tuple[float, int], ...]:
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
         return ()
     found: list[tuple[float, int]] = []
-    for pair in told:
+    for pair in listed:
         try:
             bound, count = pair
             found.append((float("inf") if bound is None else float(bound), int(count)))
@@ -212,36 +213,36 @@ def _buckets(told: object) -> tuple[tuple[float, int], ...]:
 # --- one value ---
 
 
-def _part(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = told.get(name)
+def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = document.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def _list(told: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = told.get(name)
+def _list(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = document.get(name)
     return [one for one in found if isinstance(one, Mapping)] if isinstance(found, (list, tuple)) else []
 
 
-def _number(told: Mapping[str, Any], name: str) -> float | None:
-    found = told.get(name)
+def _number(document: Mapping[str, Any], name: str) -> float | None:
+    found = document.get(name)
     return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 
-def _float(told: Mapping[str, Any], name: str) -> float:
-    return _number(told, name) or 0.0
+def _float(document: Mapping[str, Any], name: str) -> float:
+    return _number(document, name) or 0.0
 
 
-def _int(told: Mapping[str, Any], name: str) -> int:
-    return int(_float(told, name))
+def _int(document: Mapping[str, Any], name: str) -> int:
+    return int(_float(document, name))
 
 
-def _text(told: Mapping[str, Any], name: str) -> str:
-    found = told.get(name)
+def _text(document: Mapping[str, Any], name: str) -> str:
+    found = document.get(name)
     return "" if found is None else str(found)
 
 
-def _bool(told: Mapping[str, Any], name: str) -> bool:
-    return told.get(name) is True
+def _bool(document: Mapping[str, Any], name: str) -> bool:
+    return document.get(name) is True
 
 
 # By the annotation of a field, which is text in this module.

@@ -1,6 +1,6 @@
 """The way of the commands to a daemon that runs: find it, ask it, and say in words why it cannot be reached.
 
-What went wrong is also told by ``details["daemon_state"]``, on which the exit code of
+What went wrong also stands in ``details["daemon_state"]``, on which the exit code of
 a command rests (`reporting`). One thread.
 """
 
@@ -122,7 +122,7 @@ def explained(error: BridgeError) -> BridgeError:
     if isinstance(error, VersionMismatch):
         error.details[STATE] = OTHER_VERSION
         return error
-    if "path" in error.details:  # the folder is not to be trusted: whether there is one cannot be told
+    if "path" in error.details:  # the folder is not to be trusted: whether there is one is unknown
         error.details[STATE] = UNREACHABLE
         return error
     if is_running():

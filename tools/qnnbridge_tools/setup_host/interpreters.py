@@ -79,16 +79,16 @@ def ask(python: str) -> PythonTraits | str:
             return f"only stands for a Python that is not installed: exit code {NOT_FOUND}{first}"
         last = f" ({said[-1].strip()[:SHOWN_CHARACTERS]})" if said else ""
         return f"does not run as Python does: exit code {done.returncode}{last}"
-    told = json.loads(line[2:])
-    library, library_version = told["libc"]
+    answer = json.loads(line[2:])
+    library, library_version = answer["libc"]
     numbers = library_version.split(".") if library == "glibc" else []
     return PythonTraits(
-        version=tuple(told["version"]),
-        platform=told["platform"],
-        base=told["base"],
-        implementation=told["implementation"],
-        free_threaded=told["free_threaded"],
-        has_venv=told["has_venv"],
+        version=tuple(answer["version"]),
+        platform=answer["platform"],
+        base=answer["base"],
+        implementation=answer["implementation"],
+        free_threaded=answer["free_threaded"],
+        has_venv=answer["has_venv"],
         glibc=(int(numbers[0]), int(numbers[1])) if len(numbers) > 1 else None,
     )
 

@@ -240,12 +240,12 @@ def _run(step: str, command: Sequence[str], detail: Say, folder: Path) -> None:
 
 
 def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> BridgeError:
-    told = [line for line in lines if line.strip()]
-    if step == "install" and is_network_trouble("\n".join(told)):
-        return unreachable("\n".join(told))
+    output_lines = [line for line in lines if line.strip()]
+    if step == "install" and is_network_trouble("\n".join(output_lines)):
+        return unreachable("\n".join(output_lines))
     if step == "download":
-        return _not_downloaded(code, told)
-    errors = [line for line in told if line.lower().startswith("error")] or told
+        return _not_downloaded(code, output_lines)
+    errors = [line for line in output_lines if line.lower().startswith("error")] or output_lines
     message = {
         "environment": "The environment cannot be made.",
         "install": "The packages of the host cannot be installed.",
@@ -253,7 +253,7 @@ def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> Bridge
     return SetupFailed(
         message,
         cause=f"{'pip' if step == 'install' else 'venv'} ended with exit code {code}. Nothing is left behind.",
-        fix=FREE_SPACE if free is not None and free < FULL_BYTES else _fix(told),
+        fix=FREE_SPACE if free is not None and free < FULL_BYTES else _fix(output_lines),
         evidence=errors[-SHOWN_LINES:],
         details={"step": step, "exit_code": code},
     )

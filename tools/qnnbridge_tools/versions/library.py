@@ -45,10 +45,10 @@ def read_library(path: str, *, version: bool) -> Library | None:
         return Library(machine)
     try:
         with open(path, "rb") as file:
-            told = _pe_version(file) if header.format == "PE" else _elf_version(file)
+            text = _pe_version(file) if header.format == "PE" else _elf_version(file)
     except (struct.error, ValueError, IndexError):
-        told = None
-    return Library(machine, told)
+        text = None
+    return Library(machine, text)
 
 
 def _elf_version(file: BinaryIO) -> str | None:

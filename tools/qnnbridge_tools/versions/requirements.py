@@ -94,8 +94,8 @@ def _installed_from() -> Source | None:
     """pip notes where it got a package from, unless that was the index."""
     try:
         text = importlib.metadata.distribution(PACKAGE).read_text("direct_url.json")
-        told = json.loads(text) if text else {}
-        url = urlparse(told.get("url", ""))
+        record = json.loads(text) if text else {}
+        url = urlparse(record.get("url", ""))
         if url.scheme != "file":
             return None
         path = Path(url2pathname(unquote(url.path) if os.name != "nt" else url.path))
@@ -103,4 +103,4 @@ def _installed_from() -> Source | None:
         return None
     if not path.exists():
         return None
-    return Source(path, editable=bool(told.get("dir_info", {}).get("editable")))
+    return Source(path, editable=bool(record.get("dir_info", {}).get("editable")))

@@ -199,7 +199,7 @@ class WheelReader:
             layout = BUILTIN if PurePosixPath("onnxruntime/__init__.py") in files else PLUGIN
             read = {file: self._facts(archive, file) for file in files if file.name.endswith(_LIBRARY_ENDS)}
             ort = _bundled_ort(archive) if layout == BUILTIN else _ort_requirement(requires)
-        facts = {file: told for file, told in read.items() if not _OF_ONE_PYTHON.fullmatch(file.name)}
+        facts = {file: header for file, header in read.items() if not _OF_ONE_PYTHON.fullmatch(file.name)}
         folders = sorted({file.parent for file in facts if is_backend(file.name, "Htp")})
         return {
             "version": found["version"],
@@ -207,7 +207,7 @@ class WheelReader:
             "layout": layout,
             "ort_requirement": ort,
             "library_sets": [_library_set(folder, files, facts) for folder in folders],
-            "machines": {file.name: told.machine for file, told in facts.items() if file.parent not in folders},
+            "machines": {file.name: header.machine for file, header in facts.items() if file.parent not in folders},
             "wheels": [
                 {
                     "file": path.name,
@@ -215,7 +215,9 @@ class WheelReader:
                     "size_bytes": path.stat().st_size,
                     "sha256": _sha256(path),
                     "requires": requires,
-                    "own_libraries": {str(file): told.machine for file, told in read.items() if file not in facts},
+                    "own_libraries": {
+                        str(file): header.machine for file, header in read.items() if file not in facts
+                    },
                 }
             ],
         }
@@ -243,7 +245,7 @@ def _library_set(
     folder: PurePosixPath, files: list[PurePosixPath], facts: dict[PurePosixPath, LibraryTraits]
 ) -> dict[str, Any]:
     here = {file.name for file in files if file.parent == folder}
-    htp = next(told for file, told in facts.items() if file.parent == folder and is_backend(file.name, "Htp"))
+    htp = next(header for file, header in facts.items() if file.parent == folder and is_backend(file.name, "Htp"))
     if htp.build is None:
         raise BridgeError(f"The QNN build of {folder}/QnnHtp cannot be read.")
     core_api, backend_api = htp.interface or (None, None)
@@ -256,7 +258,7 @@ def _library_set(
         "skels": _numbers(_SKEL, here),
         "catalogs": _numbers(_CATALOG, here),
         "backends": [name.lower() for name in _BACKENDS if any(is_backend(file, name) for file in here)],
-        "machines": {file.name: told.machine for file, told in facts.items() if file.parent == folder},
+        "machines": {file.name: header.machine for file, header in facts.items() if file.parent == folder},
     }
 
 

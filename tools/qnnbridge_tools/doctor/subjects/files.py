@@ -178,13 +178,13 @@ def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: Qn
 
 def _of_other_builds(loaded: QnnSet, expected: str | None) -> list[QnnFile]:
     """Files whose build is not the one that the package says it has (2.51.0), or that most of them have."""
-    told = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
-    counts = collections.Counter(_build(file) for file in told)
+    versioned = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
+    counts = collections.Counter(_build(file) for file in versioned)
     if len(counts) < 2:
         return []
     named = (build for build in counts if expected and build.startswith(expected + "."))
     main = next(named, counts.most_common(1)[0][0])
-    return [file for file in told if _build(file) != main]
+    return [file for file in versioned if _build(file) != main]
 
 
 def _build(file: QnnFile) -> str:
@@ -195,11 +195,14 @@ def _builds(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Findin
     others = _of_other_builds(loaded, packages.plugin_sdk)
     if not others:
         return
-    told = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
+    versioned = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
     yield finding(
         "files.mixed-builds",
         "the QNN libraries come from different builds",
-        *(f"{file.name}: {file.version}" for file in [*others, *(f for f in told if f not in others)][:MAX_SEEN]),
+        *(
+            f"{file.name}: {file.version}"
+            for file in [*others, *(f for f in versioned if f not in others)][:MAX_SEEN]
+        ),
         f"folder: {loaded.folder}",
         fix=advice.reinstall(facts),
     )

@@ -25,7 +25,7 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
     """Takes at most the order's time and `GRACE_S`."""
     if getattr(sys, "frozen", False) or not sys.executable:
         return ProbeResult(skipped="this program is no Python interpreter that could start another one")
-    told = {
+    request = {
         "host_python": order.host_python,
         "model": os.path.abspath(order.model) if order.model else None,
         "timeout_s": order.timeout_s,
@@ -38,7 +38,7 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
             "QNNBRIDGE_CACHE_DIR": os.path.join(state, "cache"),
             "OPENBLAS_NUM_THREADS": "1",
         }
-        return _run(json.dumps(told), env, order.timeout_s + GRACE_S)
+        return _run(json.dumps(request), env, order.timeout_s + GRACE_S)
 
 
 def _run(order: str, env: dict[str, str], timeout_s: float) -> ProbeResult:
@@ -64,12 +64,12 @@ def _read(out: str, err: str, code: int, timed_out: bool) -> ProbeResult:
     stage = "start"
     for line in out.splitlines():
         try:
-            told = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             continue
-        if isinstance(told, dict) and "result" in told:
-            return _result(told["result"])
-        stage = str(told.get("stage", stage)) if isinstance(told, dict) else stage
+        if isinstance(message, dict) and "result" in message:
+            return _result(message["result"])
+        stage = str(message.get("stage", stage)) if isinstance(message, dict) else stage
     if timed_out:
         return ProbeResult(failed="timeout", message=f"no answer in the stage '{stage}'")
     said = err.strip()[-_MAX_SAID:].splitlines()[-3:]
@@ -78,10 +78,10 @@ def _read(out: str, err: str, code: int, timed_out: bool) -> ProbeResult:
     )
 
 
-def _result(told: dict[str, Any]) -> ProbeResult:
+def _result(result: dict[str, Any]) -> ProbeResult:
     from qnnbridge_tools.doctor.snapshot import decode
 
-    return decode(ProbeResult, told, "probe")
+    return decode(ProbeResult, result, "probe")
 
 
 TITLES: Final = {
@@ -114,7 +114,7 @@ def _unknown(facts: Facts) -> Iterator[str]:
     unknown = advice.unknown_packages(facts)
     if unknown:
         yield (
-            f"Whether the versions are to blame cannot be told: of {' and '.join(unknown)} nothing is known here. "
+            f"Whether the versions are to blame is unknown: the tables here lack {' and '.join(unknown)}. "
             f"This qnnbridge has a table of {advice.table_date()}; another may know more."
         )
 

@@ -51,20 +51,20 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
     for name in sorted(machine.names(folder), reverse=True):
         if not name.endswith(".json") or len(found) >= _MAX_CRASHES:
             continue
-        told = _read_json(machine, paths.join(folder, name))
-        age = _age(machine, told.get("when"))
-        if age is None or age > CRASH_WINDOW_S or _was_wanted(told.get("killed_because")):
+        report = _read_json(machine, paths.join(folder, name))
+        age = _age(machine, report.get("when"))
+        if age is None or age > CRASH_WINDOW_S or _was_wanted(report.get("killed_because")):
             continue
-        exit_told = told.get("exit")
-        diagnoses = told.get("diagnoses")
+        exit_record = report.get("exit")
+        diagnoses = report.get("diagnoses")
         first = diagnoses[0] if isinstance(diagnoses, list) and diagnoses else {}
         found.append(
             Crash(
-                id=str(told.get("id", name[:-5])),
+                id=str(report.get("id", name[:-5])),
                 age_s=age,
-                exit=str(exit_told.get("name", "")) if isinstance(exit_told, dict) else "",
-                phase=str(told.get("phase", "")),
-                models=tuple(str(model) for model in told.get("models", ()) if model),
+                exit=str(exit_record.get("name", "")) if isinstance(exit_record, dict) else "",
+                phase=str(report.get("phase", "")),
+                models=tuple(str(model) for model in report.get("models", ()) if model),
                 cause=str(first.get("cause", "")) if isinstance(first, dict) else "",
             )
         )
@@ -85,10 +85,10 @@ def _age(machine: Machine, when: object) -> float | None:
 
 def _read_json(machine: Machine, path: str) -> dict[str, Any]:
     try:
-        told = json.loads(text_of(machine, path) or "{}")
+        document = json.loads(text_of(machine, path) or "{}")
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def find_memory(facts: Facts) -> Iterator[Finding]:
