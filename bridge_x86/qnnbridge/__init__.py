@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.variants import BucketStatus
     from qnnbridge._buckets.verifying import PaddingReport
     from qnnbridge._compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
+    from qnnbridge._connect import connect, default_host
     from qnnbridge._create import CacheWarning
-    from qnnbridge._daemon.connect import connect, default_host
     from qnnbridge._host import Host, HostStats
     from qnnbridge._inference_session import InferenceSession
     from qnnbridge._io_binding import IOBinding
@@ -72,8 +72,8 @@ _HOMES = {
     "SparseTensor": "qnnbridge._sparse_tensor",
     "Typed": "qnnbridge_protocol.tensors",
     "compile": "qnnbridge._compile",
-    "connect": "qnnbridge._daemon.connect",
-    "default_host": "qnnbridge._daemon.connect",
+    "connect": "qnnbridge._connect",
+    "default_host": "qnnbridge._connect",
 }
 
 __all__ = [

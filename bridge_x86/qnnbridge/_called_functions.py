@@ -23,8 +23,8 @@ from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import CALL_BACK_FEATURE
 
 if TYPE_CHECKING:
+    from qnnbridge._supervision.host_process import HostProcess
     from qnnbridge._transport.channel import Channel
-    from qnnbridge._transport.host_process import HostProcess
 
 # Given the host's arguments and values; gives what is sent back.
 CalledFunction = Callable[[Mapping[str, Any], list[Any]], tuple[Any, Sequence[Any]]]

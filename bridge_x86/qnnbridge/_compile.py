@@ -37,7 +37,7 @@ from qnnbridge_protocol.specs import QNN, Fallback, ProviderSpec, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess
 
 Soc = str | int
 OnProgress = Callable[[str, float], None]

@@ -34,7 +34,7 @@ from qnnbridge_protocol.specs import FixSpec, SessionInfo, SessionSpec
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._recipe import SessionRecipe
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess
 
 _log = logging.getLogger("qnnbridge.session")
 _cache_log = logging.getLogger("qnnbridge.cache")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from qnnbridge._feed_rules import (
     INVALID_ARGUMENT,
     Array,
     FeedRule,
+    InputNode,
     check_sparse,
     check_tensor,
     make_rule,
@@ -249,17 +250,6 @@ def _not_dictionaries(rule: FeedRule, value: object = None) -> errors.RemoteRunt
 
 # Name, value and declared type, the arguments of `Encoder.add`.
 Feed = tuple[str, Any, ValueType]
-
-
-class InputNode(Protocol):
-    """`NodeInfo` and `NodeArg` are such."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def shape(self) -> Any: ...
 
 
 class FeedChecker:

@@ -23,12 +23,12 @@ from qnnbridge._releases import Releases, call_if_alive
 from qnnbridge._supervision.blame import Blame, IsolationLock
 from qnnbridge._supervision.deadlines import Patience, deadline_after
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
+from qnnbridge._supervision.host_process import HostProcess, Launch
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.supervisor import Supervisor
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge._transport.host_process import HostProcess, Launch
 from qnnbridge_protocol.errors import Closed, DeadlineExceeded, HostStartFailed
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits

@@ -23,7 +23,7 @@ from qnnbridge_protocol.frames import Frame
 if TYPE_CHECKING:
     from qnnbridge._called_functions import CalledFunction
     from qnnbridge._host import Host
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess
 
 
 class ObjectReply(NamedTuple):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge._daemon.connect import DAEMON, chosen_host
+from qnnbridge._connect import DAEMON, chosen_host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._recipe import SessionRecipe, model_parts

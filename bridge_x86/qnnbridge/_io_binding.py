@@ -19,8 +19,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from qnnbridge._feed_rules import INVALID_ARGUMENT, FeedRule, check_tensor, make_rule
-from qnnbridge._feeds import InputNode
+from qnnbridge._feed_rules import INVALID_ARGUMENT, FeedRule, InputNode, check_tensor, make_rule
 from qnnbridge._ort_value import OrtValue, as_numpy, checked_shape, element_from, typed_view
 from qnnbridge._providers import require_cpu
 from qnnbridge._sparse_tensor import SparseTensor

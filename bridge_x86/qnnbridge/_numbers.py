@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._create import encoded, warn_application
@@ -27,6 +27,7 @@ from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.model_records import NumbersReport
 
 if TYPE_CHECKING:
+    from qnnbridge._outputs import Counted
     from qnnbridge._remote_session import RemoteSession
 
 _log = logging.getLogger("qnnbridge.numbers")
@@ -38,8 +39,6 @@ PATIENCE_S: Final = 300.0
 ANSWER_S: Final = 5.0
 NOT_RUN: Final = "it has not run yet"
 MADE_UP: Final = "made-up inputs"
-# What is left of outputs, by names, without what follows from padding.
-Counted = Callable[[Sequence[str], Sequence[Any]], "list[Any]"]
 # Inputs and outputs of a call together: they are copied.
 MAX_BYTES: Final = 256 * 2**20
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # Type of ``out=``: arrays in the order of the outputs, or by name.
 Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
+
+# What is left of outputs, by names, without what follows from padding.
+Counted = Callable[[Sequence[str], Sequence[Any]], "list[Any]"]
 
 
 def check_out(out: Out, names: Sequence[str]) -> list[Array | None]:

@@ -11,7 +11,7 @@ from qnnbridge._platform._native import RLock
 if TYPE_CHECKING:
     import weakref
 
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess
 
 # In the queue it keeps calls from the fast path.
 _SLOW = ("", -1, 0)

@@ -38,7 +38,7 @@ from qnnbridge_protocol.specs import FixSpec, RunSpec, SessionInfo, SessionSpec,
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._transport.host_process import FastCallFailed, HostProcess
+    from qnnbridge._supervision.host_process import FastCallFailed, HostProcess
     from qnnbridge_protocol.elements import ValueType
 
 
@@ -121,7 +121,7 @@ class RemoteSession(ReplayingSession):
 
         Returns if the host is there: the slow path reports a deadline, or the host's own error.
         """
-        from qnnbridge._fastpath.bound import lost_in_place
+        from qnnbridge._bound_values import lost_in_place
 
         error, supervisor = failed.error, self.host.supervisor
         if isinstance(error, ChannelFailed):

@@ -47,7 +47,7 @@ from qnnbridge_protocol.specs import CPU, Placement, ProviderSpec
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._transport.host_process import FastCallFailed, HostProcess
+    from qnnbridge._supervision.host_process import FastCallFailed, HostProcess
 
 _log = logging.getLogger("qnnbridge.session")
 

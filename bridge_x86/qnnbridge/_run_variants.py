@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from qnnbridge._feeds import FeedChecker
     from qnnbridge._host import Host
     from qnnbridge._io_binding import IOBinding
-    from qnnbridge._numbers import Counted
     from qnnbridge._ort_value import OrtValue
+    from qnnbridge._outputs import Counted
     from qnnbridge._remote_session import RemoteSession
     from qnnbridge._run_options import RunOptions
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._supervision.deadlines import OnDeadline
-    from qnnbridge._transport.host_process import FastCallFailed
+    from qnnbridge._supervision.host_process import FastCallFailed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class RunVariants:
             outputs: values for results, in the order of the names; ``None`` for a new one.
         """
         refuse_at_the_end()
-        from qnnbridge._fastpath.bound import BoundValues
+        from qnnbridge._bound_values import BoundValues
 
         if run_options is not None or not self._quick:
             limits: dict[str, Any] = {"timeout": timeout, "retry": retry, "on_deadline": on_deadline}

@@ -24,7 +24,7 @@ from qnnbridge._run_options import RunOptions, coerce_run_options
 from qnnbridge._run_variants import RunArguments, RunVariants, check_call, read_only
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import OnDeadline
-from qnnbridge._transport.host_process import FastCallFailed
+from qnnbridge._supervision.host_process import FastCallFailed
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.specs import RunSpec
@@ -32,10 +32,9 @@ from qnnbridge_protocol.specs import RunSpec
 if TYPE_CHECKING:
     import numpy as np
 
-    from qnnbridge._fastpath.call import Names
-    from qnnbridge._fastpath.runner import Wish
-    from qnnbridge._numbers import Counted, NumbersCheck
-    from qnnbridge._outputs import Out
+    from qnnbridge._fastpath.call import Names, Wish
+    from qnnbridge._numbers import NumbersCheck
+    from qnnbridge._outputs import Counted, Out
     from qnnbridge_protocol.model_records import NumbersReport
 
 _log = logging.getLogger("qnnbridge.session")
@@ -67,8 +66,8 @@ class BaseSession(RunVariants):
         remote = RemoteSession(host, recipe, retry=retry, timeout_s=self._timeout, while_busy=_load_modules_of_runs)
         info = remote.open(self._timeout, on_deadline)
         # Loaded while the host made the session, not for its start, which would wait for numpy.
+        from qnnbridge._fast_calls import run
         from qnnbridge._fastpath.call import KnownCalls
-        from qnnbridge._fastpath.runner import run
         from qnnbridge._feeds import FeedChecker
 
         self._run_fast = run
@@ -207,7 +206,7 @@ class BaseSession(RunVariants):
             names = self._names(output_names, input_feed)
             wish = None
             if out is not None or borrow:
-                from qnnbridge._fastpath.runner import Wish
+                from qnnbridge._fastpath.call import Wish
                 from qnnbridge._outputs import check_out, deliver
 
                 out = None if out is None else check_out(out, names or self._output_names)
@@ -391,8 +390,8 @@ class BaseSession(RunVariants):
 
 def _load_modules_of_runs() -> None:
     """numpy, and what handles values: loaded while the host makes the session, so that no run waits for it."""
+    import qnnbridge._fast_calls
     import qnnbridge._fastpath.channel_pool
-    import qnnbridge._fastpath.runner
     import qnnbridge._feeds
     import qnnbridge._ort_value  # noqa: F401
 

@@ -16,7 +16,7 @@ from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, Channe
 from qnnbridge_protocol.errors import BridgeError
 
 if TYPE_CHECKING:
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess
 
 
 class Terminable(Protocol):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qnnbridge._fastpath.call import CallSignature, TensorSignature
     from qnnbridge._fastpath.channel import FastChannel
     from qnnbridge._remote_session import RemoteSession
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess
     from qnnbridge_daemon.accounts import Account, Meter
     from qnnbridge_daemon.fair_share import FairShare, Queue
     from qnnbridge_daemon.shared_sessions import Make, SharedModel, SharedSessions
@@ -135,7 +135,8 @@ class BoundSession:
 
 
 def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cancellation) -> list[Any] | None:
-    from qnnbridge._fastpath.runner import FastCallFailed, Wish, run
+    from qnnbridge._fast_calls import FastCallFailed, run
+    from qnnbridge._fastpath.call import Wish
 
     signature = call.native
     if signature is None:

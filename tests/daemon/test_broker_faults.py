@@ -162,9 +162,9 @@ def test_a_deadline_is_kept_and_the_call_is_stopped(
     lab: Lab, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine it takes a while until all on the way have heard of it.
-    for name in ("qnnbridge._transport.channel", "qnnbridge._fastpath.runner", "qnnbridge_daemon.client_sessions"):
+    for name in ("qnnbridge._transport.channel", "qnnbridge._fast_calls", "qnnbridge_daemon.client_sessions"):
         monkeypatch.setattr(f"{name}.CANCEL_TIMEOUT_S", GRACE_S)
-    monkeypatch.setattr("qnnbridge._fastpath.runner.SETTLE_TIMEOUT_S", GRACE_S)
+    monkeypatch.setattr("qnnbridge._fast_calls.SETTLE_TIMEOUT_S", GRACE_S)
     monkeypatch.setattr("qnnbridge_host.server.CANCEL_GRACE_S", GRACE_S)
     later = Later(tmp_path, "stoppable:60")
     session = later.open(lab.client())

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import qnnbridge
-from qnnbridge._daemon.connect import shared_daemon_host
+from qnnbridge._connect import shared_daemon_host
 from qnnbridge._daemon.discovery import make_runtime_folder, read_discovery, runtime_folder, write_discovery
 from qnnbridge._daemon.start import Starting
 from qnnbridge_daemon.logs import log_file, stderr_file
@@ -186,8 +186,8 @@ def test_one_that_is_killed_is_told_with_its_log_and_comes_back() -> None:
 
 
 def test_a_caller_whose_time_is_up_does_not_wait_for_the_start() -> None:
+    from qnnbridge._connect import daemon_host
     from qnnbridge._daemon import DaemonAccess
-    from qnnbridge._daemon.connect import daemon_host
 
     with daemon_host(DaemonAccess()) as host:
         clock = FairClock()

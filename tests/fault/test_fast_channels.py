@@ -17,8 +17,7 @@ from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
-from qnnbridge import errors
-from qnnbridge._fastpath import runner
+from qnnbridge import _fast_calls, errors
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What becomes of a call that is given up is waited for as long as it takes on a busy machine."""
     for name in ("CANCEL_TIMEOUT_S", "SETTLE_TIMEOUT_S"):
-        monkeypatch.setattr(f"qnnbridge._fastpath.runner.{name}", GRACE_S)
+        monkeypatch.setattr(f"qnnbridge._fast_calls.{name}", GRACE_S)
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", GRACE_S)
 
 
@@ -210,10 +209,10 @@ def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
         (plans,) = process.pool.idle
         plans._numbers = itertools.count(1)  # so the next plan has the number of one that is there
 
-    monkeypatch.setattr(runner, "REFUSED_S", 3600.0)
+    monkeypatch.setattr(_fast_calls, "REFUSED_S", 3600.0)
     refuse_the_next_plan()
     assert quick_ones_of(4) == 0
-    monkeypatch.setattr(runner, "REFUSED_S", 0.0)
+    monkeypatch.setattr(_fast_calls, "REFUSED_S", 0.0)
     wide = np.arange(16, dtype=np.float32)
     refuse_the_next_plan()
     assert quick_ones_of(4) == 2, "of the first its shape is learnt, with the second the plan is refused"

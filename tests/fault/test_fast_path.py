@@ -21,8 +21,8 @@ import qnnbridge
 from qnnbridge import errors
 from qnnbridge._fastpath.channel_pool import ChannelPool
 from qnnbridge._fastpath.plans import ChannelPlans
+from qnnbridge._supervision.host_process import HostProcess
 from qnnbridge._supervision.supervisor import RETIRE_TIMEOUT_S
-from qnnbridge._transport.host_process import HostProcess
 from qnnbridge_protocol.fastpath import MAX_PLANS
 
 CPU = "CPUExecutionProvider"
@@ -248,7 +248,7 @@ def test_an_interrupt_before_the_call_costs_no_channel(
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     with monkeypatch.context() as patch:
-        patch.setattr("qnnbridge._fastpath.runner.deadline_after", lambda _: signal.raise_signal(signal.SIGINT))
+        patch.setattr("qnnbridge._fast_calls.deadline_after", lambda _: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             session.run(None, {"x": X}, timeout=GRACE_S)
     _, pool = running(host)

@@ -67,7 +67,9 @@ def test_a_host_that_is_always_stopped_is_told_to_hang(no_leaks):
 @pytest.mark.usefixtures("impatient")
 def test_a_host_that_is_stopped_for_a_moment_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Row 26: fewer looks than it takes."""
-    monkeypatch.setattr("qnnbridge._transport.host_process.STOPPED_LOOKS", 10_000)  # however late this test goes on
+    monkeypatch.setattr(
+        "qnnbridge._supervision.host_process.STOPPED_LOOKS", 10_000
+    )  # however late this test goes on
     end = tmp_path / "end"
     with fake_host() as host, ThreadPoolExecutor(1) as pool:
         session = qnnbridge.InferenceSession(script(scale=3, on_run=[f"wait:{end}"]), host=host)

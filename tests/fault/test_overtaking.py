@@ -23,7 +23,7 @@ from qnnbridge._fastpath.channel import FastChannel
 from qnnbridge._fastpath.channel_pool import ChannelPool
 from qnnbridge._fastpath.plans import ChannelPlans
 from qnnbridge._platform import wait_readable
-from qnnbridge._transport.host_process import HostProcess
+from qnnbridge._supervision.host_process import HostProcess
 from qnnbridge_protocol.fastpath import call_id
 
 CPU = "CPUExecutionProvider"
@@ -211,7 +211,7 @@ def test_a_call_whose_channel_may_be_cancelled_and_is_not_used_takes_the_channel
     host: qnnbridge.Host, tmp_path: Path
 ):
     """The next call on the channel would bear the number of the one that was cancelled."""
-    from qnnbridge._fastpath import runner
+    from qnnbridge import _fast_calls
 
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
@@ -223,8 +223,8 @@ def test_a_call_whose_channel_may_be_cancelled_and_is_not_used_takes_the_channel
         process.channel.cancel(channel.next_call_id, process.started_at + 3600)
         raise errors.Cancelled("before it was sent")
 
-    with pytest.raises(runner.FastCallFailed):
-        runner.run(session._remote, session._known.find, None, {"x": X}, None, on_channel=on_channel)
+    with pytest.raises(_fast_calls.FastCallFailed):
+        _fast_calls.run(session._remote, session._known.find, None, {"x": X}, None, on_channel=on_channel)
     assert plans.channel.broken
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qnnbridge._called_functions import CalledFunctions, LogFunction
-from qnnbridge._transport.host_process import HostProcess
+from qnnbridge._supervision.host_process import HostProcess
 from qnnbridge_host.calls_back import CallsBack
 from qnnbridge_protocol.errors import CallBackFailed, Cancelled, Fail, HostCrashed
 from qnnbridge_protocol.frames import Frame, Kind

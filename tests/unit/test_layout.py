@@ -196,7 +196,7 @@ def test_the_host_starts_before_the_application_loads_what_only_runs_need(
     first_session: dict[str, list[str]],
 ) -> None:
     loaded = set(first_session["at the start"])
-    assert "qnnbridge._transport.host_process" in loaded
+    assert "qnnbridge._supervision.host_process" in loaded
     assert not loaded & {*HEAVY, "difflib", "zipfile", "ctypes", "platform"}
     for name in ("feeds", "io_binding", "ort_value", "repeated.runner", "diagnosis.crash", "chips", "cache.store"):
         assert f"qnnbridge.{name}" not in loaded

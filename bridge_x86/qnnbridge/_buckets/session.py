@@ -50,8 +50,9 @@ from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, RunFree, veri
 from qnnbridge._create import identify
 from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import FeedChecker
-from qnnbridge._numbers import NOT_RUN, Counted, verify_mode
+from qnnbridge._numbers import NOT_RUN, verify_mode
 from qnnbridge._ort_value import to_application
+from qnnbridge._outputs import Counted
 from qnnbridge._platform._native import Lock
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import RunArguments

@@ -33,9 +33,9 @@ from qnnbridge._platform import (
 )
 from qnnbridge._platform._native import Lock, sleep
 from qnnbridge._supervision.deaths import DeathReport
+from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed
-from qnnbridge._transport.host_process import EXIT_WAIT_S, HostProcess
 from qnnbridge_protocol.auth import (
     ANSWER_BYTES,
     CHALLENGE_BYTES,

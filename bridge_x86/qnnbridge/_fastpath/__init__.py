@@ -29,7 +29,7 @@ Signal handlers may raise at any place. So what is held follows from what lives,
 channel belongs to whoever has its `ChannelPlans`, memory counts as long as its `Room` lives, a piece of a block is
 free when its array is gone. What an exception dropped between two lines is found by the maintenance thread.
 
-`runner` makes the call, `call` has the key, `plans` the plans, `channel` the pipes, `channel_pool` opens and closes
-channels, `memory` has the shared memory, `bound` the values of bindings, `sharing` settings and limits.
-Sessions and the daemon call it; it imports `_transport` and `_platform`.
+`_fast_calls` makes the call, `call` has the key, `plans` the plans, `channel` the pipes, `channel_pool` opens and
+closes channels, `memory` has the shared memory, `_bound_values` the values of bindings, `sharing` settings and
+limits. Sessions and the daemon call it. The folder imports `_transport`, `_platform` and `_feed_rules`.
 """

@@ -23,6 +23,20 @@ Feed = dict[str, Any]
 Out = Sequence["Array | None"]
 
 
+class Wish(NamedTuple):
+    """Where the outputs of a call go.
+
+    Attributes:
+        out: arrays for the outputs, ``None`` for a new one. One that does not fit sends the call to the connection.
+        fresh: large results may stay in shared memory; "borrowed" ones are read-only.
+        in_place: an output may have the memory of an input.
+    """
+
+    out: Out | None = None
+    fresh: str = ""
+    in_place: bool = False
+
+
 class TensorSignature(NamedTuple):
     """One input or output."""
 

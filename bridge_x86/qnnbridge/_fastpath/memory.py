@@ -19,8 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qnnbridge._fastpath.sharing import Room, Sharing, next_slab_number
-from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
-from qnnbridge._feeds import InputNode
+from qnnbridge._feed_rules import FeedRule, InputNode, check_shape, make_rule
 from qnnbridge._option_fields import suggest
 from qnnbridge._platform import SharedMemory, ShareHandle
 from qnnbridge._platform._native import Lock

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from qnnbridge_protocol.errors import DeadlineExceeded, HostHung, OptionError
 
 if TYPE_CHECKING:
+    from qnnbridge._supervision.host_process import HostProcess
     from qnnbridge._transport.channel import CallContext, Deadline
-    from qnnbridge._transport.host_process import HostProcess
 
 # Eleven days. Locks and polls cannot wait much longer.
 LONGEST_S = 1_000_000.0

@@ -19,9 +19,9 @@ from qnnbridge._platform import Spawner, _fds
 from qnnbridge._platform._native import Lock, check_locks, sleep
 from qnnbridge._platform._shield import Changes, shielded, start_thread
 from qnnbridge._supervision.deaths import DeathHandler, DeathReport
+from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess, Launch
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
-from qnnbridge._transport.host_process import EXIT_WAIT_S, HostProcess, Launch
 from qnnbridge_protocol.errors import (
     BridgeError,
     Closed,

@@ -15,8 +15,8 @@ from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, GenerationUns
 from qnnbridge_protocol.field_types import field
 
 if TYPE_CHECKING:
+    from qnnbridge._supervision.host_process import HostProcess
     from qnnbridge._transport.channel import CallContext
-    from qnnbridge._transport.host_process import HostProcess
 
 
 class RemoteBatch(RemoteGeneration):

@@ -28,7 +28,7 @@ from qnnbridge_protocol.field_types import field
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess
     from qnnbridge_protocol.frames import Frame
 
 # Tokens of the longest step. Through a daemon a step holds the application's turn.

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from qnnbridge._daemon.connect import chosen_host
+from qnnbridge._connect import chosen_host
 from qnnbridge._host_objects import object_message
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CallContext
@@ -26,7 +26,7 @@ from qnnbridge_protocol.specs import Fallback
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess
 
 
 class Config:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qnnbridge._host import Host
-    from qnnbridge._transport.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess
 
 T = TypeVar("T")
 

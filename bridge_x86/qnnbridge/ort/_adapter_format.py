@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from qnnbridge._daemon.connect import default_host
+from qnnbridge._connect import default_host
 from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from qnnbridge._daemon.connect import default_host
+from qnnbridge._connect import default_host
 from qnnbridge._option_fields import OrtCompiledModelCompatibility, OrtDeviceEpIncompatibilityReason
 from qnnbridge._providers import CPU, QNN
 from qnnbridge.ort._environment import OrtHardwareDevice, cpu_device, get_available_providers, qnn_device

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import DistributionFinder, MetadataPathFinder
 from typing import Any
 
-from qnnbridge._daemon.connect import default_host
+from qnnbridge._connect import default_host
 from qnnbridge._launch.interpreter import find_host
 from qnnbridge._option_fields import OrtHardwareDeviceType, incompatible
 from qnnbridge._platform._native import Lock

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from qnnbridge._daemon.connect import default_host
+from qnnbridge._connect import default_host
 from qnnbridge._launch.interpreter import find_host
 from qnnbridge.ort._environment import host_version, package_folders
 from qnnbridge_protocol.drivers.processes import is_frozen

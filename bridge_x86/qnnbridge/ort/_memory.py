@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from qnnbridge._daemon.connect import default_host
+from qnnbridge._connect import default_host
 from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge._option_fields import (
     OrtAllocatorType,

@@ -16,7 +16,7 @@ EP_NAME = QNN
 
 def __getattr__(name: str) -> str:
     if name == "__version__":
-        from qnnbridge._daemon.connect import default_host
+        from qnnbridge._connect import default_host
 
         return str(default_host().info.versions.get("onnxruntime_qnn", ""))
     if name == "LIB_DIR_FULL_PATH":
@@ -53,6 +53,6 @@ def _library(name: str) -> str:
 
 
 def _folder() -> str:
-    from qnnbridge._daemon.connect import default_host
+    from qnnbridge._connect import default_host
 
     return default_host().info.library_folder or ""

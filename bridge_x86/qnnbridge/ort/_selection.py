@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
+from qnnbridge._connect import chosen_host
 from qnnbridge._create import identify
-from qnnbridge._daemon.connect import chosen_host
 from qnnbridge._providers import CPU
 from qnnbridge._recipe import SessionRecipe, model_parts
 from qnnbridge._session_options import SelectionDelegate, provider_of_devices

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge._daemon.connect import chosen_host
+from qnnbridge._connect import chosen_host
 from qnnbridge._platform._native import Lock
 from qnnbridge.speech._audio import Audio, AudioReader
 from qnnbridge.speech._decoders import WindowDecoder, run_bound

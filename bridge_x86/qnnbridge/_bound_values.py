@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from qnnbridge._fastpath.call import Wish
 from qnnbridge._fastpath.memory import SHARED_BYTES, Array, ArraySource, SharedBlock, allocate
-from qnnbridge._fastpath.runner import Wish
 from qnnbridge._ort_value import OrtValue
 from qnnbridge_protocol.errors import DeadlineExceeded, StateLost
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sized
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from qnnbridge._fastpath.call import CallKey, CallSignature, Feed, Find, Names, Out, fits, key_of
+from qnnbridge._fastpath.call import CallKey, CallSignature, Feed, Find, Names, Out, Wish, fits, key_of
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
 from qnnbridge._fastpath.memory import SHARED_BYTES, SharedArrays, allocate
 from qnnbridge._fastpath.plans import BOOL, CallPlan, ChannelPlans, NoSharedMemory
 from qnnbridge._platform._native import locks_hold
 from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import FastCallFailed
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge._transport.host_process import FastCallFailed
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.fastpath import ChannelKind
 from qnnbridge_protocol.field_types import field
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from qnnbridge._fastpath.sharing import Sharing
     from qnnbridge._replay import Live
     from qnnbridge._supervision.blame import Blame
+    from qnnbridge._supervision.host_process import HostProcess
     from qnnbridge._supervision.supervisor import Supervisor
-    from qnnbridge._transport.host_process import HostProcess
     from qnnbridge._transport.open_requests import CallContext
 
 # How long to wait for the answer of a stopped call, so that its channel can be used again.
@@ -87,20 +87,6 @@ class FastSession(Protocol):
     def context(self) -> CallContext: ...
     @property
     def closed(self) -> bool: ...
-
-
-class Wish(NamedTuple):
-    """Where the outputs of a call go.
-
-    Attributes:
-        out: arrays for the outputs, ``None`` for a new one. One that does not fit sends the call to the connection.
-        fresh: large results may stay in shared memory; "borrowed" ones are read-only.
-        in_place: an output may have the memory of an input.
-    """
-
-    out: Out | None = None
-    fresh: str = ""
-    in_place: bool = False
 
 
 _PLAIN = Wish()
@@ -357,4 +343,4 @@ def _give_up(process: HostProcess, plans: ChannelPlans) -> str:
     return state
 
 
-__all__ = ["FastCallFailed", "Wish", "run"]
+__all__ = ["FastCallFailed", "run"]
