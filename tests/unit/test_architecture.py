@@ -28,6 +28,25 @@ SOURCES = {
 }
 MOST_LINES = 500
 
+# Of the host, what runs without a process of it. The workshop is a second package of tools.
+PARTS_FOR_TOOLS = (
+    "qnnbridge_host.model",
+    "qnnbridge_host.cache",
+    # The parts without a process: tolerances, file names, and how results come whole into their place.
+    "qnnbridge_host.compile.compare",
+    "qnnbridge_host.compile.destination",
+    "qnnbridge_host.compile.jobs",
+    "qnnbridge_host.compile.publish",
+    # What is installed, and the provider in a folder: read from the disk, nothing is loaded.
+    "qnnbridge_host.distributions",
+    "qnnbridge_host.engine.sources",
+    # Work on the ONNX model itself, which commands do in the application's interpreter.
+    "qnnbridge_host.graph",
+    "qnnbridge_host.numerics",
+    "qnnbridge_host.rewrite",
+    "qnnbridge_host.engine.cpu",
+)
+
 # What each package may import of the others. `test_layout.py` checks the packages; this table names the parts of the
 # host that the daemon and the tools may use.
 PARTS_OF_THE_HOST = {
@@ -38,40 +57,8 @@ PARTS_OF_THE_HOST = {
         "qnnbridge_host.engine.calls",
         "qnnbridge_host._platform",
     ),
-    "qnnbridge_tools": (
-        "qnnbridge_host.model",
-        "qnnbridge_host.cache",
-        # The parts without a process: tolerances, file names, and how results come whole into their place.
-        "qnnbridge_host.compile.compare",
-        "qnnbridge_host.compile.destination",
-        "qnnbridge_host.compile.jobs",
-        "qnnbridge_host.compile.publish",
-        # What is installed, and the provider in a folder: read from the disk, nothing is loaded.
-        "qnnbridge_host.distributions",
-        "qnnbridge_host.engine.sources",
-        # Work on the ONNX model itself, which commands do in the application's interpreter.
-        "qnnbridge_host.graph",
-        "qnnbridge_host.numerics",
-        "qnnbridge_host.rewrite",
-        "qnnbridge_host.engine.cpu",
-    ),
-    "qnnbridge_models": (
-        "qnnbridge_host.model",
-        "qnnbridge_host.cache",
-        # The parts without a process: tolerances, file names, and how results come whole into their place.
-        "qnnbridge_host.compile.compare",
-        "qnnbridge_host.compile.destination",
-        "qnnbridge_host.compile.jobs",
-        "qnnbridge_host.compile.publish",
-        # What is installed, and the provider in a folder: read from the disk, nothing is loaded.
-        "qnnbridge_host.distributions",
-        "qnnbridge_host.engine.sources",
-        # Work on the ONNX model itself, which commands do in the application's interpreter.
-        "qnnbridge_host.graph",
-        "qnnbridge_host.numerics",
-        "qnnbridge_host.rewrite",
-        "qnnbridge_host.engine.cpu",
-    ),
+    "qnnbridge_tools": PARTS_FOR_TOOLS,
+    "qnnbridge_models": PARTS_FOR_TOOLS,
 }
 
 # What changes models needs the package onnx, and is imported when it is needed.
