@@ -1,9 +1,22 @@
 """Reads requests from one connection and answers them, in any order.
 
+Theory of operation. Frames come in from one client; each REQUEST gets exactly one REPLY or ERROR. Between the two
+a request passes the states of `in_flight`, and waits in a lane if its operation has one: calls of QNN sessions
+share a lane, because the provider runs one at a time.
+
 Threads: a pool of leader and followers. Exactly one thread, the leader, reads. With a request read, it gives the
 lead away and serves the request itself, so a lone request never changes threads. The leader never writes, so a
 client that is busy writing always finds a reader, and the two sides cannot block each other. Answers are written
 under one lock.
+
+Invariants: requests enter their lanes in the order in which they were read. Before native code is entered, the
+PHASE frame that names the request is written, if the client could not know it otherwise: after a death the client
+knows by these frames alone which requests were inside of it. Calls of fast channels pass the same table and lanes
+(`accept_call`).
+
+What fails: an error of a handler goes to the client as ERROR. A violation of the protocol ends the connection
+(`break_off`), because what follows in the stream cannot be trusted. The end of the stream ends the process of a
+host, and in the daemon only the client. A defect of this module ends it with `EXIT_DEFECT` and a line on stderr.
 """
 
 from __future__ import annotations

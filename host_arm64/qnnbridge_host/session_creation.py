@@ -1,7 +1,21 @@
 """How a session comes into being: from the cache, from the model, or from a copy with rewrites that cure it.
 
-A session of a model that QNN is known to compute wrong is made from a copy in which the operators in question are
-rewritten, unless the application forbids it; so is one with buckets that QNN refuses. Any thread.
+Theory of operation. A `Creation` comes in: model, options, cache settings, what the application refuses, the
+deadline. A `MadeSession` goes out: number, description, what the cache did, the fingerprint to blame. The order:
+
+    fix="always"? -------------------------------------------------------> rewritten copy
+    else: the entry of the cache, made by a worker if it is missing
+          does not load or does not match --> set aside, looked up again, at most `MAX_ENTRIES` times
+          the cache cannot be used        --> the model itself
+    QNN is known to compute an operator wrong --> a copy without it, if the rewrite computes the same on the CPU
+    QNN refuses the model, fix="refused"      --> rewritten copy; the first refusal is raised if that fails, too
+
+Before each native step `request.blame` names what a death is booked on: the entry if one is loaded, else the
+model. It must be set before `enter`: a process that has died cannot say it any more.
+
+Invariant: the session was made from the bytes that the fingerprint names. Files are stamped before and after a
+load; a model that was written to meanwhile is loaded again, and refused if it never rests. Cancelling and
+deadlines pass through as they are: they say nothing against an entry or a copy. Any thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
 """The sessions of one client, and the engine that makes them: everything that enters native code to make something.
 
-One native creation at a time. Any thread.
+Theory of operation. `start` imports ONNX Runtime in a thread of its own, while HELLO and the identification of the
+first model go on. `engine` waits for it; an error of the import is kept and raised for every request that needs
+the engine. `create` makes a session and does not number it: the caller compares it with its entry or its files
+first, and then calls `keep`, which gives the number that the client uses, or closes it.
+
+Invariants: one native creation at a time, since the text on stderr between the markers must belong to one request,
+and the watchdog of `faulthandler` is one for the whole process. A session's entry in the cache is held (`Use`) as
+long as the session lives, so that no other process evicts its files. Any thread.
 """
 
 from __future__ import annotations
@@ -105,7 +112,7 @@ class Sessions:
         mark_id: int | None = None,
         stop: StopSignal | None = None,
     ) -> ResettableSession:
-        """Make a session natively; `keep` or `discard` follows.
+        """Make a session natively; `keep` follows, or it is closed.
 
         Args:
             request: the request that needs it.

@@ -65,7 +65,7 @@ DIFFERS = {
     "get_all_providers": "also those that only older releases knew",
     "get_available_providers": "QNN first, where the host has a device for it",
     "get_ep_devices": "the host's; QNN's after its library has been registered",
-    "get_hardware_devices": "the host's; the vendor of its processor is not told",
+    "get_hardware_devices": "the host's; the vendor of its processor is unknown",
     "preload_dlls": "does nothing: native libraries are loaded in the host",
     "print_debug_info": "of the host",
     "register_execution_provider_library": "QNN's only; makes its devices visible",

@@ -2,6 +2,6 @@
 
 `commands` holds their command lines; `cli` registers them. Each tool is a package, or one module, with a function
 for programs (`fix_model`), the result as data, and its report as text and as JSON. `shared` holds what several use:
-reading, running, comparing and writing models. Tools may import the bridge, the protocol, and of the host only
-`model/` and `cache/`; onnx and onnxruntime (the extra `[models]`) are imported inside functions.
+reading, running, comparing and writing models. What they may import is in `docs/architecture.md`; onnx and
+onnxruntime (the extra `[models]`) are imported inside functions.
 """

@@ -1,5 +1,21 @@
 """The application's way to a daemon: finds it, starts it, authenticates, and holds the connection.
 
+Theory of operation. To the supervisor a daemon is a host: `DaemonConnector` is a spawner that connects to a
+process instead of starting one, and the connection is its `ChildProcess`. So sessions, deadlines and repetition
+need no second way. Three things differ:
+
+- `reach` comes before `spawn` and takes the caller's deadline: it looks the daemon up, starts one if that is
+  allowed, and authenticates. A caller that runs out of time leaves it where it is, and the next one goes on from
+  there.
+- A lost connection blames no model (`LostDaemon`). The daemon has investigated the death of the NPU host and keeps
+  the quarantine; the application only connects again (`ReconnectPolicy` never gives up for long).
+- An older daemon makes way for a newer application if no other client uses it. The application then starts its
+  own.
+
+Invariants: the folder in which both sides meet belongs to this user alone, or it is refused. `daemon.json` is a
+hint: no process is ended by a number in it, and a stale file costs one failed connection. The daemon's lock
+decides which of several started ones stays.
+
 `_host`, `_connect` and the tools call it. It imports the protocol, `_platform`, `_supervision` and `_launch`.
 """
 
