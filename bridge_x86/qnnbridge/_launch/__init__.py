@@ -15,6 +15,6 @@ keeps a bounded part: the beginning, the end, and the text of open requests betw
 `_diagnosis` reads it after a failure. Invariant: reading never blocks a call, and no amount of output costs more
 than its bounds.
 
-`HostNotFound` is the one error of the search. `_host`, the transport and the tools call it. It imports the
+`HostNotFound` is the one error of the search. `_host`, `_supervision` and the tools call it. It imports the
 protocol and `_platform`.
 """
