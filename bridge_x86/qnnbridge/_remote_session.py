@@ -158,14 +158,15 @@ class RemoteSession(ReplayingSession):
         """
         from qnnbridge_protocol.values import Decoder, Encoder  # numpy, which making a session does not need
 
+        deadline = deadline_after(timeout_s)  # before the encoding, which takes seconds for millions of texts
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
         if options is not None:
             header["options"] = options.to_wire()
-        buffers, deadline = tuple(encoder.buffers), deadline_after(timeout_s)
+        buffers = tuple(encoder.buffers)
         try:
-            frame = self.forward(header, buffers, timeout_s, retry, on_deadline, stop, failed)
+            frame = self.forward(header, buffers, timeout_s, retry, on_deadline, stop, failed, deadline=deadline)
         except Cancelled:
             if options is None:
                 raise
@@ -245,10 +246,12 @@ class RemoteSession(ReplayingSession):
         stop: Terminable | None = None,
         failed: FastCallFailed | None = None,
         only_in: int | None = None,
+        deadline: float | None = None,
     ) -> Frame:
         """Send the header's request to a living host and return the raw answer: no tensor is decoded.
 
         only_in: the generation that has the request's object; `StateLost` if it is gone.
+        deadline: if the time began before this.
         """
         terminates = asks_to_terminate(header)
 
@@ -273,7 +276,7 @@ class RemoteSession(ReplayingSession):
             raise Closed("The session is closed.", fix="Create a new one.")
         retries = self.retry if retry is None else retry
         kill = self.host.is_daemon and on_deadline == "kill"
-        deadline = None if failed is None else failed.deadline
+        deadline = deadline if failed is None else failed.deadline
         context = self._context_of(header["op"])
         result = self.with_retry(
             attempt, timeout_s, retries, "raise" if kill else on_deadline, context, deadline, failed

@@ -222,6 +222,9 @@ MAX_TEXT_BYTES = 2**32 - 1
 
 _OFFSET = np.dtype("<u4")
 
+# Bytes of a text from which making a view of it does not count.
+_LONG_TEXT = 1024
+
 
 def encode_strings(array: Array) -> tuple[Array, Array]:
     """The two buffers of an array of ``str`` (dtype object, U or T) or of UTF-8 bytes (dtype S)."""
@@ -288,9 +291,12 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
     ends = np.ndarray((count + 1,), _OFFSET, offsets)
     if ends[0] != 0 or ends[-1] != blob.nbytes or bool((ends[1:] < ends[:-1]).any()):
         raise ValueError("string offsets do not rise from 0 to the size of the text")
-    raw = bytes(blob)
     edges = ends.tolist()
     pairs = itertools.pairwise(edges)
+    if blob.nbytes > _LONG_TEXT * count:  # each copy of all takes as long as the texts themselves
+        view = blob.data
+        return [str(view[start:end], "utf-8") for start, end in pairs]
+    raw = bytes(blob)
     if raw.isascii():
         text = raw.decode("ascii")
         return [text[start:end] for start, end in pairs]

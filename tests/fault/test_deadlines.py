@@ -340,3 +340,20 @@ def test_an_hour_of_sleep_in_the_middle_of_a_call_kills_nobody(monkeypatch: pyte
         end.touch()
         assert np.array_equal(call.result(WAIT_S)[0], X * 3)
         assert host.stats.generation == 1
+
+
+def test_the_time_of_a_run_begins_before_its_values_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoding millions of texts takes seconds."""
+    from qnnbridge_protocol.values import Encoder
+
+    add = Encoder.add
+
+    def slow_add(self: Encoder, *arguments: Any) -> Any:
+        time.sleep(1.5)
+        return add(self, *arguments)
+
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(), host=host)
+        monkeypatch.setattr(Encoder, "add", slow_add)
+        seconds, _ = timed(lambda: session.run(None, {"x": X}, timeout=1.0))
+    assert seconds < 1.5 + GRACE_S

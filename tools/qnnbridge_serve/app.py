@@ -24,6 +24,7 @@ from qnnbridge_serve.errors import Refused, bad_request, in_words, load_refused
 from qnnbridge_serve.infer import (
     InferReply,
     InferRequest,
+    check_answer_time,
     header_length,
     infer,
     read_request,
@@ -244,7 +245,10 @@ class InferenceService:
     ) -> InferReply:
         with self._repository.lease(name, version) as model:
             reply = infer(model, asked, deadline, take)
-        return dataclasses.replace(reply, body=transport.pack(reply.body, packed)) if packed else reply
+        if not packed:
+            return reply
+        check = functools.partial(check_answer_time, deadline)
+        return dataclasses.replace(reply, body=transport.pack(reply.body, packed, check))
 
     # --- repository ---
 

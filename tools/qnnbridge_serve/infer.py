@@ -312,6 +312,7 @@ def _reply(
     pieces: list[bytes] = [json.dumps(head)[:-1].encode(), b', "outputs": [']
     binaries: list[bytes | memoryview] = []
     for number, ((tensor, binary), value) in enumerate(zip(wanted, values, strict=True)):
+        check()
         fields: dict[str, Any] = {
             "name": tensor.name,
             "datatype": tensor.datatype,
@@ -327,6 +328,7 @@ def _reply(
             pieces.extend(tensors.to_json(value, tensor, check))
             pieces.append(b"}")
     pieces.append(b"]}")
+    check()
     front = b"".join(pieces)
     if not binaries:
         return InferReply(front, None)

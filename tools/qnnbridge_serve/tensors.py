@@ -193,11 +193,11 @@ def to_value(
         if declared.element in BINARY_ONLY:
             raise bad_request(f"{where}: {declared.datatype} can only be sent as binary data (binary_data_size).")
         if declared.element is ElementType.STRING:
-            return _texts(read_texts(given.data, given.shape, where, take), given.shape, where)
+            return _texts(read_texts(given.data, given.shape, where, take, check), given.shape)
         return read_numbers(given.data, given.shape, layout.storage, where, take, check).reshape(given.shape)
     assert given.raw is not None
     if declared.element is ElementType.STRING:
-        return _texts(_split(given.raw, count, where, take, check), given.shape, where)
+        return _texts(_split(given.raw, count, where, take, check), given.shape)
     if len(given.raw) != size:
         raise bad_request(
             f"{where}: {declared.datatype} of shape {list(given.shape)} is {size} bytes, "
@@ -220,16 +220,19 @@ def _split(raw: memoryview, count: int, where: str, take: Take, check: Check) ->
     """The elements of BYTES data: each has its length before it."""
     take(min(count, len(raw) // _LENGTH.size) * TEXT_BYTES + len(raw))
     elements: list[str] = []
-    at = 0
+    at, size, length = 0, len(raw), _LENGTH.unpack_from
     try:
-        while at < len(raw) and len(elements) < count:
-            if len(elements) % TEXT_STEP == 0:
-                check()
-            end = at + _LENGTH.size
-            if end > len(raw) or end + _LENGTH.unpack_from(raw, at)[0] > len(raw):
-                raise bad_request(f"{where}: element {len(elements)} of its BYTES data is cut off.")
-            at = end + _LENGTH.unpack_from(raw, at)[0]
-            elements.append(str(raw[end:at], "utf-8"))
+        while at < size and len(elements) < count:
+            check()
+            for _ in range(min(TEXT_STEP, count - len(elements))):
+                begin = at + _LENGTH.size
+                end = begin + length(raw, at)[0] if begin <= size else size + 1
+                if end > size:
+                    raise bad_request(f"{where}: element {len(elements)} of its BYTES data is cut off.")
+                elements.append(str(raw[begin:end], "utf-8"))
+                at = end
+                if at == size:
+                    break
     except UnicodeDecodeError as error:
         raise bad_request(f"{where}: ONNX has texts in UTF-8 only; an element is none ({error.reason}).") from None
     if len(elements) != count or at != len(raw):
@@ -238,7 +241,7 @@ def _split(raw: memoryview, count: int, where: str, take: Take, check: Check) ->
     return elements
 
 
-def _texts(elements: list[str], shape: tuple[int, ...], where: str) -> Array:
+def _texts(elements: list[str], shape: tuple[int, ...]) -> Array:
     array: Array = np.empty(len(elements), object)
     array[:] = elements
     return array.reshape(shape)
@@ -263,13 +266,13 @@ def to_bytes(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> byt
         texts = array.reshape(-1)
         steps: list[bytes] = []
         for begin in range(0, texts.size, TEXT_STEP):  # one join over all would hold Python's lock for a second
-            if begin:
-                check()
+            check()
             parts: list[bytes] = []
             for text in texts[begin : begin + TEXT_STEP].tolist():
                 data = text.encode()
                 parts += (_LENGTH.pack(len(data)), data)
             steps.append(b"".join(parts))
+        check()
         return b"".join(steps)
     storage = LAYOUTS[tensor.element].storage
     flat = np.ascontiguousarray(array).reshape(-1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
-import gzip
 import threading
 import time
 import zlib
@@ -325,5 +324,12 @@ def wanted_encoding(accept: str | None) -> str | None:
     return found if found in ("gzip", "deflate") else None
 
 
-def pack(data: bytes, encoding: str) -> bytes:
-    return gzip.compress(data, _LEVEL, mtime=0) if encoding == "gzip" else zlib.compress(data, _LEVEL)
+def pack(data: bytes, encoding: str, check: Callable[[], object] = lambda: None) -> bytes:
+    """check: called between steps; raises when the time is over."""
+    packer = zlib.compressobj(_LEVEL, wbits=zlib.MAX_WBITS + (16 if encoding == "gzip" else 0))
+    body = memoryview(data)
+    parts: list[bytes] = []
+    for begin in range(0, len(body), _STEP_BYTES):
+        check()
+        parts.append(packer.compress(body[begin : begin + _STEP_BYTES]))
+    return b"".join([*parts, packer.flush()])

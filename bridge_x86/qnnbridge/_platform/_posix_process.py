@@ -3,7 +3,7 @@
 Invariants: a child is the leader of a session of its own, so that Ctrl+C in the terminal does not reach it and
 everything it starts can be killed with it; it inherits three descriptors and nothing else; it is started by one
 thread that lives as long as this process, because Linux sends the parent-death signal when the *thread* that
-started the child ends.
+started the child ends. `exec` ends all threads but one, so hosts end with it, and are zombies of the new program.
 
 Threads: callers hand their order to the spawner thread and wait. A `PosixChild` may be used from any thread.
 """
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from _queue import Empty
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -25,6 +26,7 @@ from qnnbridge._platform._fds import OwnedFds, no_fork
 from qnnbridge._platform._native import Lock, SimpleQueue, popen, sleep, waitpid
 from qnnbridge._platform._programs import ChildProcess, DetachedBase, start_failed
 from qnnbridge._platform._shield import start_thread
+from qnnbridge_protocol.drivers.processes import HOST_NAME
 from qnnbridge_protocol.errors import ForkedClient, HostStartFailed
 
 assert sys.platform != "win32"
@@ -38,6 +40,7 @@ EXIT_UNKNOWN = 255
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
 _ABANDON_TIMEOUT_S = 2.0
+_REAP_INTERVAL_S = 1.0
 
 
 def native_machine() -> str:
@@ -246,8 +249,41 @@ class _Order:
 
 
 def _spawn_for_ever(orders: SimpleQueue[_Order]) -> None:
+    left = True
     while True:
-        orders.get().carry_out()  # in no variable, or the last child would live until the next order
+        left = left and _reap_hosts_before_exec()
+        try:  # in no variable, or the last child would live until the next order
+            orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
+        except Empty:
+            pass
+
+
+def _reap_hosts_before_exec() -> bool:
+    """Collect dead hosts of the programs that this process was before it called `exec`; whether some still live.
+
+    They have become children of the main thread. Those of this program are children of the spawner's thread.
+    """
+    main, alive = os.getpid(), False
+    try:
+        with open(f"/proc/self/task/{main}/children", "rb") as file:
+            children = file.read().split()
+    except OSError:
+        return False  # another system, or a kernel without the list
+    for pid in map(int, children):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
+            state, parent, _, session = rest.split()[:4]
+            if (name.decode(), int(parent), int(session)) != (HOST_NAME, main, pid):
+                continue
+            if state == b"Z":
+                _kill_group(pid)
+                waitpid(pid, os.WNOHANG)
+            else:
+                alive = True
+        except (OSError, ValueError):
+            pass  # it was collected meanwhile, or has a name that is none of ours
+    return alive
 
 
 def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:

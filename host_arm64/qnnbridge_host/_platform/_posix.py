@@ -8,6 +8,8 @@ import select
 import sys
 import time
 
+from qnnbridge_protocol.drivers.processes import HOST_NAME
+
 assert sys.platform != "win32"
 
 _PR_SET_PDEATHSIG = 1
@@ -34,8 +36,10 @@ class ParentHandle:
         # Only if it is the real parent: behind a wrapper the signal would come when the wrapper ends, which may be
         # long before the application does.
         self._is_parent = os.getppid() == pid
-        if self._is_parent and _kill_me_with_my_parent():
-            means.append("pdeathsig")
+        if self._is_parent:
+            _name_me()
+            if _kill_me_with_my_parent():
+                means.append("pdeathsig")
         if self._gone():
             raise ProcessLookupError(f"process {pid} is gone")
         if sys.platform == "linux":
@@ -68,6 +72,15 @@ class ParentHandle:
         except PermissionError:
             pass  # it runs for another user
         return False
+
+
+def _name_me() -> None:
+    """A program that the application becomes by `exec` finds its dead hosts by that name."""
+    try:
+        with open("/proc/self/comm", "wb", buffering=0) as file:
+            file.write(HOST_NAME.encode())
+    except OSError:
+        pass  # no Linux
 
 
 def _kill_me_with_my_parent() -> bool:

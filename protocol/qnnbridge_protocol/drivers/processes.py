@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
+# What Linux calls a host's process, at most 15 letters: the only thing that tells what a zombie was.
+HOST_NAME = "qnnbridge-host"
+
 
 def is_frozen() -> bool:
     """Whether this program was made one with its Python (PyInstaller, cx_Freeze, Nuitka): `sys.executable` is the
