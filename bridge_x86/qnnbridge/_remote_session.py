@@ -66,15 +66,18 @@ class RemoteSession(ReplayingSession):
         timeout_s: float | None,
         on_progress: Callable[[str, float], None] | None = None,
         while_busy: Callable[[], None] = lambda: None,
+        make_room: Callable[[BridgeError, float | None], bool] = lambda *_: False,
     ) -> None:
         """on_progress: called with the host's step of a creation without native code, and its seconds.
 
-        while_busy: called while a host makes the session.
+        while_busy: called while a host makes the session. make_room: called with the error of an NPU without room
+        for it and the deadline; returns whether it is worth another attempt.
         """
         super().__init__(host, recipe, retry=retry)
         self.timeout_s = timeout_s
         self._on_progress = on_progress
         self._while_busy = while_busy
+        self._make_room = make_room
         # Time at which a daemon ends its NPU host if it still works on the creation.
         self._kill_at: float | None = None
         # Withdraws the creation.
@@ -181,23 +184,36 @@ class RemoteSession(ReplayingSession):
         decoder.finish()
         return outputs
 
-    def unload(self, wait_s: float = 0.0) -> None:
-        """Release it in the host and keep its recipe: the next call makes it again.
+    @property
+    def is_in_host(self) -> bool:
+        """Whether it is in the host that runs now."""
+        process = self.host.supervisor.running
+        return process is not None and process.generation == self._generation
 
-        For one without a running call and without state of its own there. wait_s: until it is released there.
+    def unload(self) -> Callable[[float], None]:
+        """Keep its recipe only: the next call makes it again.
+
+        For one without a running call and without state of its own there. Returns what releases it in the host and
+        waits for so many seconds until it is.
         """
         with self._lock:
             process, number = self.host.supervisor.running, self.session_id
+            there = self.is_in_host
             self.live = None
-            if process is not None and process.generation == self._generation:
-                close = {"op": "session.close", "session": number}
-                if wait_s:
-                    with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
-                        process.call(close, (), deadline_after(wait_s), CallContext("session.close"))
-                else:
-                    process.channel.one_way.add(close)
             self._generation = UNLOADED
             self._place.clear()
+
+        def release(wait_s: float = 0.0) -> None:
+            if process is None or not there:
+                return
+            close = {"op": "session.close", "session": number}
+            if not wait_s:
+                process.channel.one_way.add(close)
+                return
+            with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                process.call(close, (), deadline_after(wait_s), CallContext("session.close"))
+
+        return release
 
     def end_profiling(self) -> str:
         """The profile's file, empty if there is no profile. Raises `StateLost`, once, if a host took it along."""
@@ -295,8 +311,12 @@ class RemoteSession(ReplayingSession):
             return self.session_id
 
         def make() -> None:
-            if process.generation != self._generation:
-                self._create(process, deadline)
+            while process.generation != self._generation:
+                try:
+                    self._create(process, deadline)
+                except BridgeError as error:
+                    if not (error.details.get("npu_memory") and self._make_room(error, deadline)):
+                        raise
 
         try:
             in_turn(self._lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), make)

@@ -62,7 +62,7 @@ class ClientSession:
             turn = self._share.turn(self._queue, cancellation) if waits else contextlib.nullcontext()
             with turn:
                 model = self._model()
-                with model.use(lambda: self._sessions.reload(model, cancellation)) as remote:
+                with model.use(self._sessions.count_reload) as remote:
                     yield remote
             failed = False
         except Busy:

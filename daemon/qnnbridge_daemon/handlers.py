@@ -212,7 +212,7 @@ class BrokerHandlers:
         recipe = identified(self._broker.host, recipe, fingerprint, deadline_after(timeout_s), cancellation)
 
         def make(stop: Cancellation) -> RemoteSession:
-            remote = RemoteSession(self._broker.host, recipe, retry=retry, timeout_s=None)
+            remote = self._remote(recipe, retry)
             remote.open(timeout_s, on_deadline, stop)
             if dynamic:
                 try:
@@ -295,7 +295,7 @@ class BrokerHandlers:
         recipe = before.recipe
 
         def make(stop: Cancellation) -> RemoteSession:
-            remote = RemoteSession(self._broker.host, recipe, retry=session.retry, timeout_s=None)
+            remote = self._remote(recipe, session.retry)
             remote.open(None, "raise", stop)
             return remote
 
@@ -303,6 +303,10 @@ class BrokerHandlers:
         with session.call(cancellation, 0) as remote:
             remote.set_ep_dynamic_options(options)
         return {}, ()
+
+    def _remote(self, recipe: SessionRecipe, retry: int) -> RemoteSession:
+        broker = self._broker
+        return RemoteSession(broker.host, recipe, retry=retry, timeout_s=None, make_room=broker.sessions.make_room)
 
     def _session(self, number: Any) -> ClientSession:
         with self._lock:

@@ -6,7 +6,7 @@ One without calls is unloaded after a while and comes back with its next call, m
 it is answered with `ModelChanged` if those have changed.
 
 When the NPU has no room for a session, those on it that were used longest ago are unloaded, one after the other,
-until it has. One with a running call is left alone.
+until it has (`RemoteSession` asks for that, whenever it makes a session). One with a running call is left alone.
 
 A session with state (a profile, dynamic options, files that it writes) is never shared and never unloaded.
 
@@ -24,7 +24,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from qnnbridge._create import identify
 from qnnbridge._host import Host
@@ -37,8 +37,6 @@ from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 _log = logging.getLogger("qnnbridge.daemon")
-
-T = TypeVar("T")
 
 # For the NPU host to release a session.
 RELEASE_WAIT_S = 10.0
@@ -75,7 +73,8 @@ class SharedModel:
         # The number of uses by client. Guarded by the lock of the table.
         self.owners: dict[object, int] = {}
         self.last_used = time.monotonic()
-        self.loaded = False
+        # Whether it was unloaded by us, and not used since.
+        self._unloaded = False
         # Withdraws its making, when no client wants it any more.
         self.stop = Cancellation()
         self._wanted_by: set[Cancellation] = set()
@@ -87,6 +86,11 @@ class SharedModel:
     def info(self) -> SessionInfo:
         assert self.remote is not None
         return self.remote.info
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it is in the NPU host that runs now."""
+        return self.remote is not None and self.remote.is_in_host
 
     @property
     def sessions(self) -> int:
@@ -120,21 +124,16 @@ class SharedModel:
 
     @contextlib.contextmanager
     def use(self, on_reload: Callable[[], None]) -> Iterator[RemoteSession]:
-        """Around a call. It is not unloaded meanwhile."""
+        """Around a call. It is not unloaded meanwhile. on_reload: called if the call makes it again."""
         with self._lock:
             remote = self.remote
             if remote is None or self._retired:
                 raise Closed("The session is closed.", fix="Create a new one.")
             self._calls += 1
-            reload = not self.loaded
-            self.loaded = True
+            reload, self._unloaded = self._unloaded, False
         try:
             if reload:
-                try:
-                    on_reload()
-                except BaseException:
-                    self.loaded = False
-                    raise
+                on_reload()
             yield remote
         finally:
             with self._lock:
@@ -154,9 +153,10 @@ class SharedModel:
                 return False
             if time.monotonic() - self.last_used < idle_s:
                 return False
-            self.remote.unload(wait_s)
-            self.loaded = False
-            return True
+            release = self.remote.unload()
+            self._unloaded = True
+        release(wait_s)  # a call that comes now does not wait for that: it makes the session again
+        return True
 
     def retire(self) -> None:
         """Release it permanently when its running calls have ended."""
@@ -184,35 +184,28 @@ class SharedSessions:
         self.unloads = 0
         self.reloads = 0
 
-    def reload(self, model: SharedModel, cancellation: Cancellation) -> None:
-        """Make an unloaded session again, before the call that needs it."""
+    def count_reload(self) -> None:
+        """A call makes an unloaded session again."""
         with self._lock:
             self.reloads += 1
-        remote = model.remote
-        if remote is not None and model.shared:
-            self._with_room(lambda: remote.open(None, "raise", cancellation))
 
-    def _with_room(self, attempt: Callable[[], T]) -> T:
-        """The attempt; as long as the NPU has no room for it, once more after another session was unloaded.
+    def make_room(self, error: BridgeError, deadline: float | None) -> bool:
+        """Unload the session that was used longest ago, because the NPU has no room for another.
 
-        Raises the error of the last attempt, with what occupies the NPU.
+        Returns whether there was one; if not, the error gets what occupies the NPU.
         """
-        while True:
-            try:
-                return attempt()
-            except BridgeError as error:
-                if not error.details.get("npu_memory"):
-                    raise
-                if not self._unload_oldest():
-                    error.evidence = (*error.evidence, *self._occupants())
-                    raise
+        left_s = RELEASE_WAIT_S if deadline is None else deadline - time.monotonic()
+        if self._unload_oldest(max(0.0, min(left_s, RELEASE_WAIT_S))):
+            return True
+        error.evidence = (*error.evidence, *self._occupants())
+        return False
 
-    def _unload_oldest(self) -> bool:
+    def _unload_oldest(self, wait_s: float) -> bool:
         """Unload the session on the NPU that was used longest ago. Returns whether there was one without a call."""
         on_npu = [model for model in self.models() if model.info.placement.qnn_nodes]
         for model in sorted(on_npu, key=lambda one: one.last_used):
             idle_s = model.idle_s
-            if model.unload_if_idle(0.0, RELEASE_WAIT_S):
+            if model.unload_if_idle(0.0, wait_s):
                 with self._lock:
                     self.unloads += 1
                 _log.info("%s, idle for %.0f s, was unloaded: the NPU had no room", model.label, idle_s)
@@ -298,10 +291,9 @@ class SharedSessions:
 
     def _make(self, model: SharedModel, make: Make) -> None:
         begin = time.monotonic()
-        remote = self._with_room(lambda: make(model.stop))
+        remote = make(model.stop)
         model.opened_ms = round((time.monotonic() - begin) * 1000, 3)
         model.last_used = time.monotonic()
-        model.loaded = True
         model.remote = remote
         with self._lock:
             self.created += 1

@@ -13,7 +13,8 @@ import pytest
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.options import BrokerSettings
-from tests.daemon.brokers import Lab
+from qnnbridge_daemon.shared_sessions import RELEASE_WAIT_S
+from tests.daemon.brokers import Lab, until
 from tests.fakes.hosts import fake_host, script
 
 X = np.arange(4, dtype=np.float32)
@@ -85,3 +86,36 @@ def test_what_runs_is_never_unloaded_and_the_error_says_what_is_there(lab: Lab, 
     assert np.array_equal(results[0], X * 2)
     with qnnbridge.InferenceSession(other, host=lab.client()) as later:
         assert np.array_equal(later.run(None, {"x": X})[0], X * 5), "there is room now: what ran is idle"
+
+
+def test_after_a_restart_of_the_npu_host_a_model_that_comes_back_makes_room_too(lab: Lab, tmp_path: Path) -> None:
+    first, second = sessions(lab, tmp_path, 1, 2)
+    assert loaded(lab) == {"m0": False, "m1": True}
+    lab.npu_host.restart()
+    assert loaded(lab) == {"m0": False, "m1": False}, "nothing is in the new host"
+    for _ in range(2):
+        assert np.array_equal(first.run(None, {"x": X})[0], X * 2)
+        assert np.array_equal(second.run(None, {"x": X})[0], X * 3), "its replay makes room first"
+    assert loaded(lab) == {"m0": False, "m1": True}
+
+
+def test_a_call_does_not_wait_until_the_host_has_released_the_session_that_made_room(
+    lab: Lab, tmp_path: Path
+) -> None:
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    path = tmp_path / "slow"
+    path.write_bytes(script(room=1, on_close=[f"note:{begun}", f"wait:{go}"]))
+    slow = qnnbridge.InferenceSession(path, host=lab.client())
+    other = tmp_path / "other"
+    other.write_bytes(script(room=1, scale=5))
+    made: list[qnnbridge.InferenceSession] = []
+    thread = threading.Thread(target=lambda: made.append(qnnbridge.InferenceSession(other, host=lab.client())))
+    thread.start()
+    try:
+        until(begun.exists)
+        assert np.array_equal(slow.run(None, {"x": X}, timeout=RELEASE_WAIT_S / 2)[0], X * 2)
+        assert not go.exists()
+    finally:
+        go.touch()
+        thread.join(20)
+    assert np.array_equal(made[0].run(None, {"x": X})[0], X * 5)

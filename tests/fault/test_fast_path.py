@@ -165,7 +165,7 @@ def test_a_session_that_is_made_again_and_again_leaves_no_plans_behind(host: qnn
     warm(session)
     before = quick_calls(host)
     for _ in range(MAX_PLANS + 4):
-        session._remote.unload()
+        session._remote.unload()(0.0)
         session.run(None, {"x": X})  # makes it
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
     assert quick_calls(host) - before == MAX_PLANS + 4

@@ -286,7 +286,7 @@ def test_a_session_is_unloaded_though_another_caller_is_in_the_way(host: qnnbrid
     other = qnnbridge.InferenceSession(Later(tmp_path / "b").path, host=host)
     process, _ = running(host)
     with taken_by_another(process.channel._send_lock):
-        session._remote.unload()
+        session._remote.unload()(0.0)
     other.run(None, {"x": X})
     until(lambda: host.call({"op": "host.stats"}).header["sessions"] == 1)
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)

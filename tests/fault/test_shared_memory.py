@@ -224,7 +224,7 @@ def test_what_is_given_back_while_another_is_sending_is_told_behind_him(no_leaks
         try:
             caller, out = in_thread(lambda: busy.run(None, {"x": LARGE}))
             until(lambda: is_taken(process.channel._send_lock))  # for long: the tensor is larger than the pipe
-            idle._remote.unload()
+            idle._remote.unload()(0.0)
             assert len(process.channel.one_way) == 1
         finally:
             os.kill(host.info.pid, signal.SIGCONT)
