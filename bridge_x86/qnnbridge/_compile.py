@@ -288,6 +288,7 @@ class Running:
             late = too_late(self._news, self._timeout_s)
             assert late is not None
             raise late from None
+        self._host.settle_versions(process, self._deadline)
         self._check_quarantine()
         request_id = self._request_id
         header, buffers = self._message(how)

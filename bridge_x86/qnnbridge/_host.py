@@ -29,7 +29,7 @@ from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, Restar
 from qnnbridge._supervision.supervisor import Supervisor
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge_protocol.errors import Closed, DeadlineExceeded, HostStartFailed
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostStartFailed
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.model_records import EntryFault
@@ -429,6 +429,14 @@ class Host:
         process = self.supervisor.running
         if process is not None and process.pool is not None:
             process.pool.forget(number)
+
+    def settle_versions(self, process: HostProcess, deadline: float | None) -> None:
+        """Before a look into the quarantine: wait until the host says which QNN it has, if that decides."""
+        if self.quarantine is None or not process.seeks_qnn or not self.quarantine.depends_on_versions:
+            return
+        # It answers when all is loaded. What goes wrong there is the error of the call that follows.
+        with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
+            process.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
 
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release the queue of the finalizers, replace a host that has grown too large."""

@@ -141,6 +141,7 @@ class ReplayingSession:
                     if error.details.get("from_outside") and may_repeat and patience.is_left():
                         continue  # killed while it started
                     raise
+                self.host.settle_versions(process, deadline)
                 self._check_quarantine()
                 self.host.before_call(process)
             else:

@@ -149,7 +149,7 @@ class Broker:
             executable=sys.executable,
             platform=sys.platform,
             system=this_system(),
-            versions=dict(peer.versions) if peer is not None else {},
+            versions=process.versions if process is not None else {},
         )
 
     def on_mismatch(self, error: VersionMismatch, client: Hello) -> None:
@@ -287,7 +287,7 @@ def _host(broker: Broker) -> dict[str, Any]:
         "pid": pid,
         "generation": stats.generation,
         "machine": peer.machine if peer is not None else None,
-        "versions": dict(peer.versions) if peer is not None else {},
+        "versions": process.versions if process is not None else {},
         "simulator": _simulator(broker),
         "crashes": stats.crashes,
         "planned_restarts": stats.planned_restarts,

@@ -69,7 +69,7 @@ class HostHandlers:
             "worker.wrap": self._worker_wrap,
         }
 
-    def start(self, tell_phase: Callable[[str], None]) -> None:
+    def start(self, tell_phase: Callable[..., None]) -> None:
         """The client is connected: import ONNX Runtime."""
         self._sessions.start(tell_phase)
 

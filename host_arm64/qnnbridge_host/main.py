@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from qnnbridge_host.engine import Engine
 
-    Loader = Callable[[Callable[[str], None]], Engine]
+    Loader = Callable[[Callable[..., None]], Engine]
 
 # Option: the process to end with, if that is not the one that started this one; its name or its number.
 PARENT = "--parent"
@@ -100,7 +100,7 @@ def _then_collect(load_engine: Loader) -> Loader:
     are garbage); without `gc.freeze` it would do so at once, for 20 ms, in the middle of the making of a session.
     """
 
-    def load(on_phase: Callable[[str], None]) -> Engine:
+    def load(on_phase: Callable[..., None]) -> Engine:
         try:
             return load_engine(on_phase)
         finally:
@@ -110,7 +110,7 @@ def _then_collect(load_engine: Loader) -> Loader:
     return load
 
 
-def _load_engine(on_phase: Callable[[str], None]) -> Engine:
+def _load_engine(on_phase: Callable[..., None]) -> Engine:
     from qnnbridge_host.engine import load_engine
 
     return load_engine(on_phase)

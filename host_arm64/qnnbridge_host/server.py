@@ -65,8 +65,8 @@ Answer = tuple[dict[str, Any], tuple[Any, ...]]
 class Handlers(Protocol):
     """The operations behind the requests."""
 
-    def start(self, tell_phase: Callable[[str], None]) -> None:
-        """The client has greeted: start slow imports."""
+    def start(self, tell_phase: Callable[..., None]) -> None:
+        """The client has greeted: start slow imports. tell_phase: gets each phase, and versions that it names."""
 
     def lane_of(self, request: Request) -> str | None:
         """The lane that a request waits in, or ``None``."""
@@ -115,7 +115,7 @@ class Server:
         """Greet, serve until the client leaves, leave."""
         if self._connection.agreement is None:
             self._greet()
-        self._handlers.start(lambda phase: self._send(_phase(0, phase)))
+        self._handlers.start(lambda phase, versions=None: self._send(_phase(0, phase, _versions(versions))))
         self._work()
         raise AssertionError("unreachable: _work only ends by leaving")
 
@@ -417,6 +417,10 @@ def _drop_handles(request: Request) -> None:
 
 def _phase(request_id: int, phase: str, blame: Mapping[str, Any] = MappingProxyType({})) -> Frame:
     return Frame(Kind.PHASE, request_id, {"phase": phase, **blame})
+
+
+def _versions(known: Mapping[str, str] | None) -> Mapping[str, Any]:
+    return {"versions": dict(known)} if known else {}
 
 
 class _ServerSink:

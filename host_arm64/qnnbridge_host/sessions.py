@@ -65,7 +65,7 @@ class Sessions:
 
     # --- the engine ---
 
-    def start(self, tell_phase: Callable[[str], None]) -> None:
+    def start(self, tell_phase: Callable[..., None]) -> None:
         """Import ONNX Runtime while the application continues.
 
         numpy first, and here: two threads that import it at once can meet it half made (its modules import each
@@ -75,7 +75,7 @@ class Sessions:
 
         threading.Thread(target=self._load, args=(tell_phase,), name="qnnbridge loader", daemon=True).start()
 
-    def _load(self, tell_phase: Callable[[str], None]) -> None:
+    def _load(self, tell_phase: Callable[..., None]) -> None:
         try:
             self._engine = self._load_engine(tell_phase)
         except BaseException as error:  # noqa: BLE001 - raised for every request that needs the engine

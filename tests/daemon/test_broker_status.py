@@ -15,6 +15,8 @@ import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_protocol.hello import DAEMON_FEATURE
+from qnnbridge_tools.host.figures import read_figures
+from qnnbridge_tools.host.figures_text import host_text
 from tests.daemon.brokers import Lab, until
 from tests.fakes.hosts import fake_host, script
 
@@ -106,6 +108,27 @@ def test_a_client_learns_that_it_speaks_to_a_daemon_and_what_runs_behind_it(lab:
     assert behind is not None
     assert process.peer.versions == behind.peer.versions
     assert host.info.providers == lab.npu_host.info.providers
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("--qnn=windowsml:1.8.21.0", "QNN from the catalogue of Windows (1.8.21.0)"),
+        ("--qnn=folder", "QNN from a folder"),
+        ("--qnn=wheel:2.7.0", "QNN from its wheel"),
+    ],
+)
+def test_the_status_says_where_qnn_comes_from(source: str, words: str) -> None:
+    """The host says it when it has found its QNN, which is after its HELLO; nobody asks it for that."""
+    made = Lab(fake_host(source))
+    try:
+        client = made.client()
+        qnnbridge.InferenceSession(script(), host=client)
+        text = host_text(read_figures(status(client)).host)
+        assert words in text
+        assert "ep_" not in text
+    finally:
+        made.close()
 
 
 def test_a_crash_of_the_host_is_told(lab: Lab) -> None:

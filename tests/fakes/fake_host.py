@@ -1,6 +1,6 @@
 """The host process with the scripted engine.
 
-`python tests/fakes/fake_host.py [--first=ACTION] [--import=ACTION] [--register=ACTION] [--watchdog-grace=SECONDS]
+`python tests/fakes/fake_host.py [--first=ACTION] [--import=ACTION] [--register=ACTION] [--qnn=SOURCE[:VERSION]] [--watchdog-grace=SECONDS]
 [--cancel-grace=SECONDS] --parent PID`
 """
 
@@ -21,11 +21,13 @@ if __name__ == "__main__":
     on_import = [a.removeprefix("--import=") for a in sys.argv[1:] if a.startswith("--import=")]
     on_register = [a.removeprefix("--register=") for a in sys.argv[1:] if a.startswith("--register=")]
 
+    told = [a.removeprefix("--qnn=").split(":") for a in sys.argv[1:] if a.startswith("--qnn=")]
+
     def load_engine(on_phase):
         on_phase("importing")
         for action in on_import:
             act(action)
-        on_phase("registering")
+        on_phase("registering", dict(zip(("ep_source", "ep_version"), told[0], strict=False)) if told else None)
         for action in on_register:
             act(action)
         return FakeEngine()
@@ -41,5 +43,5 @@ if __name__ == "__main__":
             server.CANCEL_GRACE_S = float(argument.partition("=")[2])
     for action in before:
         act(action)
-    ours = ("--first=", "--import=", "--register=", "--watchdog-grace=", "--cancel-grace=")
+    ours = ("--first=", "--import=", "--register=", "--qnn=", "--watchdog-grace=", "--cancel-grace=")
     main(IN_FD, OUT_FD, [a for a in sys.argv[1:] if not a.startswith(ours)], load_engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -252,3 +253,26 @@ def test_what_waits_in_the_queue_is_no_suspect(host: qnnbridge.Host):
         assert isinstance(kills.exception(WAIT_S), errors.HostCrashed)
     assert quarantined() == {fingerprint(poison)}
     assert {a.fingerprint for a in Quarantine()._read().values()} == {fingerprint(poison)}
+
+
+def test_a_provider_that_the_system_has_updated_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its version is not known at HELLO: the host has to find it first."""
+    monkeypatch.setenv("QNNBRIDGE_ENGINE", "windowsml")
+    poison = script(on_create=["segv"])
+
+    def opened_with(version: str, *more: str) -> type[Exception]:
+        with fake_host(f"--qnn=windowsml:{version}", *more) as host, pytest.raises(errors.BridgeError) as caught:
+            qnnbridge.InferenceSession(poison, host=host)
+        report = caught.value.details.get("report")
+        if isinstance(caught.value, errors.HostCrashed):
+            assert json.loads(Path(str(report)).with_suffix(".json").read_text())["versions"]["ep_version"] == version
+        return type(caught.value)
+
+    assert opened_with("1.8.21.0") is errors.HostCrashed
+    assert "ep_version 1.8.21.0" in Quarantine().accounts()[0].versions
+    # Another application: it waits until the provider's version is known.
+    assert opened_with("1.8.21.0", "--import=sleep:0.3") is errors.ModelQuarantined
+    assert opened_with("1.8.22.0", "--import=sleep:0.3") is errors.HostCrashed
+    assert len(Quarantine().accounts()) == 2

@@ -235,10 +235,10 @@ def test_a_cancel_is_answered_with_the_states_of_the_page() -> None:
 
 def declared(call: ast.AST) -> str | None:
     """The phase that a call declares, if it is one that does."""
-    if not isinstance(call, ast.Call) or len(call.args) != 1:
+    if not isinstance(call, ast.Call) or not call.args:
         return None
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    (argument,) = call.args
+    argument, *_versions = call.args
     if name not in ("on_phase", "enter", "tell_phase") or not isinstance(argument, ast.Constant):
         return None
     return str(argument.value)

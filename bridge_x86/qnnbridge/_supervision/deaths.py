@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from qnnbridge._diagnosis.reports import CrashReports
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # A model that kills a host of these versions may be harmless with others.
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
+# Of a provider that is no wheel: the system may replace it without a new release of anything else.
+VERSIONS_OF_A_PROVIDER = ("ep_source", "ep_version")
 
 # Operations that enter native code in the phase "running".
 RUNNING = ("session.run", "session.set_ep_dynamic_options", "genai.step")
@@ -80,11 +83,16 @@ class Investigator:
         self._reports = reports
 
     def on_ready(self, process: HostProcess) -> None:
-        """A generation said HELLO: the quarantine is that of its versions."""
+        """A generation said HELLO: the quarantine is that of its versions, also of those that it says later."""
         from qnnbridge._diagnosis import crash  # noqa: F401 - see the module
 
-        versions = process.peer.versions
-        self._quarantine.versions = ", ".join(f"{k} {versions[k]}" for k in VERSIONS_THAT_MATTER if k in versions)
+        requests, first = process.channel.requests, process.peer.versions
+
+        def learn(more: Mapping[str, str]) -> None:
+            self._quarantine.versions = _key({**first, **more})
+
+        requests.on_versions = learn
+        learn(requests.host_versions)
 
     def check_quarantine(self, context: CallContext) -> None:
         """Raises `ModelQuarantined`."""
@@ -174,7 +182,7 @@ class Investigator:
             processor=processor_of(process.peer.machine),
             interpreter=process.peer.executable,
             versions={
-                **process.peer.versions,
+                **process.versions,
                 **(details.get("versions") or {}),
                 "qnnbridge": process.peer.qnnbridge,
             },
@@ -221,7 +229,7 @@ class Investigator:
             memory_ran_out=process.memory_ran_out,
             processor=processor_of(process.peer.machine if ready else ""),
             interpreter=process.peer.executable if ready else "",
-            versions={**process.peer.versions, "qnnbridge": process.peer.qnnbridge} if ready else {},
+            versions={**process.versions, "qnnbridge": process.peer.qnnbridge} if ready else {},
             application_versions={"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},
         )
 
@@ -244,6 +252,14 @@ class Investigator:
             account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
             if account is not None:
                 self._blame.forget(points.call.fingerprint)
+
+
+def _key(versions: Mapping[str, str]) -> str:
+    """The versions that a quarantine holds for, as one text."""
+    names = VERSIONS_THAT_MATTER
+    if versions.get("ep_source", "wheel") != "wheel":
+        names += VERSIONS_OF_A_PROVIDER
+    return ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
 
 
 def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = False) -> ExitStatus | None:

@@ -149,6 +149,18 @@ class HostProcess:
         return self.channel.peer
 
     @property
+    def versions(self) -> dict[str, str]:
+        """Those of its HELLO, and of the QNN that it found since."""
+        return {**self.peer.versions, **self.channel.requests.host_versions}
+
+    @property
+    def seeks_qnn(self) -> bool:
+        """Whether it has yet to say which QNN it has: not the wheel's, which stands in its HELLO."""
+        requests = self.channel.requests
+        known = requests.host_versions or "onnxruntime_qnn" in self.peer.versions
+        return not known and requests.host_phase != "ready"
+
+    @property
     def usable(self) -> bool:
         return not (self.channel.failed or self.retiring)
 

@@ -115,6 +115,13 @@ class Quarantine:
             if account.versions == self.versions and not account.entry and not self._expired(account):
                 raise self._error(account)
 
+    @property
+    def depends_on_versions(self) -> bool:
+        """Whether it matters which versions the host has: a model is in quarantine, under any."""
+        if self._clock.monotonic() >= self._next_look:
+            self._look()
+        return bool(self._refused)
+
     def check_source(self, was_read_from: Callable[[Source], bool], options_hash: str) -> None:
         """Raises `ModelQuarantined` if the source of a model that was not read yet is in quarantine."""
         for account in self._of_options(options_hash):

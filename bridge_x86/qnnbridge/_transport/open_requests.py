@@ -315,6 +315,9 @@ class OpenRequests:
         self.streams: dict[object, None] = {}
         # The native step that the host as a whole declared.
         self.host_phase: str | None = None
+        # What it said of QNN when it had found it, and what is called then.
+        self.host_versions: dict[str, str] = {}
+        self.on_versions: Callable[[Mapping[str, str]], None] | None = None
         self.failure: ChannelFailed | None = None
         # Requests that were open when the connection failed, oldest first.
         self.lost: tuple[Lost, ...] = ()
@@ -374,16 +377,23 @@ class OpenRequests:
     def declare(self, frame: Frame) -> None:
         """The host is about to enter this native step, with this model if that was not known."""
         phase = str(frame.header.get("phase"))
+        if not frame.request_id:
+            self._declare_of_all(phase, frame.header.get("versions"))
+            return
         with self._lock:
-            if not frame.request_id:
-                self.host_phase = phase
-                return
             # A request may be declared after its answer, if a second request arrived at that moment.
             entry = self._open.get(frame.request_id)
             if entry is not None:
                 entry.phase = None if phase == "ready" else phase
                 entry.context = entry.context.about(frame.header)
         self.tell(frame)
+
+    def _declare_of_all(self, phase: str, versions: object) -> None:
+        self.host_phase = phase
+        if isinstance(versions, Mapping):
+            self.host_versions = {str(name): str(text) for name, text in versions.items()}
+            if self.on_versions is not None:
+                self.on_versions(self.host_versions)
 
     def tell(self, frame: Frame) -> None:
         """News of a request, for its caller if it still waits."""

@@ -76,6 +76,7 @@ def survive(
             if error.details.get("from_outside") and patience.is_left():
                 continue  # killed while it started
             raise
+        host.settle_versions(process, deadline)
         supervisor.check_quarantine(context)
         host.before_call(process)
         try:

@@ -114,11 +114,13 @@ def _make_global_pools(ort: Any) -> None:
     _global_pools = True
 
 
-def load_engine(on_phase: Callable[[str], None] = lambda phase: None) -> Engine:
+def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
     """Import ONNX Runtime and make QNN ready, whichever generation of onnxruntime-qnn is installed.
 
     Without a usable QNN the engine still has the CPU; a session that requests QNN then gets an error with the
     missing part.
+
+    on_phase: called before each native step with its name, and with the versions of QNN once they are known.
     """
     found = installed_here()
     on_phase("importing")
@@ -137,7 +139,7 @@ def load_engine(on_phase: Callable[[str], None] = lambda phase: None) -> Engine:
     return OrtEngine(ort, _adapter(ort, found, on_phase), found)
 
 
-def _adapter(ort: Any, found: Installed, on_phase: Callable[[str], None]) -> QnnAdapter:
+def _adapter(ort: Any, found: Installed, on_phase: Callable[..., None]) -> QnnAdapter:
     from qnnbridge_host.engine import builtin, plugin, sources
     from qnnbridge_host.engine.providers import NoQnn
 

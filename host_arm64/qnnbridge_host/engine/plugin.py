@@ -62,7 +62,7 @@ class PluginQnn:
 
 
 def load(
-    ort: Any, found: Installed, choose: Callable[[], QnnSource], on_phase: Callable[[str], None]
+    ort: Any, found: Installed, choose: Callable[[], QnnSource], on_phase: Callable[..., None]
 ) -> QnnAdapter:
     """Register the provider of the chosen source. A failure is kept, and raised when a session asks for QNN.
 
@@ -75,7 +75,7 @@ def load(
         if source.engine != "wheel":
             _refuse_others(source)
         _let_the_dsp_find(folder)
-        on_phase("registering")
+        on_phase("registering", source.versions())
         devices = _registered(ort)
         if not devices:  # else an earlier engine of this process has registered it; twice is an error
             ort.register_execution_provider_library(PROVIDER, source.library)

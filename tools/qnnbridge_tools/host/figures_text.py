@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qnnbridge_tools import output
 from qnnbridge_tools.host.figures import ClientFigures, Figures, HostFigures, ModelFigures
 from qnnbridge_tools.output import size_text
@@ -34,6 +36,8 @@ MODEL_HEADERS = (
     "errors",
     "opened in",
 )
+# Of `ep_source`.
+QNN_SOURCES = {"wheel": "its wheel", "windowsml": "the catalogue of Windows", "folder": "a folder"}
 KEY_SHOWN = 12
 _DAY_S = 24 * 3600
 
@@ -87,10 +91,18 @@ def host_text(host: HostFigures) -> str:
 
 
 def host_kind(host: HostFigures) -> str:
-    """Machine, what QNN computes on, versions."""
+    """Machine, what QNN computes on, versions, where QNN comes from."""
     where = {True: "QNN's simulator", False: "NPU", None: ""}[host.simulator]
-    versions = (f"{name} {version}" for name, version in host.versions.items())
-    return ", ".join(part for part in (host.machine, where, *versions) if part)
+    versions = (f"{name} {version}" for name, version in host.versions.items() if not name.startswith("ep_"))
+    return ", ".join(part for part in (host.machine, where, *versions, _provider(host.versions)) if part)
+
+
+def _provider(versions: Mapping[str, str]) -> str:
+    source = versions.get("ep_source")
+    if source is None:
+        return ""
+    named = "" if source == "wheel" else " ".join(versions.get(name, "") for name in ("ep_package", "ep_version"))
+    return f"QNN from {QNN_SOURCES.get(source, source)}" + (f" ({named.strip()})" if named.strip() else "")
 
 
 def restarts_text(host: HostFigures) -> str:
