@@ -112,3 +112,16 @@ def test_a_session_with_qnn_beside_it_is_suspected_first(code: int) -> None:
 )
 def test_a_crash_on_the_cpu_says_what_is_known_of_it(code: int, cause: str) -> None:
     assert cause in diagnose(alone(code, "posix", "running"))[0].cause
+
+
+# --- the provider of Windows' catalogue ---
+
+
+@pytest.mark.parametrize("phase", ["creating", "compiling", "running"])
+@pytest.mark.parametrize("source", ["windowsml", "folder", "wheel", ""])
+def test_an_access_violation_of_the_catalogues_provider_has_its_own_cause(phase: str, source: str) -> None:
+    versions = {"ep_source": source} if source else {}
+    causes = [one.cause for one in diagnose(with_qnn(0xC0000005, "win32", phase, versions=versions))]
+    named = [index for index, cause in enumerate(causes) if "microsoft/WindowsML#22" in cause]
+    assert named == ([0] if source == "windowsml" and phase != "running" else [])
+    assert not any("WindowsML" in one.cause for one in diagnose(with_qnn(0xC0000374, "win32", phase)))

@@ -344,6 +344,8 @@ def _apply(
     code = record.exit.code if record.exit is not None else None
     if rule.faults and (code is None or code.fault not in rule.faults):
         return None
+    if rule.source and record.versions.get("ep_source") != rule.source:
+        return None
     if rule.memory and record.memory_ran_out not in rule.memory:
         return None
     if rule.phases and record.phase not in rule.phases:

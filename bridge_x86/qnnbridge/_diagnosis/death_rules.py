@@ -38,6 +38,8 @@ class DeathRule:
     qnn: bool | None = None
     # Whether the kernel's out-of-memory killer struck while it lived; ``None``: not known. Empty: no matter.
     memory: tuple[bool | None, ...] = ()
+    # Where the host has QNN from; empty: no matter.
+    source: str = ""
 
 
 def _rule(
@@ -53,8 +55,11 @@ def _rule(
     curable: bool | None = None,
     qnn: bool | None = None,
     memory: tuple[bool | None, ...] = (),
+    source: str = "",
 ) -> DeathRule:
-    return DeathRule(cause, fix, weight, tuple(faults.split()), phases, ops, line, silent, curable, qnn, memory)
+    return DeathRule(
+        cause, fix, weight, tuple(faults.split()), phases, ops, line, silent, curable, qnn, memory, source
+    )
 
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx and the .bin file together."
@@ -105,6 +110,13 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Processor: {processor}.",
         "Update the emulator or the operating system; if there is none newer, use another version of onnxruntime "
         "in the host's Python.", SYMPTOM + 1, faults="illegal-instruction"),
+    _rule(
+        "The provider from the catalogue of Windows crashed when a session was made. onnxruntime-windowsml is known to "
+        "die so with every model (microsoft/WindowsML#22), where plain onnxruntime works with the same provider.",
+        "In the host's interpreter, if onnxruntime-windowsml is installed there: python -m pip uninstall -y "
+        "onnxruntime-windowsml, then python -m pip install --force-reinstall onnxruntime. Otherwise take QNN from its "
+        "wheel (onnxruntime-qnn, QNNBRIDGE_ENGINE=wheel).",
+        SYMPTOM + 1, faults="access-violation", phases=("creating", "compiling"), qnn=True, source="windowsml"),
     _rule(
         "QNN crashed on this model. If it is a compiled one (EPContext), its context binary is damaged or was made "
         "by another QNN version; otherwise one of its operators does it (some poolings, "
