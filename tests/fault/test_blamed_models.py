@@ -269,7 +269,9 @@ def test_a_provider_that_the_system_has_updated_is_tried_again(
         if isinstance(caught.value, errors.HostCrashed):
             assert "microsoft/WindowsML#22" in str(caught.value)
             assert "pip uninstall -y onnxruntime-windowsml" in str(caught.value)
-            assert json.loads(Path(str(report)).with_suffix(".json").read_text())["versions"]["ep_version"] == version
+            assert (
+                json.loads(Path(str(report)).with_suffix(".json").read_text())["versions"]["ep_version"] == version
+            )
         return type(caught.value)
 
     assert opened_with("1.8.21.0") is errors.HostCrashed

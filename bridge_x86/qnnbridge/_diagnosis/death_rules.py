@@ -111,11 +111,12 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Update the emulator or the operating system; if there is none newer, use another version of onnxruntime "
         "in the host's Python.", SYMPTOM + 1, faults="illegal-instruction"),
     _rule(
-        "The provider from the catalogue of Windows crashed when a session was made. onnxruntime-windowsml is known to "
-        "die so with every model (microsoft/WindowsML#22), where plain onnxruntime works with the same provider.",
+        "The provider from the catalogue of Windows crashed when a session was made. onnxruntime-windowsml is "
+        "known to die so with every model (microsoft/WindowsML#22), where plain onnxruntime works with the same "
+        "provider.",
         "In the host's interpreter, if onnxruntime-windowsml is installed there: python -m pip uninstall -y "
-        "onnxruntime-windowsml, then python -m pip install --force-reinstall onnxruntime. Otherwise take QNN from its "
-        "wheel (onnxruntime-qnn, QNNBRIDGE_ENGINE=wheel).",
+        "onnxruntime-windowsml, then python -m pip install --force-reinstall onnxruntime. Otherwise take QNN from "
+        "its wheel (onnxruntime-qnn, QNNBRIDGE_ENGINE=wheel).",
         SYMPTOM + 1, faults="access-violation", phases=("creating", "compiling"), qnn=True, source="windowsml"),
     _rule(
         "QNN crashed on this model. If it is a compiled one (EPContext), its context binary is damaged or was made "

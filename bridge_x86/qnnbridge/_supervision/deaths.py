@@ -256,7 +256,7 @@ class Investigator:
 
 def _key(versions: Mapping[str, str]) -> str:
     """The versions that a quarantine holds for, as one text."""
-    names = VERSIONS_THAT_MATTER
+    names: tuple[str, ...] = VERSIONS_THAT_MATTER
     if versions.get("ep_source", "wheel") != "wheel":
         names += VERSIONS_OF_A_PROVIDER
     return ", ".join(f"{name} {versions[name]}" for name in names if name in versions)

@@ -61,9 +61,7 @@ class PluginQnn:
         return ()
 
 
-def load(
-    ort: Any, found: Installed, choose: Callable[[], QnnSource], on_phase: Callable[..., None]
-) -> QnnAdapter:
+def load(ort: Any, found: Installed, choose: Callable[[], QnnSource], on_phase: Callable[..., None]) -> QnnAdapter:
     """Register the provider of the chosen source. A failure is kept, and raised when a session asks for QNN.
 
     choose: gives the source. Raises `BridgeError`, or anything at all where the package refuses the machine.
