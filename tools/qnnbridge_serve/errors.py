@@ -92,7 +92,7 @@ def refusal_of(error: BaseException) -> Refused:
 
 
 def load_refused(name: str, error: errors.BridgeError) -> Refused:
-    """The answer when a model of this server cannot be loaded. Where its file lies is not told."""
+    """The answer when a model of this server cannot be loaded. It does not say where the file lies."""
     headers = {CODE_HEADER: error.code}
     kept = "What was loaded before, if anything was, is served on."
     if isinstance(error, errors.NoSuchFile):

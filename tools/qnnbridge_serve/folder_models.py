@@ -91,7 +91,7 @@ class FolderModels(Generic[FolderModel]):
                 return f"a {self.kind} is still being loaded"
             return f"no {self.kind} is loaded" if self._folders and not self._loaded else None
 
-    def load_all(self, told: Callable[[str], None]) -> dict[str, BridgeError]:
+    def load_all(self, say: Callable[[str], None]) -> dict[str, BridgeError]:
         """One after another. Returns what could not be, by name."""
         for name, folder in self._folders.items():
             if self._closed:
@@ -113,7 +113,7 @@ class FolderModels(Generic[FolderModel]):
                 if closed:
                     found.close()
                     break
-                told(f"{name}: {words}, loaded in {time.monotonic() - begun:.1f} s")
+                say(f"{name}: {words}, loaded in {time.monotonic() - begun:.1f} s")
         with self._lock:
             self._starting = False
             return dict(self._failed)

@@ -28,7 +28,7 @@ MAX_JSON_BYTES: Final = 64 * 1024**2
 MAX_FIELD_BYTES: Final = 1024**2
 # Of all objects of a request together; a text of names alone would be ten times as large in memory.
 MAX_FIELDS: Final = 400_000
-# Each becomes an object where texts are told from what is between them.
+# Each becomes an object where texts are separated from what is between them.
 MAX_TEXTS: Final = 1_000_000
 # Text that becomes numbers at a time: some milliseconds, and at most 16 times as many bytes.
 STEP_BYTES: Final = 2 * 1024**2

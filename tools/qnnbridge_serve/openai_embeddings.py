@@ -42,9 +42,9 @@ def read_embedding(document: Any) -> EmbeddingRequest:
     model = document.get("model")
     if not isinstance(model, str) or not model:
         raise wrong("model has to name one of the models of /v1/models.", "model")
-    told: Any = document.get("input")
-    several = isinstance(told, list) and bool(told) and all(isinstance(one, (str, list)) for one in told)
-    given: list[Any] = told if several else [told]
+    value: Any = document.get("input")
+    several = isinstance(value, list) and bool(value) and all(isinstance(one, (str, list)) for one in value)
+    given: list[Any] = value if several else [value]
     if len(given) > MOST_INPUTS:
         raise wrong(f"input has {len(given)} entries; {MOST_INPUTS} are the most.", "input")
     dimensions, form = document.get("dimensions"), document.get("encoding_format")
@@ -55,15 +55,15 @@ def read_embedding(document: Any) -> EmbeddingRequest:
     return EmbeddingRequest(model, tuple(map(_input, given)), dimensions, form == "base64")
 
 
-def _input(told: Any) -> str | tuple[int, ...]:
-    if isinstance(told, str) and told:
+def _input(given: Any) -> str | tuple[int, ...]:
+    if isinstance(given, str) and given:
         try:
-            told.encode()
+            given.encode()
         except UnicodeEncodeError:
             raise wrong("input: half a surrogate pair is no text in UTF-8.", "input") from None
-        return told
-    if isinstance(told, list) and told and all(type(one) is int and one >= 0 for one in told):
-        return tuple(told)
+        return given
+    if isinstance(given, list) and given and all(type(one) is int and one >= 0 for one in given):
+        return tuple(given)
     raise wrong("input has to be a text that is not empty, a list of token ids, or a list of these.", "input")
 
 

@@ -126,12 +126,12 @@ def _flag(document: Mapping[str, Any], field: str) -> bool:
     return bool(value)
 
 
-def _messages(told: Any) -> tuple[str, frozenset[str]]:
+def _messages(given: Any) -> tuple[str, frozenset[str]]:
     """As JSON, and the functions that they call."""
-    if not isinstance(told, list) or not told:
+    if not isinstance(given, list) or not given:
         raise wrong("messages is a list with at least one message.", "messages")
     found, called = [], set()
-    for index, one in enumerate(told):
+    for index, one in enumerate(given):
         where = f"messages[{index}]"
         if not isinstance(one, dict) or not isinstance(one.get("role"), str):
             raise wrong(f"{where} has to be an object with role and content.", where)
@@ -146,13 +146,13 @@ def _messages(told: Any) -> tuple[str, frozenset[str]]:
     return json.dumps(found), frozenset(called)
 
 
-def _content(told: Any, where: str) -> str:
-    if isinstance(told, str):
-        return _text(told, where)
-    if not isinstance(told, list):
+def _content(given: Any, where: str) -> str:
+    if isinstance(given, str):
+        return _text(given, where)
+    if not isinstance(given, list):
         raise wrong(f"{where} has to be a text, or a list of parts.", where)
     parts = []
-    for part in told:
+    for part in given:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise wrong(f"{where}: only parts of type text are supported.", where)
         parts.append(_text(part["text"], where))
@@ -169,16 +169,16 @@ def _text(text: str, where: str) -> str:
     return text
 
 
-def _prompts(told: Any) -> tuple[str | tuple[int, ...], ...]:
-    several = isinstance(told, list) and bool(told) and all(isinstance(one, (str, list)) for one in told)
-    return tuple(map(_prompt, told if several else [told]))
+def _prompts(given: Any) -> tuple[str | tuple[int, ...], ...]:
+    several = isinstance(given, list) and bool(given) and all(isinstance(one, (str, list)) for one in given)
+    return tuple(map(_prompt, given if several else [given]))
 
 
-def _prompt(told: Any) -> str | tuple[int, ...]:
-    if isinstance(told, str) and told:
-        return _text(told, "prompt")
-    if isinstance(told, list) and told and all(type(one) is int and 0 <= one < MOST_SEED for one in told):
-        return tuple(told)
+def _prompt(given: Any) -> str | tuple[int, ...]:
+    if isinstance(given, str) and given:
+        return _text(given, "prompt")
+    if isinstance(given, list) and given and all(type(one) is int and 0 <= one < MOST_SEED for one in given):
+        return tuple(given)
     raise wrong("prompt has to be a text that is not empty, a list of token ids, or a list of these.", "prompt")
 
 
@@ -228,8 +228,8 @@ def _max_tokens(document: Mapping[str, Any], kind: Kind) -> int | None:
     return None if kind == "chat" else TEXT_TOKENS
 
 
-def _stop(told: Any) -> tuple[str, ...]:
-    found = [] if told is None else [told] if isinstance(told, str) else told
+def _stop(given: Any) -> tuple[str, ...]:
+    found = [] if given is None else [given] if isinstance(given, str) else given
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise wrong("stop has to be a text, or a list of texts, none of them empty.", "stop")
     if len(found) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in found):
@@ -264,13 +264,13 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _schema(told: Any) -> str | None:
-    if told is None or told == {"type": "text"}:
+def _schema(given: Any) -> str | None:
+    if given is None or given == {"type": "text"}:
         return None
-    kind = told.get("type") if isinstance(told, dict) else None
+    kind = given.get("type") if isinstance(given, dict) else None
     if kind == "json_object":
         return json.dumps({"type": "object", **COMPACT})
-    body = told.get("json_schema") if kind == "json_schema" else None
+    body = given.get("json_schema") if kind == "json_schema" else None
     schema = body.get("schema") if isinstance(body, dict) else None
     if not isinstance(schema, dict):
         raise wrong(

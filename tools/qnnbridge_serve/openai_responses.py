@@ -137,13 +137,13 @@ def renamed(refused: Refused) -> Refused:
 
 
 def _input(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    told = document.get("input")
-    if isinstance(told, str) and told:
-        return [{"role": "user", "content": told}]
-    if not isinstance(told, list) or not told:
+    given = document.get("input")
+    if isinstance(given, str) and given:
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
         raise wrong("input is a text, or a list with at least one item.", "input")
     found: list[dict[str, Any]] = []
-    for index, one in enumerate(told):
+    for index, one in enumerate(given):
         where = f"input[{index}]"
         kind = one.get("type", "message") if isinstance(one, dict) else None
         if kind == "message" and isinstance(one.get("role"), str):
@@ -177,35 +177,35 @@ def _word(item: Mapping[str, Any], field: str, where: str) -> str:
     return value
 
 
-def _content(told: Any, where: str) -> Any:
-    if isinstance(told, str):
-        return told
-    if not isinstance(told, list) or not all(isinstance(one, dict) and one.get("type") in _TEXTS for one in told):
+def _content(given: Any, where: str) -> Any:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(isinstance(one, dict) and one.get("type") in _TEXTS for one in given):
         raise wrong(f"{where}: content is a text, or a list of parts of type input_text.", where)
-    return [{"type": "text", "text": one.get("text")} for one in told]
+    return [{"type": "text", "text": one.get("text")} for one in given]
 
 
-def _format(told: Any) -> Any:
-    if isinstance(told, dict) and told.get("type") == "json_schema":
-        return {"type": "json_schema", "json_schema": told}
-    return told
+def _format(given: Any) -> Any:
+    if isinstance(given, dict) and given.get("type") == "json_schema":
+        return {"type": "json_schema", "json_schema": given}
+    return given
 
 
-def _tools(told: Any) -> Any:
-    if not isinstance(told, list):
-        return told
+def _tools(given: Any) -> Any:
+    if not isinstance(given, list):
+        return given
     found = []
-    for index, one in enumerate(told):
+    for index, one in enumerate(given):
         if not isinstance(one, dict) or one.get("type") != "function":
             raise wrong(f'tools[{index}]: only tools of the type "function" are supported.', f"tools[{index}]")
         found.append({"type": "function", "function": {key: one[key] for key in one if key != "type"}})
     return found
 
 
-def _choice(told: Any) -> Any:
-    if isinstance(told, dict) and told.get("type") == "function":
-        return {"type": "function", "function": {"name": told.get("name")}}
-    return told
+def _choice(given: Any) -> Any:
+    if isinstance(given, dict) and given.get("type") == "function":
+        return {"type": "function", "function": {"name": given.get("name")}}
+    return given
 
 
 # --- answers ---
@@ -317,8 +317,8 @@ class ResponseForm:
         error = error_document(renamed(refused))["error"]
         code = error["code"] or error["type"]
         failed = {**self._response("failed"), "error": {"code": code, "message": error["message"]}}
-        told = self._event("error", code=code, message=error["message"], param=error["param"])
-        return [told, self._event("response.failed", response=failed)]
+        event = self._event("error", code=code, message=error["message"], param=error["param"])
+        return [event, self._event("response.failed", response=failed)]
 
     # --- inside ---
 

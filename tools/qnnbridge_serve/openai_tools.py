@@ -84,8 +84,8 @@ def _whole(given: Any) -> bool:
     return True
 
 
-def _function(told: Any, where: str) -> Function:
-    body = told.get("function") if isinstance(told, dict) and told.get("type") == "function" else None
+def _function(given: Any, where: str) -> Function:
+    body = given.get("function") if isinstance(given, dict) and given.get("type") == "function" else None
     if not isinstance(body, dict):
         raise wrong(f'{where} has to be {{"type": "function", "function": {{"name": ...}}}}.', where)
     name, schema = body.get("name"), body.get("parameters")
@@ -113,12 +113,12 @@ def _chosen(choice: Any, names: Sequence[str]) -> str | None:
     return str(name)
 
 
-def read_calls(told: Any, where: str) -> list[dict[str, Any]]:
+def read_calls(given: Any, where: str) -> list[dict[str, Any]]:
     """`tool_calls` of an earlier message. Templates want the arguments as an object. Raises `Refused`."""
-    if not isinstance(told, list):
+    if not isinstance(given, list):
         raise wrong(f"{where} is a list of calls.", where)
     found = []
-    for index, one in enumerate(told):
+    for index, one in enumerate(given):
         body = one.get("function") if isinstance(one, dict) else None
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
             raise wrong(f"{where}[{index}] is no call of a function.", where)

@@ -231,14 +231,14 @@ class Repository:
 
     # --- loading ---
 
-    def load_all(self, told: Callable[[str], None]) -> dict[str, BridgeError]:
+    def load_all(self, say: Callable[[str], None]) -> dict[str, BridgeError]:
         """Load what the command line names, one after another. Returns what could not be, by name."""
         failed: dict[str, BridgeError] = {}
         for name in self._entries:
             if self._closed:
                 break
             try:
-                told(f"{name}: {self.load(name)}")
+                say(f"{name}: {self.load(name)}")
             except BridgeError as error:
                 failed[name] = error
             except Exception as error:  # noqa: BLE001 - the start must not hang on an unexpected error

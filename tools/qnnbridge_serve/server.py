@@ -224,7 +224,7 @@ def _run(
             _say(f"{name}: cannot be loaded. {error}")
         _say("Ready.")
 
-    told_to_end = _end_on_signals(server)
+    signalled_end = _end_on_signals(server)
     _say(f"Listening on {url_of(listener)}, {_interfaces(options)}. Ctrl+C ends it.")
     loader = threading.Thread(target=load, name="qnnbridge serve start", daemon=True)
     loader.start()
@@ -236,7 +236,7 @@ def _run(
             registry.close()
         host.close()  # a model that is being loaded is not waited for
         loader.join(LOADER_END_TIMEOUT_S)
-    if not options.keep_going and not told_to_end.is_set():
+    if not options.keep_going and not signalled_end.is_set():
         for name, error in failed.items():
             error.message = f"Model {name}: {error.message}"
             raise error
@@ -252,16 +252,16 @@ def _interfaces(options: ServeOptions) -> str:
 def _end_on_signals(server: uvicorn.Server) -> threading.Event:
     """The server catches signals while it runs, and raises them again when it has ended: then there is only left to
     close everything, and no signal is to get in the way. The event is set when one has come."""
-    told = threading.Event()
+    signalled = threading.Event()
 
     def end(number: int, frame: object) -> None:
         server.should_exit = True
-        told.set()
+        signalled.set()
 
     for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), end)
-    return told
+    return signalled
 
 
 def _say(text: str) -> None:
