@@ -79,4 +79,4 @@ class Background:
                     break
                 job = self._jobs.popleft()
             job()
-        self._changes.tell()
+        self._changes.notify()

@@ -440,7 +440,7 @@ class Host:
 
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release the queue of the finalizers, replace a host that has grown too large."""
-        self._releases.tell(process)
+        self._releases.send(process)
         if self.log_function is not None:
             self._releases.keep_slow()
         # Objects would be lost with the host; it is replaced when the last one is released.

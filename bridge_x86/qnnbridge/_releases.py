@@ -33,7 +33,7 @@ class Releases:
         """The next call takes the slow path."""
         self.waiting.append(_SLOW)
 
-    def tell(self, process: HostProcess) -> None:
+    def send(self, process: HostProcess) -> None:
         """Release what lives in this process; what lived in others is gone."""
         if not self.waiting:
             return

@@ -52,7 +52,7 @@ def _tell(future: Future[list[Any]]) -> None:
     # Not a method: the future would keep itself.
     assert isinstance(future, _FutureOfRun)
     future.over = True
-    future.changes.tell()
+    future.changes.notify()
 
 
 _runs = Background("qnnbridge future", threads=THREADS)

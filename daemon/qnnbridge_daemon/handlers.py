@@ -89,7 +89,7 @@ class BrokerHandlers:
         with self._lock:
             return list(self._sessions.values())
 
-    def start(self, tell_phase: Callable[..., None]) -> None:
+    def start(self, declare_phase: Callable[..., None]) -> None:
         """Nothing: the NPU host loads what it needs."""
 
     def lane_of(self, request: Request) -> str | None:

@@ -100,7 +100,7 @@ def run(options: Options) -> int:
     daemon = Daemon(folder, lock, options, log)
     daemon.open()
     if options.detached:
-        _tell_starter(READY)
+        _answer_starter(READY)
         leave_stderr(log)
     daemon.wait()
     daemon.leave()
@@ -198,13 +198,13 @@ class Daemon:
 
 def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
     """Wait for the lock; False after the timeout, or if the starting process is gone."""
-    now = tell_at = time.monotonic()
+    now = report_at = time.monotonic()
     end = now + (_FOREGROUND_PATIENCE_S if options.foreground else options.take_over_s)
     while now < end:
-        if options.detached and now >= tell_at:
-            if not _tell_starter(WAITING):
+        if options.detached and now >= report_at:
+            if not _answer_starter(WAITING):
                 return False
-            tell_at = now + _WAITING_INTERVAL_S
+            report_at = now + _WAITING_INTERVAL_S
         time.sleep(_TURN_INTERVAL_S)
         if lock.take():
             return True
@@ -214,7 +214,7 @@ def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
 
 def _say_running(folder: Path, options: Options) -> int:
     if options.detached:
-        _tell_starter(RUNNING)
+        _answer_starter(RUNNING)
         return EXIT_RUNNING
     found = read_discovery(folder)
     who = f" (process {found.pid}, qnnbridge {found.qnnbridge})" if found is not None else ""
@@ -223,7 +223,7 @@ def _say_running(folder: Path, options: Options) -> int:
     return EXIT_RUNNING
 
 
-def _tell_starter(line: str) -> bool:
+def _answer_starter(line: str) -> bool:
     """Write in one piece: the reader leaves at once. False if it has already left."""
     try:
         os.write(2, f"{line}\n".encode())

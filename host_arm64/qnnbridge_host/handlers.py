@@ -69,9 +69,9 @@ class HostHandlers:
             "worker.wrap": self._worker_wrap,
         }
 
-    def start(self, tell_phase: Callable[..., None]) -> None:
+    def start(self, declare_phase: Callable[..., None]) -> None:
         """The client is connected: import ONNX Runtime."""
-        self._sessions.start(tell_phase)
+        self._sessions.start(declare_phase)
 
     # --- dispatch ---
 

@@ -258,9 +258,9 @@ class InFlight:
     no other.
     """
 
-    def __init__(self, tell_phase: Callable[[Declaration], None], limit: int) -> None:
-        """tell_phase: writes a declaration to the connection, if it is due."""
-        self._tell_phase = tell_phase
+    def __init__(self, declare_phase: Callable[[Declaration], None], limit: int) -> None:
+        """declare_phase: writes a declaration to the connection, if it is due."""
+        self._declare_phase = declare_phase
         self._limit = limit
         self._lock = threading.Lock()
         self._requests: dict[int, Request] = {}
@@ -293,9 +293,9 @@ class InFlight:
                 request.has_place = True
             self._requests[request.id] = request
             # A releasing operation enters no native step that could be blamed for a death.
-            untold = [] if request.op in RELEASING_OPERATIONS else self._untold()
-        for what in untold:
-            self._tell_phase(what)
+            undeclared = [] if request.op in RELEASING_OPERATIONS else self._undeclared()
+        for what in undeclared:
+            self._declare_phase(what)
         return True
 
     def await_turn(self, request_id: int) -> None:
@@ -320,7 +320,7 @@ class InFlight:
             if requests:
                 for other in requests.values():
                     if other.phase and not other.declared:
-                        self._put_and_tell(call)
+                        self._put_and_declare(call)
                         break
             requests[call.id] = call
         well = False
@@ -350,7 +350,7 @@ class InFlight:
             request.declared = declare = phase != "running" or len(self._requests) > 1
             withdrawn = request.withdrawn
         if declare:
-            self._tell_phase(Declaration(request, request.id, phase, True, self._lock))
+            self._declare_phase(Declaration(request, request.id, phase, True, self._lock))
         if withdrawn and request.stopper is not None:
             request.stopper.stop()
 
@@ -444,18 +444,18 @@ class InFlight:
             self._draining = True
             return self._empty.wait_for(lambda: not self._requests, timeout_s)
 
-    def _put_and_tell(self, call: Request) -> None:
+    def _put_and_declare(self, call: Request) -> None:
         """Enter the call into the table, and declare the others with the caller's lock released meanwhile."""
         self._requests[call.id] = call
-        untold = self._untold()
+        undeclared = self._undeclared()
         self._lock.release()
         try:
-            for what in untold:
-                self._tell_phase(what)
+            for what in undeclared:
+                self._declare_phase(what)
         finally:
             self._lock.acquire()
 
-    def _untold(self) -> list[Declaration]:
+    def _undeclared(self) -> list[Declaration]:
         """Requests inside native code that were alone when they entered. Under the lock."""
         return [
             Declaration(request, request.id, request.phase, False, self._lock)

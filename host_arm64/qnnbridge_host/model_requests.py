@@ -211,7 +211,7 @@ def refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> None
 
 
 def progress_of(request: Request, label: str) -> Callable[[str, float], None]:
-    def tell(stage: str, seconds: float) -> None:
+    def report(stage: str, seconds: float) -> None:
         request.emit({"event": "progress", "stage": stage, "seconds": seconds, "label": label})
 
-    return tell
+    return report

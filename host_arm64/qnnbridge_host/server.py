@@ -65,8 +65,8 @@ Answer = tuple[dict[str, Any], tuple[Any, ...]]
 class Handlers(Protocol):
     """The operations behind the requests."""
 
-    def start(self, tell_phase: Callable[..., None]) -> None:
-        """The client has greeted: start slow imports. tell_phase: gets each phase, and versions that it names."""
+    def start(self, declare_phase: Callable[..., None]) -> None:
+        """The client has greeted: start slow imports. declare_phase: gets each phase, and versions that it names."""
 
     def lane_of(self, request: Request) -> str | None:
         """The lane that a request waits in, or ``None``."""

@@ -65,7 +65,7 @@ class Sessions:
 
     # --- the engine ---
 
-    def start(self, tell_phase: Callable[..., None]) -> None:
+    def start(self, declare_phase: Callable[..., None]) -> None:
         """Import ONNX Runtime while the application continues.
 
         numpy first, and here: two threads that import it at once can meet it half made (its modules import each
@@ -73,16 +73,16 @@ class Sessions:
         """
         import numpy  # noqa: F401
 
-        threading.Thread(target=self._load, args=(tell_phase,), name="qnnbridge loader", daemon=True).start()
+        threading.Thread(target=self._load, args=(declare_phase,), name="qnnbridge loader", daemon=True).start()
 
-    def _load(self, tell_phase: Callable[..., None]) -> None:
+    def _load(self, declare_phase: Callable[..., None]) -> None:
         try:
-            self._engine = self._load_engine(tell_phase)
+            self._engine = self._load_engine(declare_phase)
         except BaseException as error:  # noqa: BLE001 - raised for every request that needs the engine
             self._engine_error = error
         finally:
             self._engine_loaded.set()
-            tell_phase("ready")
+            declare_phase("ready")
 
     @property
     def engine(self) -> Engine:

@@ -368,5 +368,5 @@ def test_a_damaged_manifest_of_the_same_model_stops_no_session(host: object, not
     source = SimpleNamespace(fingerprint="f" * 64)
     cache: Any = SimpleNamespace(_store=store, _source=source, _label="m.onnx", notices=[])
     now = {"model": "f" * 64, "host": {"versions": {"ep_source": "windowsml", "ep_version": "2"}}}
-    SessionCache._tell_of_update(cache, now)
+    SessionCache._announce_update(cache, now)
     assert len(cache.notices) == notices

@@ -239,7 +239,7 @@ def declared(call: ast.AST) -> str | None:
         return None
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
     argument, *_versions = call.args
-    if name not in ("on_phase", "enter", "tell_phase") or not isinstance(argument, ast.Constant):
+    if name not in ("on_phase", "enter", "declare_phase") or not isinstance(argument, ast.Constant):
         return None
     return str(argument.value)
 

@@ -41,7 +41,7 @@ class Handlers:
         self.served: list[int] = []
         self.buffers: list[weakref.ref[Any]] = []
 
-    def start(self, tell_phase: Callable[[str], None]) -> None:
+    def start(self, declare_phase: Callable[[str], None]) -> None:
         pass
 
     def lane_of(self, request: Request) -> str | None:

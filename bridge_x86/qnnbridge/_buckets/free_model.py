@@ -185,7 +185,7 @@ class FreeModel:
             unshown = [
                 name
                 for name, *values in zip(names, *results, strict=True)
-                if np.asarray(values[0]).dtype.kind != "f" or _tells_nothing(values)
+                if np.asarray(values[0]).dtype.kind != "f" or _shows_nothing(values)
             ]
             for name in unshown:
                 if not self._is_apart(
@@ -212,7 +212,7 @@ class FreeModel:
         NaN in all padded inputs leaves it as it is then, and it differs between the samples.
         """
         padded = _padded(variants.plan)
-        if _tells_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
+        if _shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
         for feeds, expected in zip(samples, values, strict=True):
             poisoned = {
@@ -278,7 +278,7 @@ def _content(name: str, zero: Array, rng: np.random.Generator, factor: float, of
     return np.asarray((values if not offset else np.abs(values)) * factor + offset, zero.dtype)
 
 
-def _tells_nothing(values: Sequence[Any]) -> bool:
+def _shows_nothing(values: Sequence[Any]) -> bool:
     """Whether an output is the same for all samples, or no number."""
     arrays = [np.asarray(value) for value in values]
     if not all(np.isfinite(array).all() for array in arrays):

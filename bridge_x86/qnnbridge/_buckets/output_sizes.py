@@ -269,7 +269,7 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
         if relation is None:
             return None
         divisors = range(relation.divisor, MAX_DIVISOR + 1)
-        untried = [size for size in _telling(relation, values, observed) if size not in values]
+        untried = [size for size in _deciding_sizes(relation, values, observed) if size not in values]
         if not untried:
             return relation
         if not observed.look(untried[0]):
@@ -296,7 +296,7 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
     return True
 
 
-def _telling(relation: Relation, values: Mapping[int, int], observed: _Observations) -> Iterator[int]:
+def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Observations) -> Iterator[int]:
     """Sizes of which the dimension tells whether the relation is right."""
     factor, divisor = relation.factor, relation.divisor
     first, largest = observed.base, observed.buckets[-1]

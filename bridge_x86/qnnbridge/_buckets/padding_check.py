@@ -39,7 +39,7 @@ class PaddingCheck:
         # Variants of which a padded call was compared.
         self._tried: set[Sizes] = set()
 
-    def tell(self, change: str) -> None:
+    def report(self, change: str) -> None:
         """Padding was found to change this, if anything. Warns once."""
         with self._lock:
             if not change or self.found:
@@ -85,6 +85,6 @@ class PaddingCheck:
 
     def _look(self, feeds: Feeds, compare: Callable[[Feeds], str]) -> None:
         try:
-            self.tell(compare(feeds))
+            self.report(compare(feeds))
         except BridgeError as error:  # the call itself is none the worse
             _log.debug("%s: its padding was not compared: %s", self._label, error.message)

@@ -144,7 +144,7 @@ class BucketedSession:
                     self._shapes = free.shapes(variants, arguments, deadline)
                 self._windows: Windowing | None = None
                 if not decides and self._tries_padding(arguments):
-                    self._padding.tell(free.changes_of_padding(variants, self._shapes, deadline))
+                    self._padding.report(free.changes_of_padding(variants, self._shapes, deadline))
                 if plan.chunk is not None:
                     context = arguments.chunk[plan.symbols[plan.chunk]]
                     self._windows = free.windows(variants, self._shapes, context, deadline)

@@ -347,7 +347,7 @@ class StderrCollector:
         with self._lock:
             self._closed = True
             self._sections.clear()
-        self._changes.tell()
+        self._changes.notify()
 
     # --- the reader thread ---
 
@@ -390,7 +390,7 @@ class StderrCollector:
             self._keep_within_bounds()
         elif (section := self._sections.get(marker.request_id)) is not None:
             section.ended = True
-            self._changes.tell()
+            self._changes.notify()
 
     def _keep_within_bounds(self) -> None:
         total = sum(len(section.text) for section in self._sections.values())
@@ -401,5 +401,5 @@ class StderrCollector:
     def _end(self) -> None:
         self._forwarder.end_line()
         self._at_end = True
-        self._changes.tell()
+        self._changes.notify()
         self._fds.close_all()

@@ -151,7 +151,7 @@ class Changes(Generic[T]):
     def __init__(self) -> None:
         self._waiting: dict[SimpleQueue[None], None] = {}
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Something has changed."""
         for one in list(self._waiting):
             one.put(None)
@@ -163,7 +163,7 @@ class Changes(Generic[T]):
         self._waiting[woken] = None
         try:
             while not (value := held()):
-                # In slices: who changed it may have been interrupted before it could tell.
+                # In slices: who changed it may have been interrupted before it could notify.
                 left_s = _SLICE_S if until is None else min(_SLICE_S, until - time.monotonic())
                 if left_s <= 0:
                     break

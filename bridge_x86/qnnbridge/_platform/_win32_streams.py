@@ -164,7 +164,7 @@ class _PipeWriter:
                 os.close(self._fd)
             else:
                 self._orders.put(0)
-        self._changes.tell()
+        self._changes.notify()
 
     def _await_thread(self, deadline: float | None) -> None:
         """Until the thread has written what it has. In slices, because Ctrl+C does not interrupt a wait here."""
@@ -216,7 +216,7 @@ class _PipeWriter:
                 with self._lock:
                     self._taken = 0
                     self._error = error
-                self._changes.tell()
+                self._changes.notify()
         finally:
             os.close(self._fd)
 

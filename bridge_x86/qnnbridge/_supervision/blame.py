@@ -196,4 +196,4 @@ class IsolationLock:
         finally:
             self._inside.pop(me, None)
             self._waiting_alone.pop(me, None)
-            self._changes.tell()
+            self._changes.notify()

@@ -239,7 +239,7 @@ class HostProcess:
         if self.open_pool is not None:
             self.open_pool.close()
         if not known:
-            self._tell_death_at_the_end(logging.INFO if quietly else logging.WARNING)
+            self._log_death_at_the_end(logging.INFO if quietly else logging.WARNING)
         self.stderr.drain(STDERR_TIMEOUT_S)
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
@@ -257,7 +257,7 @@ class HostProcess:
         self.channel.take_in()
         return self.channel.requests.failure
 
-    def _tell_death_at_the_end(self, level: int) -> None:
+    def _log_death_at_the_end(self, level: int) -> None:
         """Log a death after the last answer: QNN faults most often while it cleans up, and no call failed by it."""
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):

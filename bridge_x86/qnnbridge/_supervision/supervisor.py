@@ -256,7 +256,7 @@ class Supervisor:
 
     def _close(self) -> None:
         self._is_closed = True
-        self._closing.tell()
+        self._closing.notify()
         if self.foreign:
             return
         reason = Closed("The host was closed while the call was under way.")

@@ -477,7 +477,7 @@ class Channel:
         if kind is Kind.PHASE:
             self.requests.declare(frame)
         elif kind in (Kind.EVENT, Kind.CALL_BACK):
-            self.requests.tell(frame)
+            self.requests.pass_on(frame)
         elif kind in (Kind.HELLO_OK, Kind.HELLO_ERR):
             self._greeting = frame
         elif kind is Kind.GOODBYE:

@@ -284,7 +284,7 @@ class Callers:
     def has_left(self) -> None:
         """A caller has taken itself away."""
         if len(self.waiting) >= self.room:
-            self._left.tell()
+            self._left.notify()
 
 
 class _Open:
@@ -386,7 +386,7 @@ class OpenRequests:
             if entry is not None:
                 entry.phase = None if phase == "ready" else phase
                 entry.context = entry.context.about(frame.header)
-        self.tell(frame)
+        self.pass_on(frame)
 
     def _declare_of_all(self, phase: str, versions: object) -> None:
         self.host_phase = phase
@@ -395,7 +395,7 @@ class OpenRequests:
             if self.on_versions is not None:
                 self.on_versions(self.host_versions)
 
-    def tell(self, frame: Frame) -> None:
+    def pass_on(self, frame: Frame) -> None:
         """News of a request, for its caller if it still waits."""
         entry = self._open.get(frame.request_id)
         waiter = entry.waiter if entry is not None else None
@@ -435,7 +435,7 @@ class OpenRequests:
                 self.failure = ChannelFailed(reason)
             failure = self.failure.again()
             waiters = [entry.waiter for entry in self._open.values() if entry.waiter is not None]
-            self._changes.tell()
+            self._changes.notify()
         for waiter in waiters:
             waiter.wake()
         return failure
@@ -447,7 +447,7 @@ class OpenRequests:
 
     def _look_whether_idle(self) -> None:
         if self.idle_wanted:
-            self._changes.tell()
+            self._changes.notify()
 
 
 # For requests that no application made: pings, cancels.

@@ -112,7 +112,9 @@ class Session(bridge.InferenceSession):
         """Tell of nodes that free dimensions keep from QNN. decides: the first call fixes them."""
         from qnnbridge.ort import _sizes
 
-        if not self._may_have_sizes(self._remote.recipe) or not _sizes.tell_share(self, first_call_decides=decides):
+        if not self._may_have_sizes(self._remote.recipe) or not _sizes.warn_of_share(
+            self, first_call_decides=decides
+        ):
             return
         if decides:
             self._of_first_call = _sizes.SizesOfFirstCall(self._remote.info.inputs, self._make_for_sizes)

@@ -177,7 +177,7 @@ def make_for_sizes(session: BaseSession, timeout: float | None, sizes: Seen) -> 
     return fixed
 
 
-def tell_share(session: BaseSession, *, first_call_decides: bool) -> bool:
+def warn_of_share(session: BaseSession, *, first_call_decides: bool) -> bool:
     """Tell, once a model, how much of it is on QNN where free dimensions keep the rest from it. Whether they do."""
     placement, inputs = session.placement, session._remote.info.inputs
     names = list(dict.fromkeys(axis.option for axis in free_dimensions(inputs)))

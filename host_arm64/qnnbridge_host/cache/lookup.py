@@ -203,7 +203,7 @@ class SessionCache:
                 self.off(self._set_aside.get(key, "its entry in the cache is gone"))
                 return
             if entry is None:
-                self._tell_of_update(parts)
+                self._announce_update(parts)
                 self._store.check_room(size_of(self._source))
                 entry = self._make(key, parts, compile_entry, deadline)
             if entry is None:
@@ -383,7 +383,7 @@ class SessionCache:
         finally:
             held.release()
 
-    def _tell_of_update(self, parts: Mapping[str, Any]) -> None:
+    def _announce_update(self, parts: Mapping[str, Any]) -> None:
         """Say why a model that has an entry is compiled again, if only the source of QNN is another one.
 
         Windows updates its provider by itself, so nobody else tells.

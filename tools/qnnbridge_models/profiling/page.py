@@ -189,7 +189,7 @@ def _load(result: ProfileResult) -> str:
             else "onnxruntime"
         )
         rows.append(Bar(phase.name, phase.time_s, output.seconds(phase.time_s), kind))
-        parts = report.worth_telling(phase, result.load)
+        parts = report.worth_showing(phase, result.load)
         rows += [Bar(part.name, part.time_s, output.seconds(part.time_s), "provider") for part in parts]
     more = f", after {output.seconds(result.load.host_ready_s)} for the host to start"
     return f"<h2>Loading: {output.seconds(result.load.create_s)}{more}</h2>" + bars("Loading", rows)

@@ -163,7 +163,7 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} GiB"
 
 
-def worth_telling(phase: LoadPhase, load: LoadTimes) -> list[LoadPhase]:
+def worth_showing(phase: LoadPhase, load: LoadTimes) -> list[LoadPhase]:
     """The parts of at least a hundredth of all loading, longest first."""
     shown = [part for part in phase.parts if part.time_s >= load.create_s / 100]
     return sorted(shown, key=lambda part: -part.time_s)
@@ -210,7 +210,7 @@ def _print_load(result: ProfileResult) -> None:
     rows = [["", "time", "share", ""]]
     for phase in load.phases:
         rows.append([phase.name, output.seconds(phase.time_s), *_share(phase.time_s, load.create_s)])
-        rows += [["  " + part.name, output.seconds(part.time_s), "", ""] for part in worth_telling(phase, load)]
+        rows += [["  " + part.name, output.seconds(part.time_s), "", ""] for part in worth_showing(phase, load)]
     print(output.plain_table(_visible(rows), indent="  "))
 
 

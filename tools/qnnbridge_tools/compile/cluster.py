@@ -106,7 +106,7 @@ def run_on(
     outcomes: dict[int, CellOutcome] = {}
     futures: dict[concurrent.futures.Future[Delivery | BridgeError], int] = {}
 
-    def tell(index: int, outcome: CellOutcome) -> None:
+    def report(index: int, outcome: CellOutcome) -> None:
         outcomes[index] = outcome
         if on_outcome is not None:
             on_outcome(outcome)
@@ -114,16 +114,16 @@ def run_on(
     for index, cell in enumerate(cells):
         reason = None if overwrite else _finished(cell, versions)
         if reason is not None:
-            tell(index, CellOutcome.of(cell, "skipped", reason=reason))
+            report(index, CellOutcome.of(cell, "skipped", reason=reason))
         else:
             futures[executor.submit(compile_there, _portable(cell, validate, timeout_s, python))] = index
     for future in concurrent.futures.as_completed(futures):
         cell = cells[futures[future]]
         try:
             result = _receive(cell, future, overwrite)
-            tell(futures[future], CellOutcome.of(cell, "done", begun, result=result))
+            report(futures[future], CellOutcome.of(cell, "done", begun, result=result))
         except BridgeError as error:
-            tell(futures[future], CellOutcome.of(cell, "failed", begun, error=error))
+            report(futures[future], CellOutcome.of(cell, "failed", begun, error=error))
     return [outcomes[index] for index in range(len(cells))]
 
 

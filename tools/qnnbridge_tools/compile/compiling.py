@@ -153,14 +153,14 @@ def _matrix(request: CompileRequest, options: dict[str, Any], as_json: bool) -> 
 def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: Host | None) -> list[CellOutcome]:
     from qnnbridge_tools.compile.matrix import run_here
 
-    def tell(outcome: CellOutcome) -> None:
+    def note_outcome(outcome: CellOutcome) -> None:
         stages.finished(report.outcome_text(outcome))
 
     keywords: dict[str, Any] = {
         "validate": request.validate,
         "timeout_s": request.timeout_s,
         "overwrite": request.overwrite,
-        "on_outcome": tell,
+        "on_outcome": note_outcome,
     }
     if request.scheduler is None:
         jobs = request.jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 2) // 2))

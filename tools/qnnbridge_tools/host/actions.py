@@ -44,12 +44,12 @@ def start(given: DaemonOptions, as_json: bool) -> None:
         if not (link.may_change(error) or isinstance(error, VersionMismatch)):
             raise
     else:
-        _tell_started(document, False, as_json)
+        _show_started(document, False, as_json)
         if words:
             print("It keeps its own options; to change them: qnnbridge host restart --daemon", file=sys.stderr)
         return
     document, started = _start(words)
-    _tell_started(document, started, as_json)
+    _show_started(document, started, as_json)
 
 
 def run(given: DaemonOptions) -> NoReturn:
@@ -108,7 +108,7 @@ def restart_daemon(given: DaemonOptions, drain_s: float, as_json: bool) -> None:
     if not as_json:
         for ended in before:
             print(_stopped_text(read_figures(ended)))
-    _tell_started(document, True, as_json)
+    _show_started(document, True, as_json)
 
 
 def status(as_json: bool) -> None:
@@ -240,7 +240,7 @@ def _stop(drain_s: float) -> dict[str, Any]:
     return document
 
 
-def _tell_started(document: dict[str, Any], started: bool, as_json: bool) -> None:
+def _show_started(document: dict[str, Any], started: bool, as_json: bool) -> None:
     figures = read_figures(document)
     if as_json:
         output.print_json({"started": started, "daemon": document.get("daemon")})
