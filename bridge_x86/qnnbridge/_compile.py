@@ -280,7 +280,7 @@ class Running:
         supervisor = self._host.supervisor
         self._news.stage = "compiling"  # until the host says otherwise
         self._news.report("compiling", 0.0)
-        # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
+        # Before: a known poison must not cost a start of the host. Behind: the first HELLO names the versions.
         self._check_quarantine()
         try:
             process = supervisor.process(self._deadline)

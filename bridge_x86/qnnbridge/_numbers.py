@@ -249,7 +249,7 @@ class NumbersCheck:
             self._tell(report)
         self.report = report
 
-    # --- telling ---
+    # --- reporting ---
 
     def _tell(self, report: NumbersReport) -> None:
         label = self._remote.recipe.label

@@ -132,7 +132,7 @@ class ReplayingSession:
         may_repeat = retry > 0
         patience = Patience(deadline)
         while True:
-            # Before: a known poison must not cost a start of the host. Behind: the first HELLO tells the versions.
+            # Before: a known poison must not cost a start of the host. Behind: the first HELLO names the versions.
             if failed is None:
                 self._check_quarantine()
                 try:

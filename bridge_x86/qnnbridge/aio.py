@@ -4,7 +4,7 @@
 ...     outputs = await session.run(None, {"x": x})
 
 Runs are really concurrent: each waits in a thread (`qnnbridge.futures`), and the loop is notified by
-``call_soon_threadsafe``, so every kind of event loop will do. Cancelling a task tells the host to stop the run and
+``call_soon_threadsafe``, so every kind of event loop will do. Cancelling a task asks the host to stop the run and
 leaves at once; no frame is ever cut off. One session may be used from several loops.
 """
 

@@ -4,7 +4,7 @@
 >>> outputs = future.result(timeout=1)
 
 Each run waits in a thread of its own (daemon threads, so a call that never returns cannot keep the program from
-ending). `stop` tells the host to drop or stop a run and does not wait for it. Any thread.
+ending). `stop` asks the host to drop or stop a run and does not wait for it. Any thread.
 """
 
 from __future__ import annotations

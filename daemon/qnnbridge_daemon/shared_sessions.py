@@ -355,8 +355,8 @@ def identified(
 ) -> SessionRecipe:
     """The recipe, with the identity of its model.
 
-    The host is asked each time: only it can tell a file with the size and date of another (`FileStamp`), and a
-    session of the wrong model would compute wrong numbers without a word.
+    The host is asked each time: only it can distinguish a file with the size and date of another (`FileStamp`), and
+    a session of the wrong model would compute wrong numbers without a word.
 
     fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if it is
     another one than the client knows.

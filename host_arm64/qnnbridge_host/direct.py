@@ -2,7 +2,7 @@
 
 ``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, each answer one on stdout:
 ``{"open": specification, "feed": FILE.npz}`` makes a session and runs it once, or without ``feed`` not at all;
-``{"calls": N, "session": number}`` runs it so often and tells the nanoseconds of each call. The end of stdin
+``{"calls": N, "session": number}`` runs it so often and prints the nanoseconds of each call. The end of stdin
 ends it.
 """
 

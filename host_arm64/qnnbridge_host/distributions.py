@@ -219,7 +219,7 @@ def _overwriter(distributions: dict[str, str], built: dict[str, str], capi: str 
     name = built.get("package_name")
     if name is not None:
         return None if name == QNN_DISTRIBUTION else name
-    # No file that says it (1.20): the QNN libraries tell.
+    # No file that says it (1.20): the QNN libraries do.
     if others and capi and not os.path.exists(os.path.join(capi, "QnnHtp.dll")):
         return others[0]
     return None

@@ -253,7 +253,7 @@ class InFlight:
 
     Invariant: no thread waits for the client under the table's lock. Declarations are collected under it and
     written after it. The request's own thread writes its declaration before it enters the step. If a request was
-    alone when it entered, the next request declares it before it enters native code itself, so the client can tell
+    alone when it entered, the next request declares it before it enters native code itself, so the client knows
     the two apart. A request that is in no native step (its answer or its own declaration is being written) delays
     no other.
     """

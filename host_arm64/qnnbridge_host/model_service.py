@@ -296,7 +296,7 @@ class ModelService:
         return self._given_hello
 
     def _judged(self, source: ModelSource) -> Hello:
-        """HELLO for the checks of a compiled model. Of a QNN that is no wheel the loaded provider tells more."""
+        """HELLO for the checks of a compiled model. Of a QNN that is no wheel the loaded provider says more."""
         compiled = source.scan is not None and source.scan.is_compiled
         if not compiled or "onnxruntime_qnn" in self.hello.versions:
             return self.hello

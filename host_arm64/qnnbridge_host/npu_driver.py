@@ -1,6 +1,6 @@
 """Which version of the NPU's driver this machine has.
 
-A model that kills a host may be harmless with another driver, so HELLO tells it. The registry is followed the way
+A model that kills a host may be harmless with another driver, so HELLO names it. The registry is followed the way
 QNN itself finds the driver: service, device, class. Never by looking into the driver store: old packages stay there
 beside the one in use. Reading needs no rights and takes well under a millisecond; WMI would take seconds.
 

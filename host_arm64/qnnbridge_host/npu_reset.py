@@ -38,7 +38,7 @@ class Npu:
         self._clock = clock
         self._lock = threading.Lock()
         self._last_reset: float | None = None
-        # How often it was reset: the number tells a session whether it was made before the last one.
+        # How often it was reset: the number shows a session whether it was made before the last one.
         self.resets = 0
 
     def note_reset(self, seen_before: int) -> bool:

@@ -271,7 +271,7 @@ def _load_modules_of_runs() -> None:
 
 
 def mark(what: str, request_id: int) -> None:
-    """A line on stderr around native set-up: QNN tells the real cause of a failure nowhere else.
+    """A line on stderr around native set-up: QNN reports the real cause of a failure nowhere else.
 
     The application's side collects stderr and looks between the two lines.
     """

@@ -1,6 +1,6 @@
 """Where the cache of compiled models is, how large it may grow, and whether it is on, as the environment says.
 
-The application reads its own environment for each session and tells the host; the tools read theirs.
+The application reads its own environment for each session and sends it to the host; the tools read theirs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 - every entry of `Encoder.buffers` is a ``uint8`` array of one dimension, C order, little-endian;
 - a contiguous native array is not copied: its buffer *is* the caller's memory until the message has been sent;
 - nothing is converted silently. A declared type only decides for values without a type of their own (lists, Python
-  scalars, empty maps); an array of another dtype goes as it is, and the check of names and types tells.
+  scalars, empty maps); an array of another dtype goes as it is, and the check of names and types reports it.
 
 `Decoder`, one per message, used by one thread. A descriptor comes from another process and is believed in
 nothing: tags, types, shapes, buffer numbers and sizes, offsets, indices and depth are checked before anything

@@ -14,7 +14,7 @@
     32     4     CRC-32 of prefix[0:32] and header
     36     4     zero
 
-All numbers are little-endian. The prefix never changes, in no version, so that two strangers can at least tell
+All numbers are little-endian. The prefix never changes, in no version, so that two strangers can at least find out
 each other why they cannot talk. If there are buffers, zero bytes pad the header so that the first buffer starts
 at a multiple of 64 from the start of the frame; each further one starts at a multiple of 64 from the first.
 """

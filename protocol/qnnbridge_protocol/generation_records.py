@@ -1,4 +1,4 @@
-"""What the host tells of a model for generation: `GenerationModelInfo`, and where each of its stages runs."""
+"""What the host reports of a model for generation: `GenerationModelInfo`, and where each of its stages runs."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ class CompileResult(Record):
 
     path: of the .onnx file, which a session opens. blob: of the context binary, ``None`` if embedded.
     manifest: of the file that says what belongs together. source: name of the original.
-    placement: of the original's nodes; ``None`` if the compiler died before it could tell.
+    placement: of the original's nodes; ``None`` if the compiler died before it reported it.
     soc_model: what it was compiled for, ``None``: the chip of the host. versions: of what compiled it.
     compile_seconds: inside of the compiler. seconds: all of it, with the starts of processes and the validation.
     warnings: what one should know, in sentences.

@@ -220,7 +220,7 @@ class SessionSpec(Record):
 
     @property
     def options_hash(self) -> str:
-        """Of everything but the model: quarantines and manifests tell by it that options are the same."""
+        """Of everything but the model: quarantines and manifests recognise equal options by it."""
         import hashlib
         import json
 
@@ -289,7 +289,7 @@ class NodeInfo(Record):
 class Placement(Record):
     """Where the nodes of the optimized graph run, from ONNX Runtime's own graph assignment.
 
-    known: False where this ONNX Runtime cannot tell (before 1.24); the counts are then 0.
+    known: False where this ONNX Runtime does not report it (before 1.24); the counts are then 0.
     partitions: number of QNN subgraphs. cpu_list: ``[name, op_type]`` of each CPU node, at most 200.
     simulator: the QNN device is the x86 HTP simulator, not an NPU. soc_model: the target it computes for.
     cause: why nodes are on the CPU, one sentence, as far as known.
@@ -318,7 +318,7 @@ class Placement(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class SessionInfo(Record):
-    """What the host tells of a session that it created. Durations in seconds."""
+    """What the host reports of a session that it created. Durations in seconds."""
 
     inputs: tuple[NodeInfo, ...]
     outputs: tuple[NodeInfo, ...]

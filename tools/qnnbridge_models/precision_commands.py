@@ -118,7 +118,7 @@ def quantize(
     _config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Quantise a float model for QNN, and tell what is left of its numbers.
+    """Quantise a float model for QNN and report the loss of accuracy.
 
     Ends with 0 if the result is of use, 1 if an output is useless or the target is missed.
     """

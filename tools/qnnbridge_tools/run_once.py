@@ -262,7 +262,7 @@ def perform(request: RunRequest) -> RunResult:
 
 @contextlib.contextmanager
 def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
-    """A host that has loaded ONNX Runtime, and the seconds until then. Its reports tell what warnings would."""
+    """A host that has loaded ONNX Runtime, and the seconds until then. Its reports say what warnings would."""
     from qnnbridge import CacheWarning, CpuFallbackWarning, Host
 
     begun = time.perf_counter()

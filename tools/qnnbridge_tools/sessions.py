@@ -134,7 +134,7 @@ def opened(
         options.add_free_dimension_override_by_name(name, size)
     limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
     with _quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report names the placement
         with InferenceSession(
             str(model),
             options,
@@ -154,7 +154,7 @@ def opened(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The library would log what the report tells: nodes on the CPU, a host that died."""
+    """The library would log what the report says: nodes on the CPU, a host that died."""
     log = logging.getLogger("qnnbridge")
     before = log.level
     log.setLevel(logging.CRITICAL)

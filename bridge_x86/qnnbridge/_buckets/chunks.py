@@ -4,7 +4,7 @@ A window is as long as a bucket and never padded. The first one begins where the
 where it ends, so the model's own padding acts at both true ends. Of every other end the outputs are dropped that
 may have seen it: as many as the model looks to the left and to the right (`Context`). What is kept is joined, and
 is what the model computes for the whole. The context is measured on the CPU: one place of the input is changed, and
-the outputs that change tell how far it is seen. Pure functions around a `Run`, which alone touches a host.
+the outputs that change show how far it is seen. Pure functions around a `Run`, which alone touches a host.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
         fits = _fit_all(findings, observed)
         row = 0
         if any(isinstance(found, str) or found.divisor > 1 for found in fits.values()):
-            # A few sizes do not tell how a dimension is rounded.
+            # A few sizes do not show how a dimension is rounded.
             row = observed.row()
             fits = _fit_all(findings, observed)
         for place, relation in fits.items():
@@ -297,7 +297,7 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
 
 
 def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Observations) -> Iterator[int]:
-    """Sizes of which the dimension tells whether the relation is right."""
+    """Sizes of which the dimension shows whether the relation is right."""
     factor, divisor = relation.factor, relation.divisor
     first, largest = observed.base, observed.buckets[-1]
     offsets = offsets_of(factor, divisor, values)

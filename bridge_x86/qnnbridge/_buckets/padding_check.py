@@ -57,7 +57,7 @@ class PaddingCheck:
 
         Args:
             feeds: without the padding.
-            compare: tells what padding changes in them.
+            compare: finds what padding changes in them.
 
         Raises:
             NumbersDiffer: padding changes results, for ``verify="raise"``.

@@ -102,7 +102,7 @@ class BucketedSession:
 
     Args:
         timeout: seconds for the creation, and the default for calls.
-        warn: tells the application of calls and variants on the CPU.
+        warn: warns the application of calls and variants on the CPU.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class BucketedSession:
         raise refuse_too_large(plan, true, whole[0])
 
     def _answer_on_cpu(self, call: _Call, feeds: Mapping[str, Any], because: str) -> list[Any]:
-        """Told once as a warning and in the log; how often it happened is in `buckets` and `placement`."""
+        """Reported once as a warning and in the log; how often it happened is in `buckets` and `placement`."""
         if self._count("on_cpu") == 1:
             label = self.recipe.label
             text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}"
@@ -428,7 +428,7 @@ class BucketedSession:
         )
 
     def placement(self) -> Placement:
-        """Of the variant with the most nodes on the CPU. Its cause also tells of calls that ran on the CPU because
+        """Of the variant with the most nodes on the CPU. Its cause also names calls that ran on the CPU because
         they were too large."""
         placements = [variant.placement for variant in self.status().variants]
         found = max((one for one in placements if one is not None), key=lambda one: one.cpu_nodes)

@@ -250,7 +250,7 @@ class Variants:
 
 
 def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
-    """timeout: of the calls of the sessions made. warn: tells the application that one runs on the CPU."""
+    """timeout: of the calls of the sessions made. warn: warns the application that one runs on the CPU."""
 
     def open_session(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> BaseSession:
         session = BaseSession(SessionOptions.from_spec(recipe.spec), left_s)

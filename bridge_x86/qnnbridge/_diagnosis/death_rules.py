@@ -31,7 +31,7 @@ class DeathRule:
     phases: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     line: str | None = None
-    # Only if nothing on stderr tells the fault (no C++ exception's name, no traceback; at the start, nothing).
+    # Only if nothing on stderr names the fault (no C++ exception's name, no traceback; at the start, nothing).
     silent: bool = False
     curable: bool | None = None
     # Whether QNN may have had a part in what was under way; ``None``: no matter.

@@ -235,7 +235,7 @@ def _taken_along(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
 
 
 def _worth_reading(line: LogLine) -> bool:
-    """At severity 0 thousands of lines tell what went well. QNN's own errors arrive as verbose lines with <E>."""
+    """At severity 0 thousands of lines report what went well. QNN's own errors arrive as verbose lines with <E>."""
     return line.severity in _READ_SEVERITIES or (line.place == "QnnLogging" and line.text.startswith("<E>"))
 
 

@@ -1,7 +1,7 @@
 """Crash reports on disk, one JSON file for programs and one text file for people per death, and the state folder.
 
 A host that was ended on purpose (by a call past its deadline with ``on_deadline="kill"``) did not crash: its
-report, which may still tell why the call hung, lies in a folder of its own, and counts nowhere as a crash. Nor
+report, which may still show why the call hung, lies in a folder of its own, and counts nowhere as a crash. Nor
 does the start of a program that is no host: once its path is corrected, nothing is wrong any more.
 
 A report holds the contents of a `CrashRecord`: no tensor data, and of the environment only the variables that

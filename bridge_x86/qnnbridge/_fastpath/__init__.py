@@ -1,6 +1,6 @@
 """The fast path: repeated calls, with tensors in memory that both processes have mapped.
 
-Theory of operation. A call goes by the connection (`_replay`) first, which checks it, and tells the types and
+Theory of operation. A call goes by the connection (`_replay`) first, which checks it, and reports the types and
 shapes of its outputs. `KnownCalls` keeps these, and a later call with the same names, types and shapes takes a
 *channel*: two pipes of its own, on which a call is 32 bytes there and 32 bytes back. What those bytes mean was
 agreed before, as a *plan*: the host has bound the session's inputs and outputs to fixed places in shared memory.

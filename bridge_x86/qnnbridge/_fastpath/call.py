@@ -73,7 +73,7 @@ class KnownCalls:
     """The calls of one session that succeeded by the connection, which has checked them.
 
     The key has the names of the outputs, and name, type and shape of each input, in the order of the feed. What it
-    tells, the types and shapes of the outputs, is an expectation: the host compares each answer with it. Any
+    reports, the types and shapes of the outputs, is an expectation: the host compares each answer with it. Any
     thread; two threads may learn the same call at once.
     """
 

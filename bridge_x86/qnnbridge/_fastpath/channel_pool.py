@@ -2,7 +2,7 @@
 while.
 
 The channel used last is used first, so a single caller always has the same one, and channels of a past burst are
-recognised as idle. Without channels or shared memory `Sharing` tells why, and calls take the connection.
+recognised as idle. Without channels or shared memory `Sharing` says why, and calls take the connection.
 
 A channel belongs to whoever refers to its `ChannelPlans`: the deque of idle ones, a running call, or the list of
 abandoned calls. The pool itself refers to it weakly. So a channel that an exception of a signal handler dropped
@@ -117,7 +117,7 @@ class ChannelPool:
         self.idle: collections.deque[ChannelPlans] = collections.deque()
         self._all: dict[int, _Open] = {}
         self._abandoned: list[ChannelPlans] = []
-        # What the host may still write to although nothing tells when it is done. Until the host ends.
+        # What the host may still write to although nothing says when it is done. Until the host ends.
         self._kept: list[object] = []
         self._channel_numbers = itertools.count(1)
         self._attached: set[int] = set()

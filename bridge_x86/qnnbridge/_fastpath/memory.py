@@ -139,7 +139,7 @@ class SharedArrays:
         """on_dropped: called with the number of a freed slab, so that the host forgets it."""
         self._budget = sharing.array_memory
         self._lock = Lock()
-        # By who writes and size of the blocks: slabs, and for each of their blocks a reference that tells its life.
+        # By who writes and size of the blocks: slabs, and for each of their blocks a weak reference.
         self._pools: dict[tuple[bool, int], list[tuple[Slab, list[weakref.ref[SharedBlock] | None]]]] = {}
         # All slabs that the host may have been shown.
         self._slabs: dict[int, weakref.ref[Slab]] = {}

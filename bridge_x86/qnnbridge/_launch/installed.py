@@ -1,6 +1,6 @@
 """Machine types of this process and the computer, and the installed Pythons that have the host's packages.
 
-Neither `platform.machine()` nor the environment tells the machine on Windows on ARM, where x64 and x86 programs
+Neither `platform.machine()` nor the environment names the machine on Windows on ARM, where x64 and x86 programs
 are emulated: both name now the one, now the other, by the version of Python. Names: "ARM64", "x64", "x86",
 "ARM64EC" on Windows; "aarch64", "x86_64" ... on Linux. Packages are looked for as files and specs; nothing is
 imported and no process is started.

@@ -34,7 +34,7 @@ _CROWD_PAUSE_S: Final = 0.005
 
 
 class DaemonStream:
-    """One connection of the daemon. peer_pid: as the kernel tells it, 0 if it does not."""
+    """One connection of the daemon. peer_pid: as the kernel reports it, 0 if it does not."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection

@@ -44,14 +44,15 @@ _REAP_INTERVAL_S = 1.0
 
 
 def native_machine() -> str:
-    """The machine's name as the kernel tells it."""
+    """The machine's name as the kernel reports it."""
     return os.uname().machine
 
 
 def out_of_memory_kills() -> int | None:
     """How many processes the kernel has killed because memory ran out; ``None`` where it does not count them.
 
-    Linux counts them since 4.13, those of a container's own limit included. This tells such a death from a kill -9.
+    Linux counts them since 4.13, those of a container's own limit included. They show whether a SIGKILL was
+    the kernel's own.
     """
     try:
         with open("/proc/vmstat", encoding="ascii") as file:

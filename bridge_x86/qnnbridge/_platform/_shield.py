@@ -112,7 +112,7 @@ def shielded(name: str, work: Callable[[], T]) -> T:
     """
     if not is_interruptible():
         return work()
-    # Nothing from here to the end of the wait may need memory: a thread that cannot tell its end is waited for.
+    # Nothing from here to the end of the wait may need memory: a thread that cannot report its end is waited for.
     results: list[T | None] = [None]
     errors: list[BaseException | None] = [None]
     ended = Lock()

@@ -191,7 +191,7 @@ for _function in (_kernel32.GetNamedPipeClientProcessId, _kernel32.GetNamedPipeS
 
 
 class DaemonStream:
-    """One connection at the door. peer_pid: as Windows tells it."""
+    """One connection at the door. peer_pid: as Windows reports it."""
 
     def __init__(self, handle: int, *, client: bool) -> None:
         self._handle = handle

@@ -1,7 +1,7 @@
 """Waiting for and writing to pipes on Windows, where a pipe can be neither polled nor written to in part.
 
 A write that could block is done by a thread per pipe from a buffer of its own: a caller whose time is up then
-knows exactly which bytes are on their way. (A cancelled system call does not tell.)
+knows exactly which bytes are on their way. (A cancelled system call does not say.)
 
 Threads: any; one writer at a time per pipe.
 """
@@ -103,7 +103,7 @@ def writer(fd: int) -> Callable[[list[memoryview]], int]:
 
 
 def wait_writable(fd: int, timeout_s: float | None) -> bool:
-    """Windows cannot tell: `writer` waits by itself, so there is something to try unless no time is left."""
+    """Windows does not report it: `writer` waits by itself, so there is something to try unless no time is left."""
     return timeout_s is None or timeout_s > 0
 
 

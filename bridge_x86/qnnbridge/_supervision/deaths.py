@@ -150,7 +150,7 @@ class Investigator:
         )
 
     def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
-        """Why the process that compiles for `process` has died, as far as its exit code and its words tell.
+        """Why the process that compiles for `process` has died, as far as its exit code and its words show.
 
         Its words are on the host's stderr, between the marks of the request.
         """
@@ -284,7 +284,7 @@ def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
 
 
 def _asked_for(failure: ChannelFailed) -> bool:
-    """Whether the application wanted this end. It is the reason that tells: the first one of an end stays."""
+    """Whether the application wanted this end. The reason decides: the first one of an end stays."""
     return failure.reason is not None and bool(failure.reason.details.get(ASKED_FOR))
 
 

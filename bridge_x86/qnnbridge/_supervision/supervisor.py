@@ -1,4 +1,4 @@
-"""Keeps one host alive: starts it when it is needed, tells how it died, starts the next generation.
+"""Keeps one host alive: starts it when it is needed, finds out how it died, starts the next generation.
 
 There is no thread of its own. The caller that needs a host starts it (others wait for the same start), the
 callers that see a death share one investigation of it. Waiting is bounded by the caller's deadline.

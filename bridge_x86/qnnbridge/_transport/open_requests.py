@@ -96,7 +96,7 @@ class OneWayRequests:
 
 
 class Deadline(Exception):
-    """The caller's time is up. `state` tells the state of the work."""
+    """The caller's time is up. `state` is that of the work."""
 
     def __init__(self, state: str) -> None:
         super().__init__(state)

@@ -24,7 +24,7 @@ _DLPACK_UNSIGNED = 1
 
 
 class _Facts:
-    """Attributes of an object of the bindings, as the host tells them."""
+    """Attributes of an object of the bindings, as the host reports them."""
 
     def __init__(self, **facts: Any) -> None:
         vars(self).update(facts)

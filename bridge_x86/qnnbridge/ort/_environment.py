@@ -1,4 +1,4 @@
-"""What the module ``onnxruntime`` tells of itself, its process-wide settings, its devices and plugin libraries.
+"""What the module ``onnxruntime`` says of itself, its process-wide settings, its devices and plugin libraries.
 
 Facts come from the host of `qnnbridge.default_host`; the version alone is read from the metadata files of the
 packages of the host's Python, without starting it. Settings are kept here and given to every session that is made
@@ -32,7 +32,7 @@ QNN_1X = "onnxruntime-qnn"
 
 
 def host_package_version(name: str) -> str | None:
-    """``None`` where the files do not tell: no interpreter, or one that keeps its packages in an unusual place."""
+    """``None`` where the files do not say: no interpreter, or one that keeps its packages in an unusual place."""
     try:
         python = find_host(None).path
     except BridgeError:
@@ -89,13 +89,13 @@ def host_version() -> str:
     """The version of ONNX Runtime in the host."""
     global _version
     if _version is None:
-        # Where the files do not tell (a host behind a command of its own), the host itself does.
+        # Where the files do not say (a host behind a command of its own), the host itself does.
         _version = host_package_version("onnxruntime") or str(default_host().info.versions.get("onnxruntime", ""))
     return _version
 
 
 def get_version_string() -> str:
-    """The version of ONNX Runtime in the host, as the library itself tells it."""
+    """The version of ONNX Runtime in the host, as the library itself reports it."""
     return str(default_host().info.versions.get("onnxruntime", ""))
 
 
@@ -297,7 +297,7 @@ def register_execution_provider_library(registration_name: str, library_path: st
             fix="Register onnxruntime_qnn.get_library_path(), or use onnxruntime itself for other providers.",
         )
     _registered.add(str(registration_name))
-    default_host().info  # noqa: B018 - tells now, as registering does, if the host cannot come up
+    default_host().info  # noqa: B018 - raises now, as registering does, if the host cannot come up
 
 
 @as_ort_raises

@@ -48,7 +48,7 @@ _found: dict[str, str] = {}
 
 
 def _folder() -> str | None:
-    """Where the host has the package; its files tell, or else the host itself."""
+    """Where the host has the package; by its files, or else by the host itself."""
     folder = _found.get(_PACKAGE)
     if folder is None:
         folder = next((path for path in _candidates() if os.path.isfile(os.path.join(path, "__init__.py"))), None)

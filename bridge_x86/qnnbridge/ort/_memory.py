@@ -21,7 +21,7 @@ from qnnbridge._ort_value import OrtValue
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteTypeError
 
-# What ONNX Runtime makes of a name: the name that it tells, the kind of memory, the vendor.
+# What ONNX Runtime makes of a name: the name that it reports, the kind of memory, the vendor.
 _MEMORY: Final[Mapping[str, tuple[str, OrtDeviceMemoryType, int]]] = {
     "Cpu": ("Cpu", OrtDeviceMemoryType.DEFAULT, 0),
     "Cuda": ("Cuda", OrtDeviceMemoryType.DEFAULT, 0x10DE),

@@ -3,7 +3,7 @@
 Providers are as requested, unless the user overrides them (`qnnbridge exec --provider`, or
 the variable ``QNNBRIDGE_DROPIN_PROVIDER``): "qnn" takes every model to the NPU as far as it goes, "cpu" none. A
 program that asks for QNN gets it with the CPU behind it, as with onnxruntime-qnn itself; a warning, the log and
-the report tell of nodes that did not go to the NPU. The rules on the arguments and their messages are ONNX
+the report name nodes that did not go to the NPU. The rules on the arguments and their messages are ONNX
 Runtime's. Pure functions.
 """
 

@@ -1,4 +1,4 @@
-"""Facts of Windows about files that Python does not tell: the time of the last change, and the short path.
+"""Facts of Windows about files that Python does not offer: the time of the last change, and the short path.
 
 Python's ``st_ctime`` is the time of creation there. The short path is the other name that Windows keeps for a path:
 of characters that every program can open.

@@ -254,7 +254,7 @@ class SessionCache:
                 try:
                     return compile_entry(self._store, key, parts, deadline, beat)
                 except ModelNotDescribed:
-                    self.off("the compiler died before it could tell what it made")
+                    self.off("the compiler died before it reported what it made")
                 finally:
                     beat.stop()
         except CannotStandFor as reason:
@@ -386,7 +386,7 @@ class SessionCache:
     def _announce_update(self, parts: Mapping[str, Any]) -> None:
         """Say why a model that has an entry is compiled again, if only the source of QNN is another one.
 
-        Windows updates its provider by itself, so nobody else tells.
+        Windows updates its provider by itself, so nobody else reports it.
         """
         now = _source_of(parts)
         if not now:

@@ -1,7 +1,7 @@
 """Temporary folders that do not outlive their process for long, whatever ended it: the next one of its kind sweeps.
 
-A folder holds a lock file, which is locked as long as its process lives. The lock tells, and not a process' number:
-that may be another one's by now, or one of another container with the same folder for temporary files.
+A folder holds a lock file, which is locked as long as its process lives. The lock decides, and not a process'
+number: that may be another one's by now, or one of another container with the same folder for temporary files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The host's part of the functions of the bindings that ONNX Runtime's build and its quantization use.
 
-They take arrays and give arrays, or tell of operators and kernels; none keeps anything. The functions are those of
+They take arrays and give arrays, or list operators and kernels; none keeps anything. The functions are those of
 a closed table.
 """
 
@@ -28,7 +28,7 @@ QUANTIZERS = frozenset(
         ),
     )
 )
-# Functions that tell what there is.
+# Functions that list what there is.
 LISTS = frozenset({"get_all_operator_schema", "get_all_opkernel_def", "get_registered_ep_kernel_defs"})
 _PLAIN = (str, int, float, bool, type(None))
 

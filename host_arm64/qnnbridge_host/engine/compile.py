@@ -1,7 +1,7 @@
 """Compiles a model for QNN: makes its session once, with ONNX Runtime's order to write an EPContext model.
 
-Both generations of onnxruntime-qnn do it this way. (``ModelCompiler``, which only the plugin generation has, tells
-nothing of the placement and leaves an ordinary copy of the model where QNN took no node.) Invariants: when
+Both generations of onnxruntime-qnn do it this way. (``ModelCompiler``, which only the plugin generation has, does
+not report the placement and leaves an ordinary copy of the model where QNN took no node.) Invariants: when
 `compile_model` returns, the .onnx file is written and at least one node of the model is on QNN; what an error
 leaves behind is the caller's to remove. Any thread.
 """
@@ -53,7 +53,7 @@ def compile_model(
             _explain(engine, spec.session, model, initializers, on_phase)
             raise _nothing_on_qnn(spec.session)
         if not os.path.exists(spec.output):
-            # An older ONNX Runtime tells no placement; there a missing file is how nothing on QNN looks.
+            # An older ONNX Runtime reports no placement; there a missing file is how nothing on QNN looks.
             raise _nothing_written() if placed.known else _nothing_on_qnn(spec.session)
     except BaseException:
         session.close()

@@ -60,7 +60,7 @@ def quiet_options(*, optimize: bool = False) -> Any:
 
 
 def silent_options() -> Any:
-    """For models that may not load or run: the report tells it, and ONNX Runtime would log it as well."""
+    """For models that may not load or run: the report says it, and ONNX Runtime would log it as well."""
     options = quiet_options()
     options.log_severity_level = _LOG_FATAL_ONLY
     return options

@@ -56,7 +56,7 @@ ENUMS: Mapping[str, str] = {
     "graph_optimization_level": "GraphOptimizationLevel",
 }
 
-# Warnings. QNN tells why its set-up failed only in the log, at this level.
+# Warnings. QNN reports why its set-up failed only in the log, at this level.
 DEFAULT_LOG_SEVERITY = 2
 
 # Option of a `RunSpec`: paths of the LoRA adapter files that ``RunOptions.add_active_adapter`` was called with.

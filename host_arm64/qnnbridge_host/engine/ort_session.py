@@ -158,7 +158,7 @@ class OrtSession:
             raise translate(error, self._circumstances) from error
 
     def end_profiling(self) -> str:
-        """Stop profiling; the path of the file, as ONNX Runtime tells it."""
+        """Stop profiling; the path of the file, as ONNX Runtime reports it."""
         native = self._alive()
         try:
             return str(native[0].end_profiling())

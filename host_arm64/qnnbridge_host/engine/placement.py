@@ -1,7 +1,7 @@
 """Where the nodes of a session run, and the refusal of a session that would not run where it was asked to.
 
 ``get_providers()`` proves nothing: a session lists QNN although every node is on the CPU. Only ONNX Runtime's own
-graph assignment tells, node by node, since 1.24. Pure functions on a session that does not run yet.
+graph assignment says, node by node, since 1.24. Pure functions on a session that does not run yet.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PlacementTarget(NamedTuple):
 
 
 def read(session: Any, target: PlacementTarget | None, source: str = "") -> Placement:
-    """The placement of a session. ``known`` is False where this ONNX Runtime cannot tell. source: of QNN."""
+    """The placement of a session. ``known`` is False where this ONNX Runtime does not report it. source: of QNN."""
     base = Placement(known=False)
     if target is not None:
         base = dataclasses.replace(

@@ -1,7 +1,7 @@
 """All fast channels of one client, and the requests that open them and attach memory.
 
 Any thread of the server serves such a request, so the order of service is not the order of the requests. Where the
-order matters, the request numbers tell it. Any thread.
+order matters, the request numbers show it. Any thread.
 """
 
 from __future__ import annotations

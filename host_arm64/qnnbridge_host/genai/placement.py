@@ -1,6 +1,6 @@
 """Where the stages of a model run, found out one by one before genai loads them.
 
-genai tells no placement, and provider options that QNN cannot use make it compute on the CPU in silence. So each
+genai reports no placement, and provider options that QNN cannot use make it compute on the CPU in silence. So each
 stage that asks for QNN is made once as a session of its own, with the same options, and looked at. By design some
 work stays on the CPU: stages that do not ask for QNN, attention of the GroupQueryAttention layouts, and what only
 moves data. Other operators there refuse the model, unless it allows them. The result is kept in a file beside the
@@ -84,7 +84,7 @@ def _place(
 
 def _by_design(placed: Placement) -> bool:
     if not placed.known:
-        return placed.cause is None  # this ONNX Runtime cannot tell
+        return placed.cause is None  # this ONNX Runtime does not report it
     if not placed.qnn_nodes:
         return False
     return all(kind in ATTENTION or kind in BOOKKEEPING for _, kind in placed.cpu_list)

@@ -164,7 +164,7 @@ def shipped_numbers(model: str) -> NumbersReport | None:
 def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
     """The manifest of a compiled model (or the manifest file itself); ``None`` if there is none.
 
-    Raises `ContextUnusable` for one that cannot be understood: it may be all that tells a damaged binary.
+    Raises `ContextUnusable` for one that cannot be understood: it may be all that shows a damaged binary.
     """
     file = os.fsdecode(path)
     if not file.endswith(SUFFIX):
@@ -218,7 +218,7 @@ def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
 def _unreadable(file: str, why: str, fix: str | None = None) -> ContextUnusable:
     return ContextUnusable(
         f"The manifest {os.path.basename(file)} of the compiled model cannot be used: {why}.",
-        cause="Without it there is no way to tell whether the context binary is undamaged.",
+        cause="Without it there is no way to know whether the context binary is undamaged.",
         fix=fix
         or "Compile the original model again, or copy the compiled model with its manifest again. "
         "To use it unchecked, delete the manifest.",

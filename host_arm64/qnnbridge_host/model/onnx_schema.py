@@ -1,6 +1,6 @@
 """The messages and fields of an ONNX file, and the types of its inputs and outputs in ONNX Runtime's words.
 
-``tensor(float)``, ``seq(tensor(int64))``: each message of a type, when it has been read, tells the one around it.
+``tensor(float)``, ``seq(tensor(int64))``: each message of a type, when it has been read, informs the one around it.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class ModelSource(NamedTuple):
             try:
                 found.append(take_stamp(file.path))
             except OSError:
-                found.append(None)  # who reads it tells
+                found.append(None)  # who reads it reports the fault
         return tuple(found)
 
     def never_rests(self) -> ModelChanged:

@@ -140,7 +140,7 @@ def judge_over_inputs(
 
 
 def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits) -> tuple[State, str]:
-    """Whether the output changes with the inputs by more than the error. One set of inputs cannot tell."""
+    """Whether the output changes with the inputs by more than the error. One set of inputs cannot show it."""
     arrays: list[tuple[Array, Array]] = []
     for reference, candidate in pairs:
         a, b = as_array(reference), as_array(candidate)

@@ -5,7 +5,7 @@ Raw descriptors only: a buffered `sys.stdin` aborts the interpreter at exit when
 
 A Ctrl+C may strike between any two bytecodes. A reader stores the count that the kernel returns within the
 same C call that made the system call (`deque.extend(map(...))`), so that an interrupt while it waits loses
-nothing. Only the microseconds in which a count is worked into the state are not safe; `torn` tells that one
+nothing. Only the microseconds in which a count is worked into the state are not safe; `torn` says that one
 struck there, and that the place in the stream is lost.
 """
 

@@ -1,4 +1,4 @@
-"""Names of processes that also tell on which system their number means anything.
+"""Names of processes that also say on which system their number means anything.
 
 Application and host may live on different systems: a host in a container, behind ssh, or under Wine. There the
 number of the application belongs to another process, or to none.
@@ -44,7 +44,7 @@ def number_here(name: str) -> int | None:
 
 
 def _boot() -> str:
-    """A number of this start of this machine; empty where the kernel does not tell it."""
+    """A number of this start of this machine; empty where the kernel does not report it."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
             return file.read(64).decode("ascii", "replace").strip()

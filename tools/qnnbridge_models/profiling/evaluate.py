@@ -110,7 +110,7 @@ def _notes(result: ProfileResult, recorded: Recording, attributed: bool) -> Iter
             yield "QNN reports no times of operators."
     elif result.operators:
         yield (
-            "QNN counts the cycles of operators and tells no times: times of operators are their share of the "
+            "QNN counts the cycles of operators and reports no times: times of operators are their share of the "
             "accelerator's time. An operator without cycles was merged into a neighbour, which has its time: that "
             "of a convolution may stand at the Relu behind it. Counting costs time, too: the times of --level "
             "basic are the truer ones."

@@ -226,7 +226,7 @@ def _partitions(result: ProfileResult) -> str:
         f"<h2>Parts on QNN: {len(result.partitions)}</h2>"
         + bars("Parts on QNN", rows)
         + _table(["part", "operators", "QNN execute", "accelerator", "first run", "in", "out"], details)
-        + _folded("What else QNN tells of a run", table)
+        + _folded("What else QNN reports of a run", table)
     )
 
 

@@ -63,7 +63,7 @@ class QnnCall:
     """One call of QNN.
 
     Args:
-        facts: what the backend tells of it.
+        facts: what the backend reports of it.
         parts: its phases, or the operators of a graph.
     """
 

@@ -126,7 +126,7 @@ def _recorded(
     profile = ort_json.read(_profile_file(session_file, folder))
     if len(profile.runs) != len(calls_s):
         raise BridgeError(
-            f"ONNX Runtime's profile tells of {len(profile.runs)} runs instead of {len(calls_s)}.",
+            f"ONNX Runtime's profile has {len(profile.runs)} runs instead of {len(calls_s)}.",
             cause="The session was made anew in between, or ONNX Runtime's limit of events was reached.",
             fix="Run the command again, with fewer --runs for a large model.",
         )

@@ -314,7 +314,7 @@ def _print_facts(result: ProfileResult) -> None:
     if not facts:
         return
     slowest = " (the slowest parts)" if len(result.partitions) > len(shown) else ""
-    print(f"\nWhat else QNN tells of a run{slowest}")
+    print(f"\nWhat else QNN reports of a run{slowest}")
     output.print_table(
         ["figure", *(one.label for one in shown)], [[name, *map(fact_text, values)] for name, values in facts]
     )

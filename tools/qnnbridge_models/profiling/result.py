@@ -79,7 +79,7 @@ class RunComponent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnFigure:
-    """Another figure that QNN tells of each execution of a partition."""
+    """Another figure that QNN reports of each execution of a partition."""
 
     name: str
     unit: str
@@ -91,7 +91,7 @@ class Partition:
     """A part of the model that runs on QNN in one piece.
 
     node_s is what ONNX Runtime measures around it, execute_s QNN's own call, accelerator_s what the accelerator
-    worked; the latter two are None if QNN's file does not tell. Bytes are those of inputs and outputs.
+    worked; the latter two are None if QNN's file does not say. Bytes are those of inputs and outputs.
     """
 
     label: str

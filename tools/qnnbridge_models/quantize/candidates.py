@@ -236,7 +236,7 @@ def _best_of(found: list[Candidate], trial: PrecisionTrial, deadline: float) -> 
             if score is not None:
                 there[number] = score
         if not there:
-            return found[0]  # the check on QNN tells why it does not run
+            return found[0]  # the check on QNN says why it does not run
         scores, where = there, "on QNN"
     most = max(scores.values())
     chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)

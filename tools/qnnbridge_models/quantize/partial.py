@@ -1,7 +1,7 @@
 """What the quantisation of single layers costs: the float model with only some of its tensors quantised.
 
 Each error of rounding adds its own noise to the outputs, nearly independent of the others. The noise that a layer
-makes alone tells what is won by leaving it float, and a search over halves finds the layers that make most of it.
+makes alone shows what is won by leaving it float, and a search over halves finds the layers that make most of it.
 """
 
 from __future__ import annotations

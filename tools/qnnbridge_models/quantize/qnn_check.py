@@ -1,4 +1,4 @@
-"""Runs quantised models on the host's QNN and tells where their nodes ran and how much the results differ."""
+"""Runs quantised models on the host's QNN and reports where their nodes ran and how much the results differ."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class QnnRunner:
         from qnnbridge import CpuFallbackWarning
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CpuFallbackWarning)  # the placement tells
+            warnings.simplefilter("ignore", CpuFallbackWarning)  # the placement says it
             try:
                 return self._run(model, samples, names, strict=True)
             except PlacementRefused:

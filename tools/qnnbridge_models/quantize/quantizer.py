@@ -36,7 +36,7 @@ from qnnbridge_protocol.errors import OptionError
 COMMAND = "qnnbridge quantize"
 # Samples that the search for mixed precision looks at.
 _TRIED = 60
-# Those that tell whether 8 bits are enough for weights.
+# Those that show whether 8 bits are enough for weights.
 _LOOKED_AT = 20
 # For one fold of one way of quantising; models that take longer are judged by the held-out samples alone.
 _FOLD_S = 4.0
@@ -53,7 +53,7 @@ def quantize_model(
 ) -> QuantizeResult:
     """Writes a quantised model (QDQ, for QNN) at `target` and compares it with the float one, on the CPU and QNN.
 
-    What the comparison finds never undoes the written model; `QuantizeResult.verdict` tells it.
+    What the comparison finds never undoes the written model; `QuantizeResult.verdict` says it.
 
     Args:
         source: path of the float model.

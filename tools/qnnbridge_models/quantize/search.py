@@ -30,7 +30,7 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 _ROUNDS = 6
 # Runs of partly quantised models on the CPU, and of candidates on QNN.
 _RUNS_ON_CPU, _RUNS_ON_QNN = 160, 24
-# At most that many samples tell which layer is noisy; all of them tell whether the target is met, most of which the
+# At most that many samples show which layer is noisy; all of them show whether the target is met, most of which the
 # choice has not seen. With three, a speech detector was good enough on a pause and a vowel, and 5 dB worse on the
 # rest; with the same 20 for both, it missed 40 dB by 5 on others.
 _SAMPLES = 20

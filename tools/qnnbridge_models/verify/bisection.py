@@ -2,7 +2,7 @@
 
 The model is cut behind a node, and the tensors that are alive there become its outputs. One pair of sessions looks
 at several cuts at once, so that a thousand nodes take four rounds; where QNN dies there is one cut at a time. The
-node that is found runs by itself at the end, on the CPU's own values: that tells whether it is wrong itself.
+node that is found runs by itself at the end, on the CPU's own values: that shows whether it is wrong itself.
 
 Cutting needs the onnx package. One `Cutter` belongs to one search; no threads. Files go into its folder.
 """

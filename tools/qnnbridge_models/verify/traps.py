@@ -111,7 +111,7 @@ def _floats(expected: Array, found: Array, where: Callable[[Array, Array], Array
         return where(expected.astype(np.float64), found.astype(np.float64))
 
 
-# What the rules about values and those about nodes both tell.
+# What the rules about values and those about nodes both report.
 HALF_RANGE = (
     "half-range",
     "QNN computes floats in 16 bits, which end at 65504: what is larger, also between two nodes, comes out as "

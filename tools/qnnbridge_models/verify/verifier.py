@@ -97,7 +97,7 @@ def verify_model(
     on_progress: OnProgress = progress.ignore,
     on_rows: OnRows | None = None,
 ) -> Verification:
-    """Runs a model on QNN and on the CPU of the host, and tells where they differ, and why.
+    """Runs a model on QNN and on the CPU of the host, and reports where they differ, and why.
 
     A model that raises, hangs or kills the host is a finding, not an error.
 

@@ -204,7 +204,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
     for name, size in subject.sizes.items():
         options.add_free_dimension_override_by_name(name, size)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report tells the placement
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report names the placement
         return InferenceSession(
             str(subject.model),
             options,

@@ -164,7 +164,7 @@ class Measured:
     Args:
         crowds: Calls a second by number of threads.
         starts, recovery_s: Seconds of each try.
-        load: Load of the machine before and after, where the system tells it.
+        load: Load of the machine before and after, where the system reports it.
     """
 
     rows: list[CallTimings]
@@ -272,7 +272,7 @@ def _crowds(rig: Rig, subject: Subject, effort: Effort) -> dict[int, float]:
 
 
 def _load() -> float | None:
-    """Load of the last minute; ``None`` where the system does not tell."""
+    """Load of the last minute; ``None`` where the system does not report it."""
     if sys.platform == "win32":
         return None
     try:

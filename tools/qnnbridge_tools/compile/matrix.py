@@ -226,7 +226,7 @@ def compile_bundle(
 
     They are compiled in one process, one after the other; QNN writes the binary with the last. It is named after
     the first and belongs to all, so it must not be deleted with one of them. The models need inputs and outputs, or
-    graph names, that tell them apart.
+    graph names, that distinguish them.
 
     options: as for `qnnbridge.compile`. Raises what that raises; then nothing is left behind.
     """

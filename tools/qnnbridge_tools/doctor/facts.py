@@ -16,7 +16,7 @@ class Computer:
     Args:
         system: "Windows" or "Linux".
         machine: Native machine type.
-        processor: Its name, where the system tells it.
+        processor: Its name, where the system reports it.
         chip: Qualcomm's part name; ``None`` for an unknown chip.
         arch: Hexagon version of its NPU, 73 for V73; ``None`` for an unknown chip.
     """
@@ -121,7 +121,7 @@ class QnnFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnSet:
-    """The libraries of QNN in one folder. sdk: version of the backend, or of the others where it tells none."""
+    """The libraries of QNN in one folder. sdk: version of the backend, or of the others where it names none."""
 
     folder: str
     files: tuple[QnnFile, ...]

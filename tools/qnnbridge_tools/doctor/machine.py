@@ -124,7 +124,7 @@ class Machine(Protocol):
         """The report of this process's interpreter."""
 
     def ask(self, python: str) -> PythonReport | StartFailure:
-        """Start an interpreter as the host is started and let it tell of itself."""
+        """Start an interpreter as the host is started and let it describe itself."""
 
     def catalogue(self, python: str) -> Catalogue | None:
         """The catalogue of Windows ML, as this interpreter's ``windowsml`` reads it; ``None`` elsewhere."""

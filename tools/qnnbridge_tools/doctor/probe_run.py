@@ -100,7 +100,7 @@ def _compute(
 
     run.begin("create")
     timeout_s = float(order["timeout_s"])
-    # No repetition: one death tells all.
+    # No repetition: one death shows it.
     with InferenceSession(model, _options(order), host=host, timeout=timeout_s, retry=0) as session:
         placement = session.placement
         run.result |= {"qnn_nodes": placement.qnn_nodes, "cpu_nodes": placement.cpu_nodes}

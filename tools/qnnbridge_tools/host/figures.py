@@ -1,6 +1,6 @@
 """The daemon's status document as typed values: what the texts, `qnnbridge top` and the metrics are made of.
 
-A daemon of a neighbouring version may tell less or more: what is missing or of another type reads as nothing
+A daemon of a neighbouring version may report less or more: what is missing or of another type reads as nothing
 (0, empty), what is unknown is passed over. Frozen data; pure functions.
 """
 
@@ -99,7 +99,7 @@ class ModelFigures:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
     """Since the daemon began, also of clients that are gone. latency_buckets: upper bounds in seconds, rising, and
-    how many calls took at most so long. calls_per_s: of the last seconds; ``None`` if a daemon does not tell."""
+    how many calls took at most so long. calls_per_s: of the last seconds; ``None`` if not reported."""
 
     clients: int
     sessions_created: int

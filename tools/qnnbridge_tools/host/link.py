@@ -111,7 +111,7 @@ def reach_soon(patience_s: float, *, any_release: bool = False) -> Link:
 
 
 def _be_quiet() -> None:
-    """A lost connection is an error that the command tells, not a warning of the log on top of that."""
+    """A lost connection is an error that the command prints, not a warning of the log on top of that."""
     logger = logging.getLogger("qnnbridge")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())

@@ -143,7 +143,7 @@ def _say(text: str) -> None:
 
 
 def _detail(line: str) -> None:
-    """The lines of pip that tell why it takes long."""
+    """The lines of pip that say why it takes long."""
     shown = line.strip()
     if (shown.startswith("Downloading ") and shown.endswith("MB)")) or shown.startswith("Building wheel"):
         print(f"  {shown}", file=sys.stderr, flush=True)

@@ -97,7 +97,7 @@ def not_written(file: Path, reason: str) -> SetupFailed:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """On the disk that the folder is on, or will be. ``None`` if the system does not tell."""
+    """On the disk that the folder is on, or will be. ``None`` if the system does not report it."""
     try:
         return shutil.disk_usage(_existing(folder)).free
     except OSError:

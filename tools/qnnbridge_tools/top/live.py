@@ -24,7 +24,7 @@ from qnnbridge_tools.host.figures import Figures, read_figures
 from qnnbridge_tools.host.link import Link, reach, without_us
 from qnnbridge_tools.top.view import Page, SortOrder, draw, in_order
 
-# Raises `BridgeError` if the daemon does not tell.
+# Raises `BridgeError` if the daemon does not answer.
 Ask = Callable[[], Figures]
 
 # Seconds to wait -> the key, in lower case; empty if none was pressed.

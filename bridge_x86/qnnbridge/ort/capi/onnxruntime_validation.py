@@ -21,7 +21,7 @@ def get_package_name_and_version_info() -> tuple[str, str, str]:
 
 
 def check_training_module() -> tuple[bool, str, str, str]:
-    """Whether training is part of it (never), and what the function above tells."""
+    """Whether training is part of it (never), and what the function above returns."""
     return False, *get_package_name_and_version_info()
 
 
