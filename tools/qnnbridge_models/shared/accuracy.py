@@ -265,7 +265,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
 
 
 def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
-    """Columns of unlike magnitudes, like boxes in pixels beside scores, where no branch of the model does it."""
+    """Columns of unlike magnitudes (boxes in pixels beside scores) that no branch of the model separates."""
     groups = []
     for columns in unlike_columns(a, leading=1):
         mine = np.zeros(a.shape[columns.axis], bool)
