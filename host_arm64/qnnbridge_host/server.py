@@ -66,7 +66,7 @@ class Handlers(Protocol):
     """The operations behind the requests."""
 
     def start(self, declare_phase: Callable[..., None]) -> None:
-        """The client has greeted: start slow imports. declare_phase: gets each phase, and versions that it names."""
+        """The client has greeted: start slow imports. declare_phase: gets each phase and its versions."""
 
     def lane_of(self, request: Request) -> str | None:
         """The lane that a request waits in, or ``None``."""
