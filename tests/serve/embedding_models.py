@@ -38,11 +38,12 @@ def write_encoder(
     most_tokens: int = 24,
     kind: int = TensorProto.INT64,
     lower: bool = False,
+    masked: bool = True,
     **files: Any,
 ) -> Path:
     """pooling: ``None`` for a folder without the files of sentence-transformers. files: further ones, as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_model(folder / "model.onnx", kind)
+    _write_model(folder / "model.onnx", kind, masked=masked)
     _write_tokenizer(folder / "tokenizer.json")
     if pooling is not None:
         modules = [TRANSFORMER, POOLING, *([NORMALIZE] if normalize else [])]
@@ -60,7 +61,7 @@ def write_encoder(
     return folder
 
 
-def _write_model(path: Path, kind: int) -> None:
+def _write_model(path: Path, kind: int, *, masked: bool) -> None:
     def constant(name: str, value: Any) -> Any:
         return numpy_helper.from_array(np.asarray(value), name)
 
@@ -81,6 +82,10 @@ def _write_model(path: Path, kind: int) -> None:
         helper.make_node("MatMul", ["context", "mixed"], ["mix"]),
         helper.make_node("Add", ["x", "mix"], ["last_hidden_state"]),
     ]
+    if not masked:
+        names = ("input_ids", "token_type_ids")
+        nodes = [node for node in nodes if node.output[0] not in ("seen", "hidden", "minus", "bias", "biased")]
+        next(node for node in nodes if node.op_type == "Softmax").input[0] = "scores"
     constants = [
         constant("embedding", EMBEDDING),
         constant("types", TYPES),

@@ -309,6 +309,7 @@ MANY = function("many", items={"type": "array", "items": {"type": "integer"}, "m
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "gone"}}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": TOOLS, "logprobs": True}, "logprobs"),
         ({"tools": TOOLS, "parallel_tool_calls": "x"}, "parallel_tool_calls"),
         ({"tools": [MANY], "tool_choice": "required"}, "tools"),
         ({"tools": [function("x", y={"type": "nonsense"})]}, "tools"),

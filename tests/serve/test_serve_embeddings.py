@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from serving import PRIVATE, Server, refused, serving
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_serve.embedding_folder import read_folder
 from qnnbridge_serve.embeddings import BatchShapes
+from qnnbridge_serve.errors import Refused
 from qnnbridge_serve.options import read_buckets
 
 pytestmark = pytest.mark.process
@@ -48,6 +50,7 @@ def server(private_temporary_folder: Path, tmp_path_factory: pytest.TempPathFact
         ),
         "plain": write_encoder(root / "plain", pooling=None),
         "sized": write_encoder(root / "sized"),
+        "unmasked": write_encoder(root / "unmasked", masked=False),
         "asks": write_encoder(
             root / "asks",
             lower=True,
@@ -86,6 +89,7 @@ def test_embeddings_are_those_of_sentence_transformers(client: Any) -> None:
     check(vectors(client))
     check(vectors(client, model="plain"))  # the mean, of length 1
     check(vectors(client, model="cls"), pooling="cls", normalize=False)
+    check(vectors(client, model="unmasked"))  # no text was filled up
     check(vectors(client, dimensions=3), dimensions=3)
     check(vectors(client, model="cls", dimensions=3), pooling="cls", normalize=False, dimensions=3)
     np.testing.assert_allclose(np.linalg.norm(vectors(client, dimensions=3), axis=1), 1, atol=1e-6)
@@ -158,7 +162,7 @@ def test_what_does_not_fit_is_named(client: Any, options: dict[str, Any], param:
 
 
 def test_all_kinds_are_listed_and_figures_kept(client: Any, server: Server) -> None:
-    assert [one.id for one in client.models.list()] == ["mean", "cls", "plain", "sized", "asks", "bare"]
+    assert [one.id for one in client.models.list()] == ["mean", "cls", "plain", "sized", "unmasked", "asks", "bare"]
     assert client.models.retrieve("cls").kind == "embedding model"
     for call in (
         lambda: client.embeddings.create(model="gone", input="a"),
@@ -301,3 +305,54 @@ def test_embeddings_come_of_qnn(tmp_path: Path) -> None:
         with openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", timeout=90) as client:
             for one, text in zip(vectors(client, model="one"), TEXTS, strict=True):
                 assert one @ embedding_of(ids_of(text)) > 0.999
+
+
+def test_a_model_without_a_mask_is_not_served_at_fixed_lengths(tmp_path: Path) -> None:
+    """What fills a text up would be a part of its embedding."""
+    folder = write_encoder(tmp_path / "unmasked", masked=False)
+    done = refused(*PRIVATE, "--embed", f"m={folder}", "--bucket", "m:length=4,8")
+    assert done.returncode == 2
+    assert "takes no attention_mask" in done.stderr
+    assert list(BatchShapes((), (), 9, masked=False).plan([3, 2, 3])) == [([1], 1, 2), ([0, 2], 2, 3)]
+
+
+def outputs(**ranks: int) -> Any:
+    nodes = [SimpleNamespace(name=name, shape=[1] * rank) for name, rank in ranks.items()]
+    return SimpleNamespace(get_outputs=lambda: nodes)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pooling", "found"),
+    [
+        ({"last_hidden_state": 3, "pooler_output": 2}, None, ("last_hidden_state", False)),
+        ({"token_embeddings": 3, "sentence_embedding": 2}, None, ("sentence_embedding", True)),
+        ({"token_embeddings": 3, "sentence_embedding": 2}, "cls", ("token_embeddings", False)),
+        ({"hidden": 3}, "mean", ("hidden", False)),
+        ({"hidden": 3, "other": 3, "sentence_embedding": 2}, "mean", ("sentence_embedding", True)),
+        ({"hidden": 3, "other": 3}, "mean", None),
+        ({"logits": 3}, None, None),
+    ],
+)
+def test_embeddings_are_made_of_the_output_that_means_it(ranks: dict[str, int], pooling: Any, found: Any) -> None:
+    from qnnbridge_serve.embeddings import _output_of
+
+    folder: Any = SimpleNamespace(pooling=pooling)
+    if found is None:
+        with pytest.raises(OptionError, match="no output"):
+            _output_of(outputs(**ranks), folder)
+    else:
+        assert _output_of(outputs(**ranks), folder) == found
+
+
+def test_ids_of_tokens_may_have_gaps(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    from qnnbridge_serve.embeddings import Embedder
+
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "cat": 700}, unk_token="[UNK]"))
+    session: Any = outputs(last_hidden_state=3)
+    session.get_inputs = list
+    made = Embedder("m", read_folder(write_encoder(tmp_path / "m")), tokenizer, session, BatchShapes((), (), 9))
+    assert made.given([700, 3]).ids == [700, 3]
+    with pytest.raises(Refused, match="no token 701"):
+        made.given([701])

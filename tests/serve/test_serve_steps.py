@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import random
 import struct
+import threading
 import zlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from starlette.types import Message
+from tests.fakes.later import until
 
+from qnnbridge.genai import GenerationStats
+from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_serve import json_reading, tensors, transport
+from qnnbridge_serve.answering import ClientQueues, EventStream, GeneratedAnswer, whole_answer
 from qnnbridge_serve.errors import Refused
 from qnnbridge_serve.json_reading import Check, read_texts
+from qnnbridge_serve.language_models import GenerationFigures
+from qnnbridge_serve.openai_forms import read_generation
 from qnnbridge_serve.tensors import GivenTensor, TensorSpec
 
 COUNT = 200_000
@@ -96,3 +106,89 @@ def test_a_packed_answer_is_the_answer(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 9, size).astype(np.uint8).tobytes()
     assert gzip.decompress(transport.pack(data, "gzip")) == data
     assert zlib.decompress(transport.pack(data, "deflate")) == data
+
+
+# --- answers of language models ---
+
+
+@pytest.mark.parametrize("begin", ["at once", "at the next turn of the loop"])
+def test_a_cancellation_that_meets_the_end_of_a_message_is_not_lost(begin: str) -> None:
+    """`asyncio.wait_for` before Python 3.12 swallows it, and an answer of many messages went on after the end."""
+
+    async def send(message: Message) -> None:
+        if begin != "at once":
+            await asyncio.sleep(0)
+
+    async def one(turns: int) -> bool:
+        stream = object.__new__(EventStream)
+
+        async def answer() -> None:
+            for _ in range(200):  # one that goes on ends, too
+                await stream._send(send, b"x")
+
+        task = asyncio.ensure_future(answer())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        return task.cancelled()
+
+    async def all_of_them() -> list[bool]:
+        return [await one(turns) for turns in range(24)]
+
+    assert all(asyncio.run(all_of_them()))
+
+
+def test_a_request_for_many_answers_takes_a_turn_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with 128 held the model until all were made."""
+    queues, order = ClientQueues(1, 5), list[str]()
+    other = threading.Thread(target=lambda: take_turn(queues, order))
+
+    class Stream:
+        prompt_tokens, stats, finish_reason, text = 1, GenerationStats(), "stop", ""
+        tokens: tuple[int, ...] = ()
+
+        def __enter__(self) -> Stream:
+            order.append("many")
+            if len(order) == 1:
+                other.start()
+                until(lambda: queues._shares.waiting == 1)
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def __next__(self) -> str:
+            raise StopIteration
+
+        def cancel(self) -> None:
+            pass
+
+    def generate(_model: Any, _prompt: Any, *, on_begin: Any, **_: Any) -> Stream:
+        made = Stream()
+        on_begin(made)
+        return made
+
+    async def never() -> None:
+        await asyncio.sleep(1000)
+
+    async def run() -> Any:
+        document = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "n": 3}
+        answer = GeneratedAnswer(read_generation(document, "chat"), model, GenerationFigures(), None)
+        answer.start(transport.Workers("test", 1), queues, "client")
+        return await whole_answer(answer, never)
+
+    monkeypatch.setattr("qnnbridge.genai.generate", generate)
+    model: Any = SimpleNamespace(
+        model=SimpleNamespace(info=SimpleNamespace(fingerprint="0" * 64)),
+        tokenizer=SimpleNamespace(apply_chat_template=lambda messages: messages),
+    )
+    found = asyncio.run(asyncio.wait_for(run(), 30))
+    other.join(30)
+    assert len(found["choices"]) == 3
+    assert order == ["many", "other", "many", "many"]
+
+
+def take_turn(queues: ClientQueues, order: list[str]) -> None:
+    with queues.turn("other", Cancellation()):
+        order.append("other")

@@ -22,7 +22,7 @@ from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
 from qnnbridge_protocol.errors import Cancelled
 from qnnbridge_serve.choices import AnswerPlan, choices_of, open_choice, parts_of
 from qnnbridge_serve.errors import Refused, refusal_of
-from qnnbridge_serve.infer import not_started
+from qnnbridge_serve.infer import not_started, time_left_s
 from qnnbridge_serve.openai_answers import AnswerForm, Counts, Finished, MakeForm, Part, Piece
 from qnnbridge_serve.openai_forms import GenerationRequest
 from qnnbridge_serve.responses import ABORT, log_unexpected
@@ -142,9 +142,12 @@ class GeneratedAnswer:
     def _work(self, queues: ClientQueues, client: str) -> None:
         pace, counts, restarts, outcome = Pace(), Counts(0, 0), 0, "error"
         try:
-            with queues.turn(client, self._cancellation):
-                self._begun = True
-                for choice in choices_of(self.asked, self._model):
+            for choice in choices_of(self.asked, self._model):
+                self._begun = False
+                time_left_s(self._deadline)
+                # A turn for each of its answers: a request for many keeps no other client waiting for all of them.
+                with queues.turn(client, self._cancellation):
+                    self._begun = True
                     with contextlib.ExitStack() as held, self._open(held, choice) as stream:
                         first = choice.number == choice.prompt * self.asked.n  # a prompt counts once
                         counts = Counts(counts.prompt + (stream.prompt_tokens if first else 0), 0)
@@ -153,9 +156,9 @@ class GeneratedAnswer:
                                 self._tell(part)
                         finally:
                             restarts += stream.stats.restarts
-                    if stream.finish_reason == "cancelled":  # what came so far is no whole answer
-                        raise Cancelled("The answer was cancelled.")
-                    outcome = stream.finish_reason or "error"
+                if stream.finish_reason == "cancelled":  # what came so far is no whole answer
+                    raise Cancelled("The answer was cancelled.")
+                outcome = stream.finish_reason or "error"
             self._tell(Ended(Counts(counts.prompt, pace.tokens)))
         except Cancelled as error:
             outcome = "cancelled"

@@ -154,7 +154,7 @@ def parts_of(
 ) -> Iterator[Part]:
     """The parts of one answer; the last is `Finished`, unless it was cancelled."""
     calls = None if choice.form is None or asked.tools is None else CallReader(choice.form, asked.tools)
-    scores = None if asked.logprobs is None or calls is not None else _Scores(model.tokenizer, stream)
+    scores = None if asked.logprobs is None else _Scores(model.tokenizer, stream)
     special = None if choice.form is None else choice.form.special
     seen = 0
     while True:

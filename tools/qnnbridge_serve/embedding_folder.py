@@ -27,6 +27,7 @@ class EmbeddingFolder:
     """What the files say.
 
     Args:
+        pooling: ``None`` if no file says it: the model's own, or the mean.
         normalize: Whether embeddings have the length 1.
         most_tokens: Of one text, special tokens included.
         lower: Whether texts are made small before the tokenizer has them.
@@ -36,7 +37,7 @@ class EmbeddingFolder:
 
     model: Path
     tokenizer: Path
-    pooling: Pooling
+    pooling: Pooling | None
     normalize: bool
     most_tokens: int
     lower: bool
@@ -53,7 +54,7 @@ def read_folder(folder: Path) -> EmbeddingFolder:
             fix="Save its fast tokenizer there: AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER).",
         )
     modules = _read(folder / "modules.json")
-    pooling: Pooling = "mean"
+    pooling: Pooling | None = None
     normalize = True  # as OpenAI's embeddings are
     if isinstance(modules, list):
         normalize = False

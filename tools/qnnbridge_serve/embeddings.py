@@ -53,11 +53,13 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchShapes:
-    """Sizes that a batch may have, rising; none for any size. limit: tokens of a text."""
+    """Sizes that a batch may have, rising; none for any size. limit: tokens of a text. masked: whether the model
+    takes a mask, so that texts of several lengths go together."""
 
     batches: tuple[int, ...]
     lengths: tuple[int, ...]
     limit: int
+    masked: bool = True
 
     def plan(self, lengths: Sequence[int]) -> Iterator[tuple[Sequence[int], int, int]]:
         """Which texts go together: their numbers, rows and columns of the batch."""
@@ -65,6 +67,8 @@ class BatchShapes:
         if not self.lengths:
             while order:
                 part = order[: self._most]
+                if not self.masked:
+                    part = [index for index in part if lengths[index] == lengths[part[0]]]
                 while not self.batches and len(part) > 1 and len(part) * lengths[part[-1]] > FREE_TOKENS:
                     part = part[:-1]
                 order = order[len(part) :]
@@ -104,13 +108,19 @@ class Embedder:
         self._session = session
         self._shapes = shapes
         self._types = {node.name: np.int32 if "int32" in node.type else np.int64 for node in session.get_inputs()}
-        self._output, self._pooled = _output_of(session)
+        self._output, self._pooled = _output_of(session, folder)
         padding = tokenizer.padding or {}
         named = tokenizer.token_to_id(folder.pad) if folder.pad else None
         self._pad = padding.get("pad_id", 0) if named is None else named
-        self._vocabulary = tokenizer.get_vocab_size()
+        # Not their number: ids may have gaps.
+        self._last_id = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         tokenizer.no_padding()
         tokenizer.no_truncation()
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the model pools by itself."""
+        return self._pooled
 
     def close(self) -> None:
         self._session.close()
@@ -125,8 +135,8 @@ class Embedder:
 
     def given(self, ids: Sequence[int]) -> Tokens:
         """Tokens of the model, as a client gives them. Raises `Refused`."""
-        if max(ids) >= self._vocabulary:
-            raise wrong(f"input: there is no token {max(ids)}; the model has {self._vocabulary}.", "input")
+        if max(ids) > self._last_id:
+            raise wrong(f"input: there is no token {max(ids)}; the model's last one is {self._last_id}.", "input")
         return self._checked(Tokens(ids, [0] * len(ids)))
 
     def _checked(self, tokens: Tokens) -> Tokens:
@@ -192,16 +202,21 @@ def _filled(rows: Sequence[Sequence[int]], columns: int, value: int) -> Array:
     return found
 
 
-def _output_of(session: InferenceSession) -> tuple[str, bool]:
-    """The output that is read, and whether it is pooled already."""
+def _output_of(session: InferenceSession, folder: EmbeddingFolder) -> tuple[str, bool]:
+    """The output that is read, and whether it is pooled already. Where no file says how to pool, the model's own
+    pooling counts."""
     ranks = {node.name: len(node.shape or ()) for node in session.get_outputs()}
     by_token = [name for name in _OUTPUTS if ranks.get(name) == 3]
-    by_token += [name for name, rank in ranks.items() if rank == 3]
+    others = [name for name, rank in ranks.items() if rank == 3 and name not in (*_OUTPUTS, "logits")]
+    by_token += others if len(others) == 1 else []
     pooled = [name for name in ("sentence_embedding",) if ranks.get(name) == 2]
+    if pooled and folder.pooling is None:
+        by_token = []
     if not by_token and not pooled:
         raise OptionError(
             f"The model has no output that embeddings can be made of. It has: {', '.join(ranks)}.",
-            cause="One number for each token and feature is needed (last_hidden_state), or sentence_embedding.",
+            cause="One number for each token and feature is needed (last_hidden_state, or one other output of rank "
+            "3 that is not logits), or sentence_embedding.",
         )
     return (by_token or pooled)[0], not by_token
 
@@ -245,7 +260,8 @@ def open_embedder(
     except BaseException:
         session.close()
         raise
-    words = f"{folder.pooling} pooling, {shapes.limit} tokens, {summary_of(session.placement)}"
+    pooling = "its own" if found.is_pooled else folder.pooling or "mean"
+    words = f"{pooling} pooling, {shapes.limit} tokens, {summary_of(session.placement)}"
     return found, words
 
 
@@ -288,6 +304,13 @@ def batch_shapes(
             fix=f"Its inputs: {', '.join(f'{name} {shape}' for name, shape in inputs.items())}.",
         )
     batches, lengths = found
+    masked = _MASK in inputs
+    if lengths and not masked:
+        raise OptionError(
+            f"The model takes no {_MASK}, so it can only run at the length of each text, and its length is fixed.",
+            cause="What fills a text up to that length would change its embedding.",
+            fix=f"Export it with {_MASK}; or with a free length, and serve it without --bucket on --provider cpu.",
+        )
     if lengths:
         limit = min(limit, lengths[-1])
     combinations = [
@@ -296,7 +319,7 @@ def batch_shapes(
         for length in (lengths or (0,))
     ]
     buckets = {tuple(one.items()): one for one in combinations if one}
-    return BatchShapes(batches, lengths, limit), list(buckets.values())
+    return BatchShapes(batches, lengths, limit, masked), list(buckets.values())
 
 
 # --- figures ---

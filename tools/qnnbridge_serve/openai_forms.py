@@ -99,6 +99,9 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     tools, schema = _tools(document, kind), _schema(document.get("response_format"))
     if tools is not None and schema is not None:
         raise wrong("response_format does not go with tools; leave one of them out.", "response_format")
+    logprobs = _logprobs(document, kind)
+    if tools is not None and logprobs is not None:  # their tokens are not those of the text
+        raise wrong("logprobs does not go with tools; leave one of them out.", "logprobs")
     messages, called = _messages(document.get("messages")) if kind == "chat" else ("", frozenset[str]())
     return GenerationRequest(
         kind=kind,
@@ -106,7 +109,7 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
         messages=messages,
         prompts=prompts,
         n=n,
-        logprobs=_logprobs(document, kind),
+        logprobs=logprobs,
         tools=tools,
         max_tokens=_max_tokens(document, kind),
         stop=_stop(document.get("stop")),
