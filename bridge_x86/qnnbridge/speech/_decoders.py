@@ -215,6 +215,8 @@ class GrowingDecoder:
 class FixedDecoder:
     """Of AI Hub: one token a step; caches of a fixed size, filled from their end; a mask that opens likewise.
 
+    So does AI Hub's own loop: qai_hub_models/models/_shared/hf_whisper/app.py.
+
     Args:
         encoded: the cross values, which have the same names as outputs and inputs.
     """
