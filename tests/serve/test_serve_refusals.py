@@ -343,3 +343,12 @@ def test_a_page_in_a_browser_cannot_use_a_server_without_a_token(server: Server,
 )
 def test_programs_of_this_machine_can(server: Server, headers: dict[str, str]) -> None:
     assert server.ask("GET", "/v2", None, headers).status == 200
+
+
+# --- speech -------------------------------------------------------------------------------------------------
+
+
+def test_speech_is_not_there_without_its_option(server: Server) -> None:
+    answer = server.ask("POST", "/v1/audio/transcriptions", b"x" * 100_000)
+    assert answer.status == 404
+    assert "--speech NAME=FOLDER" in answer.document["error"]["message"]

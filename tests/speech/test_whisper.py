@@ -7,8 +7,10 @@ import itertools
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,10 +28,18 @@ pytest.importorskip("tokenizers")
 import qnnbridge
 from qnnbridge import speech
 from qnnbridge.speech._audio import PIECE_S, AudioReader
+from qnnbridge.speech._decoders import unlimited
 from qnnbridge.speech._features import log_mel
 from qnnbridge.speech._rules import TokenSpan as Span
 from qnnbridge.speech._rules import spans_of
-from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid, NoSuchFile, OptionError
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    DeadlineExceeded,
+    GenerationFolderInvalid,
+    NoSuchFile,
+    OptionError,
+)
 
 REFERENCE = json.loads(Path(__file__).with_name("reference.json").read_text("utf-8"))
 
@@ -56,7 +66,7 @@ def tokens_of(recognizer: speech.Recognizer, case: dict[str, Any]) -> tuple[list
         encoded = recognizer._begin(samples)
         language = case["language"] or recognizer._detect(encoded)
         prompt = recognizer._prompt(language, case["task"], case["timestamps"])
-        tokens, _ = recognizer._tokens(recognizer._sessions.begin(encoded), prompt, case["timestamps"])
+        tokens, _ = recognizer._tokens(recognizer._sessions.begin(encoded, unlimited), prompt, case["timestamps"])
     return tokens, language
 
 
@@ -120,8 +130,8 @@ def test_a_model_of_tiny_times_comes_to_the_end_and_loses_no_words() -> None:
     tokens = [first, 1, first + 1, first + 1, 2]  # one segment of 0.02 s, then a word without an end
     windows: list[int] = []
     owner: Any = SimpleNamespace(
-        _sessions=SimpleNamespace(frames=200, begin=lambda encoded: None),
-        _begin=lambda samples: windows.append(samples.size),
+        _sessions=SimpleNamespace(frames=200, begin=lambda *_: None),
+        _begin=lambda samples, _: windows.append(samples.size),
         _prompt=lambda *_: [],
         _tokens=lambda *_: (list(tokens), False),
         _vocabulary=SimpleNamespace(no_timestamps=first - 1),
@@ -169,7 +179,7 @@ def test_the_host_dies_between_two_tokens(folders: dict[str, Path]) -> None:
     case = next(one for one in REFERENCE["cases"] if not one["timestamps"])
     with qnnbridge.Host() as own, speech.load(folders["fixed"], host=own, provider="cpu") as recognizer:
         encoded = recognizer._begin(tiny.sound(case["seed"]))
-        decoder = recognizer._sessions.begin(encoded)
+        decoder = recognizer._sessions.begin(encoded, unlimited)
         step, calls = decoder.step, []
 
         def killing(tokens: Any) -> Any:
@@ -311,3 +321,48 @@ def test_a_tokenizer_may_lie_elsewhere_and_words_are_checked(
             recognizer.stream(tiny.sound(1), language="xx")
         with pytest.raises(OptionError, match="no task"):
             recognizer.stream(tiny.sound(1), task="sing")  # type: ignore[arg-type]
+
+
+# --- ends ---
+
+
+@pytest.mark.process
+def test_a_deadline_and_a_cancellation_end_it_before_the_next_token(
+    folders: dict[str, Path], host: qnnbridge.Host
+) -> None:
+    with speech.load(folders["merged"], host=host, provider="cpu") as recognizer:
+        for audio, timestamps in ((tiny.sound(1, 60.0), False), (tiny.sound(2, 3.0), True)):
+            with pytest.raises(DeadlineExceeded, match=r"time for the transcription is over"):
+                recognizer.transcribe(audio, timestamps=timestamps, timeout=1e-6)
+        with recognizer.stream(tiny.sound(1, 60.0), timestamps=False) as found:
+            next(found)
+            found.cancel()
+            with pytest.raises(Cancelled):
+                next(found)
+        with pytest.raises(OptionError, match="no length of time"):
+            recognizer.stream(tiny.sound(1), timeout=-1)
+        assert recognizer.transcribe(tiny.sound(1), timeout=60).text
+
+
+def wave_of(channels: int, width: int, data: bytes, rate: int = 16000) -> bytes:
+    form = struct.pack("<HHIIHH", 1, channels, rate, 0, 0, width * 8)
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def test_a_header_of_many_channels_takes_no_memory_and_odd_widths_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    data = bytes(48 * 1024**2)
+    tracemalloc.start()
+    try:
+        reader = AudioReader(io.BytesIO(wave_of(65535, 1, data)))
+        assert reader.window(16000).size == len(data) // 65535
+        reader.close()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * len(data) + 80 * 1024**2, "500 MB without the limit"
+    with pytest.raises(OptionError, match="8 bytes"):
+        AudioReader(io.BytesIO(wave_of(1, 8, bytes(800))))

@@ -1,7 +1,8 @@
-"""One answer of a language model: made by a worker thread, sent by the event loop.
+"""One answer of a language model, or of one that hears: made by a worker thread, sent by the event loop.
 
 The worker never waits for the client: what the client has not read stays in a queue, which the context of the model
-bounds. So a client that does not read keeps neither a thread nor the NPU; it is cut off after `STALL_TIMEOUT_S`.
+or the length of the audio bounds. So a client that does not read keeps neither a thread nor the NPU; it is cut off
+after `STALL_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -23,7 +24,7 @@ from qnnbridge_protocol.errors import Cancelled
 from qnnbridge_serve.choices import AnswerPlan, choices_of, open_choice, parts_of
 from qnnbridge_serve.errors import Refused, refusal_of
 from qnnbridge_serve.infer import not_started, time_left_s
-from qnnbridge_serve.openai_answers import AnswerForm, Counts, Finished, MakeForm, Part, Piece
+from qnnbridge_serve.openai_answers import AnswerForm, Counts, MakeForm
 from qnnbridge_serve.openai_forms import GenerationRequest
 from qnnbridge_serve.responses import ABORT, log_unexpected
 from qnnbridge_serve.transport import ClientGone, Workers
@@ -39,12 +40,23 @@ STALL_TIMEOUT_S: Final = 30.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
-    """The last item of an answer."""
+    """The last item of an answer. counts: for the end of its form."""
 
-    counts: Counts
+    counts: Any
 
 
-Item = Part | Ended | BaseException
+# A part of the answer, its end, or the error that ended it.
+Item = Any
+
+
+class StreamForm(Protocol):
+    """How an answer is sent; see `openai_answers.Form`."""
+
+    def whole(self, parts: Any, counts: Any) -> Any: ...
+    def opening(self) -> list[bytes]: ...
+    def part(self, part: Any) -> list[bytes]: ...
+    def closing(self, counts: Any) -> list[bytes]: ...
+    def failure(self, refused: Refused) -> list[bytes]: ...
 
 
 class ClientQueues:
@@ -82,21 +94,11 @@ class ClientQueues:
                     self._clients[client] = (queue, users - 1)
 
 
-class GeneratedAnswer:
-    """One answer of a language model. Made and read in the event loop's thread."""
+class WorkedAnswer:
+    """One answer under way. Made and read in the event loop's thread."""
 
-    def __init__(
-        self,
-        asked: GenerationRequest,
-        model: LanguageModel,
-        figures: GenerationFigures,
-        deadline: float | None,
-        make_form: MakeForm = AnswerForm,
-    ) -> None:
-        self.asked = asked
-        self.form = make_form(asked, int(time.time()), model.model.info.fingerprint)
-        self._model = model
-        self._figures = figures
+    def __init__(self, form: StreamForm, deadline: float | None) -> None:
+        self.form = form
         self._deadline = deadline
         self._cancellation = Cancellation()
         self._loop = asyncio.get_running_loop()
@@ -108,7 +110,6 @@ class GeneratedAnswer:
 
     def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
         """Let a worker make it."""
-        self._figures.begin()
         self._task = asyncio.ensure_future(workers.do(functools.partial(self._work, queues, client)))
         if self._deadline is not None:
             self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._too_late)
@@ -138,6 +139,38 @@ class GeneratedAnswer:
             self._cancellation.stop()
 
     # --- the worker's thread ---
+
+    def _work(self, queues: ClientQueues, client: str) -> None:
+        raise NotImplementedError
+
+    def _left(self) -> float | None:
+        """Seconds until the deadline, for the call that keeps it from now on."""
+        return None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
+
+    def _tell(self, item: Item) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+
+class GeneratedAnswer(WorkedAnswer):
+    """An answer of a language model."""
+
+    def __init__(
+        self,
+        asked: GenerationRequest,
+        model: LanguageModel,
+        figures: GenerationFigures,
+        deadline: float | None,
+        make_form: MakeForm = AnswerForm,
+    ) -> None:
+        super().__init__(make_form(asked, int(time.time()), model.model.info.fingerprint), deadline)
+        self.asked = asked
+        self._model = model
+        self._figures = figures
+
+    def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
+        self._figures.begin()
+        super().start(workers, queues, client)
 
     def _work(self, queues: ClientQueues, client: str) -> None:
         pace, counts, restarts, outcome = Pace(), Counts(0, 0), 0, "error"
@@ -171,27 +204,22 @@ class GeneratedAnswer:
 
     def _open(self, held: contextlib.ExitStack, choice: AnswerPlan) -> TextStream:
         """held: what ends with the answer."""
-        timeout = None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
         return open_choice(
             self.asked,
             self._model,
             choice,
-            timeout,
+            self._left(),
             lambda stream: held.callback(self._cancellation.on_stop(stream.cancel)),
         )
 
-    def _tell(self, item: Item) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
-            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
-
-async def whole_answer(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-    """The document of an answer without a stream. Raises `ClientGone`, and what the generation raised."""
-    parts: list[Part] = []
+async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Any:
+    """An answer without a stream, as its form has it. Raises `ClientGone`, and what the work raised."""
+    parts: list[Any] = []
     watch = asyncio.ensure_future(gone())
     watch.add_done_callback(answer.client_gone)
     try:
-        while isinstance(item := await answer.next(), (Piece, Finished)):
+        while not isinstance(item := await answer.next(), (Ended, BaseException)):
             parts.append(item)
         if watch.done():
             raise ClientGone
@@ -204,8 +232,8 @@ async def whole_answer(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any
         await answer.end()
 
 
-async def first_item(answer: GeneratedAnswer, gone: Callable[[], Awaitable[Any]]) -> Part | Ended:
-    """What a stream begins with. Raises `ClientGone`, and what the generation raised before its first piece."""
+async def first_item(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Item:
+    """What a stream begins with. Raises `ClientGone`, and what the work raised before its first piece."""
     watch, coming = asyncio.ensure_future(gone()), asyncio.ensure_future(answer.next())
     try:
         await asyncio.wait({watch, coming}, return_when=asyncio.FIRST_COMPLETED)
@@ -231,7 +259,7 @@ class EventStream(Response):
         first: The first item, which has come already: an error before it has a status of its own.
     """
 
-    def __init__(self, answer: GeneratedAnswer, first: Part | Ended, close: Callable[[], None]) -> None:
+    def __init__(self, answer: WorkedAnswer, first: Item, close: Callable[[], None]) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         # Without a length: the server sends it in chunks.
         self.raw_headers = [
@@ -268,7 +296,7 @@ class EventStream(Response):
         form = self._answer.form
         await self._send(send, b"".join(form.opening()))
         item: Item = self._first
-        while isinstance(item, (Piece, Finished)):
+        while not isinstance(item, (Ended, BaseException)):
             await self._send(send, b"".join(form.part(item)))
             item = await self._answer.next()
         if watch.done():

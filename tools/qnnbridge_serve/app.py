@@ -34,6 +34,7 @@ from qnnbridge_serve.json_reading import Take, read_document
 from qnnbridge_serve.openai_embeddings import EmbeddingService
 from qnnbridge_serve.openai_endpoints import LanguageService
 from qnnbridge_serve.openai_forms import model_document, models_document
+from qnnbridge_serve.openai_speech import SpeechService
 from qnnbridge_serve.repository import Repository
 from qnnbridge_serve.responses import Endpoint, Guard, PartedResponse, answered, error_answer, json_answer
 from qnnbridge_serve.serve_metrics import ROUTE, ServeMetrics
@@ -102,7 +103,7 @@ class ServiceLimits:
         most_bytes: Largest size of one request.
         threads: Requests in the host at once.
         queue: Requests that wait for a thread.
-        answer_timeout_s: Seconds for one answer of a language model; ``None`` for no limit.
+        answer_timeout_s: Seconds for one answer of a language model, or one transcription; ``None`` for no limit.
     """
 
     timeout_s: float | None
@@ -130,6 +131,7 @@ class InferenceService:
         control: bool,
         language: LanguageService,
         embeddings: EmbeddingService,
+        speech: SpeechService,
         figures: Callable[[], Mapping[str, Any]] | None,
     ) -> None:
         self._repository = repository
@@ -138,6 +140,8 @@ class InferenceService:
         self._control = control
         self.language = language
         self.embeddings = embeddings
+        self.speech = speech
+        self._by_folder = (language.models, embeddings.models, speech.models)
         self._figures = figures
         self.figures = ServeMetrics()
         self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
@@ -153,7 +157,7 @@ class InferenceService:
         return Response(status_code=200)
 
     async def ready(self, request: Request) -> Response:
-        by_folder, repository = (self.language.models, self.embeddings.models), self._repository
+        by_folder, repository = self._by_folder, self._repository
         reason = next(filter(None, (models.why_not_ready() for models in by_folder)), None)
         if reason is None and (repository.names or not any(models.wanted for models in by_folder)):
             reason = repository.why_not_ready()
@@ -180,15 +184,15 @@ class InferenceService:
 
     def _exposition(self, accept: str) -> tuple[bytes, str]:
         of_daemon = () if self._figures is None else families_of(read_figures(self._figures()))
-        families = (*of_daemon, *self.language.models.families(), *self.embeddings.models.families())
+        families = (*of_daemon, *(family for models in self._by_folder for family in models.families()))
         return self.figures.exposition(families, accept)
 
     async def list_models(self, request: Request) -> Response:
-        return json_answer(models_document([self.language.models, self.embeddings.models]))
+        return json_answer(models_document(self._by_folder))
 
     async def show_model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        registry = self.embeddings.models if name in self.embeddings.models.names else self.language.models
+        registry = next((one for one in self._by_folder if name in one.names), self.language.models)
         registry.get(name)
         return json_answer(model_document(name, registry))
 
@@ -299,6 +303,8 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
         ("/v1/completions", service.language.text, post),
         ("/v1/responses", service.language.respond, post),
         ("/v1/embeddings", service.embeddings.embed, post),
+        ("/v1/audio/transcriptions", service.speech.transcribe, post),
+        ("/v1/audio/translations", service.speech.translate, post),
         ("/v2/repository/index", service.index, post),
         ("/v2/repository/models/{name}/load", service.load, post),
         ("/v2/repository/models/{name}/unload", service.unload, post),

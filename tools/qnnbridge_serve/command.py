@@ -37,6 +37,10 @@ def serve(
         list[str] | None,
         typer.Option("--embed", metavar="NAME=FOLDER", help="A model for embeddings and its name. Repeatable."),
     ] = None,
+    recognizers: Annotated[
+        list[str] | None,
+        typer.Option("--speech", metavar="NAME=FOLDER", help="Whisper for speech, and its name. Repeatable."),
+    ] = None,
     buckets: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,7 +62,7 @@ def serve(
         float, typer.Option(min=0, metavar="S", help="Seconds for each request; 0 for no limit.")
     ] = 60,
     answer_timeout: Annotated[
-        float, typer.Option(min=0, metavar="S", help="Seconds for an answer of --llm; 0 for no limit.")
+        float, typer.Option(min=0, metavar="S", help="Seconds for an answer of --llm or --speech; 0 for none.")
     ] = 600,
     max_request: Annotated[str, typer.Option(metavar="SIZE", help="Largest request: 500M, 2G.")] = "256M",
     threads: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Requests in the host at once.")] = 8,
@@ -78,29 +82,28 @@ def serve(
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="One line on stderr for each request.")] = False,
 ) -> None:
-    """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton); OpenAI's with --llm and --embed."""
+    """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton); OpenAI's: --llm, --embed, --speech."""
     with reporting.work():
-        from qnnbridge_protocol.errors import OptionError
         from qnnbridge_serve import folder_models, options, repository, server
         from qnnbridge_tools import arguments
 
         arguments.check_seconds("--timeout", timeout)
         arguments.check_seconds("--drain", drain)
         arguments.check_seconds("--answer-timeout", answer_timeout)
-        server.require_packages(embeddings=bool(embedders))
+        server.require_packages(embeddings=bool(embedders), speech=bool(recognizers))
         place = options.read_address(http)
         server.check_exposure(place, token_file)
         from qnnbridge_serve.app import ServiceLimits
 
-        files = options.find_models(models or (), folders or (), optional=bool(language_models or embedders))
+        by_folder = bool(language_models or embedders or recognizers)
+        files = options.find_models(models or (), folders or (), optional=by_folder)
         generating = folder_models.read_names("--llm", language_models or ())
         embedding = folder_models.read_names("--embed", embedders or ())
-        both = generating.keys() & embedding.keys()
-        if both:
-            raise OptionError(f'--llm and --embed both have a model called "{min(both)}".')
+        hearing = folder_models.read_names("--speech", recognizers or ())
+        folder_models.refuse_same_names({"--llm": generating, "--embed": embedding, "--speech": hearing})
         sizes = options.read_buckets(buckets or (), [*(file.name for file in files), *embedding])
         files = [dataclasses.replace(file, buckets=sizes.get(file.name, {})) for file in files]
-        if not files and not embedding:
+        if not files and not embedding and not hearing:
             of_files = {"--provider": provider is not Provider.QNN, "--provider-option": bool(provider_options)}
             arguments.refuse_together("--llm without --model", of_files)
         given = server.ServeOptions(
@@ -110,6 +113,7 @@ def serve(
             language_models=generating,
             embedders=embedding,
             embedder_buckets={name: sizes[name] for name in embedding if name in sizes},
+            recognizers=hearing,
             sessions=repository.ServeSessionOptions(
                 providers=(f"{provider.name}ExecutionProvider",),
                 provider_options=arguments.read_provider_options(provider_options or ()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ FolderOpener = Callable[[str, Path], "tuple[FolderModel, str]"]
 
 
 def read_names(option: str, texts: Iterable[str]) -> dict[str, Path]:
-    """`--llm NAME=FOLDER`, `--embed NAME=FOLDER`. Raises `OptionError`, `NoSuchFile`."""
+    """`--llm NAME=FOLDER`, `--embed NAME=FOLDER`, `--speech NAME=FOLDER`. Raises `OptionError`, `NoSuchFile`."""
     found: dict[str, Path] = {}
     for text in texts:
         name, equals, folder = text.partition("=")
@@ -36,6 +37,14 @@ def read_names(option: str, texts: Iterable[str]) -> dict[str, Path]:
             raise NoSuchFile(f"There is no folder {folder}.")
         found[name] = Path(folder)
     return found
+
+
+def refuse_same_names(found: Mapping[str, Mapping[str, Path]]) -> None:
+    """found: what `read_names` gave, by option. Raises `OptionError`."""
+    for (one, names), (other, others) in itertools.combinations(found.items(), 2):
+        both = names.keys() & others.keys()
+        if both:
+            raise OptionError(f'{one} and {other} both have a model called "{min(both)}".')
 
 
 class FolderModels(Generic[FolderModel]):

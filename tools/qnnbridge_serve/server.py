@@ -58,6 +58,7 @@ class ServeOptions:
     language_models: dict[str, Path]
     embedders: dict[str, Path]
     embedder_buckets: dict[str, dict[str, list[int]]]
+    recognizers: dict[str, Path]
     sessions: ServeSessionOptions
     where: Where
     host_python: str | None
@@ -69,17 +70,19 @@ class ServeOptions:
     origins: Sequence[str] = ()
 
 
-def require_packages(*, embeddings: bool = False) -> None:
+def require_packages(*, embeddings: bool = False, speech: bool = False) -> None:
     """Raises `BridgeError` that names the extra."""
-    needed = ["starlette.applications", "uvicorn", "msgspec", "prometheus_client"]
-    extra = "serve"
+    needed = dict.fromkeys(("starlette.applications", "uvicorn", "msgspec", "prometheus_client"), "serve")
+    if speech:
+        needed |= {"python_multipart": "serve", "tokenizers": "speech"}
+    if embeddings:
+        needed["tokenizers"] = "embeddings"
+    name = ""
     try:
         for name in needed:
             importlib.import_module(name)
-        if embeddings:
-            extra = "embeddings"
-            importlib.import_module("tokenizers")
     except ImportError as error:
+        extra = needed[name]
         raise BridgeError(
             f"qnnbridge serve needs {error.name}, which this Python does not have: {sys.executable}.",
             cause=f"It works with the packages of the extra [{extra}].",
@@ -132,9 +135,12 @@ def serve(options: ServeOptions) -> None:
             from qnnbridge_serve.language_models import LanguageModels
             from qnnbridge_serve.openai_embeddings import EmbeddingService
             from qnnbridge_serve.openai_endpoints import LanguageService
+            from qnnbridge_serve.openai_speech import SpeechService
+            from qnnbridge_serve.speech_models import SpeechModels
 
             models = LanguageModels(options.language_models, host, options.sessions.fallback)
             embedders = EmbeddingModels(options.embedders, options.embedder_buckets, options.sessions, host)
+            hearing = SpeechModels(options.recognizers, options.sessions, host)
             limits = options.limits
 
             service = InferenceService(
@@ -156,10 +162,17 @@ def serve(options: ServeOptions) -> None:
                     waiting=limits.queue,
                     most_bytes=limits.most_bytes,
                 ),
+                speech=SpeechService(
+                    hearing,
+                    timeout_s=limits.answer_timeout_s,
+                    slots=limits.threads,
+                    waiting=limits.queue,
+                    most_bytes=limits.most_bytes,
+                ),
                 figures=daemon_figures(host) if host.is_daemon else None,
             )
             server = _server(make_app(service, options.token, options.origins), options)
-            _run(server, listener, repository, (models, embedders), host, options)
+            _run(server, listener, repository, (models, embedders, hearing), host, options)
         finally:
             host.close()
     finally:
@@ -244,9 +257,9 @@ def _run(
 
 def _interfaces(options: ServeOptions) -> str:
     names = ["Open Inference Protocol v2"] if options.files else []
-    return " and ".join(
-        [*names, *(["OpenAI's interface at /v1"] if options.language_models or options.embedders else [])]
-    )
+    if options.language_models or options.embedders or options.recognizers:
+        names.append("OpenAI's interface at /v1")
+    return " and ".join(names)
 
 
 def _end_on_signals(server: uvicorn.Server) -> threading.Event:

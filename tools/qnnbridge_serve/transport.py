@@ -8,7 +8,7 @@ import concurrent.futures
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -199,13 +199,17 @@ SILENCE_TIMEOUT_S: Final = 30.0
 
 async def receive_body(request: Request, ticket: Ticket, most: int) -> list[bytes]:
     """The parts of the body. Raises `Refused`, `Busy` and `ClientGone`."""
+    return [part async for part in body_parts(request, ticket, most)]
+
+
+async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenerator[bytes, None]:
+    """The parts of the body as they come. Raises `Refused`, `Busy` and `ClientGone`."""
     announced = request.headers.get("content-length")
     if announced is not None:
         if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
             raise bad_request("Content-Length is no number.")
         if int(announced) > most:
             raise _too_large(most)
-    parts: list[bytes] = []
     size = 0
     silence = _Silence()
     try:
@@ -220,9 +224,9 @@ async def receive_body(request: Request, ticket: Ticket, most: int) -> list[byte
             if size > most:
                 raise _too_large(most)
             ticket.take(len(part))  # not the announced size: a slow client would keep others out
-            parts.append(part)
+            yield part
             if not message.get("more_body", False):
-                return parts
+                return
     except asyncio.CancelledError:
         if silence.was_too_long():
             raise Refused(408, f"Nothing came for {SILENCE_TIMEOUT_S:g} s in the middle of the request.") from None

@@ -62,15 +62,24 @@ def verbose_document(transcript: Transcript) -> dict[str, Any]:
 
 def text_pieces(segments: Iterable[SpeechSegment]) -> Iterator[str]:
     """What each segment adds to the text. All of them together are `Transcript.text`."""
-    begun, held = False, ""
-    for segment in segments:
-        text = held + segment.text
-        text = text if begun else text.lstrip()
+    pieces = TextPieces()
+    return filter(None, (pieces.add(segment.text) for segment in segments))
+
+
+class TextPieces:
+    """`text_pieces` for segments that are pushed."""
+
+    def __init__(self) -> None:
+        self._begun, self._held = False, ""
+
+    def add(self, text: str) -> str:
+        """What the text of a segment adds; may be nothing."""
+        text = self._held + text
+        text = text if self._begun else text.lstrip()
         piece = text.rstrip()
-        held = text[len(piece) :]
-        if piece:
-            begun = True
-            yield piece
+        self._held = text[len(piece) :]
+        self._begun = self._begun or bool(piece)
+        return piece
 
 
 def subtitles(form: Literal["srt", "vtt"], segments: Iterable[SpeechSegment]) -> Iterator[str]:

@@ -12,15 +12,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._connect import chosen_host
 from qnnbridge._platform._native import Lock
+from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.speech._audio import Audio, AudioReader
-from qnnbridge.speech._decoders import WindowDecoder, run_bound
+from qnnbridge.speech._decoders import TimeLeft, WindowDecoder, run_bound, unlimited
 from qnnbridge.speech._features import HOP, RATE, Array, log_mel
 from qnnbridge.speech._folder import (
     Vocabulary,
@@ -33,7 +35,7 @@ from qnnbridge.speech._folder import (
 )
 from qnnbridge.speech._loading import Layout, SessionChoices, WhisperSessions, open_sessions
 from qnnbridge.speech._rules import TokenRules, TokenSpan, spans_of
-from qnnbridge_protocol.errors import Closed, OptionError
+from qnnbridge_protocol.errors import Cancelled, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.specs import Fallback, Placement
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ _log = logging.getLogger("qnnbridge.speech")
 
 # Two windows in a row advance by no less: tiny times alone would mean fifty windows for each second.
 _LEAST_ADVANCE_S = 1.0
+# A call's own clock may end it so much earlier.
+_SOON_S = 0.05
 Task = Literal["transcribe", "translate"]
 
 
@@ -157,13 +161,18 @@ class Recognizer:
         language: str | None = None,
         task: Task = "transcribe",
         timestamps: bool = True,
+        timeout: float | None = None,
     ) -> Transcript:
         """All segments of the audio; see `stream`."""
         with self.stream(
-            audio, sampling_rate=sampling_rate, language=language, task=task, timestamps=timestamps
+            audio,
+            sampling_rate=sampling_rate,
+            language=language,
+            task=task,
+            timestamps=timestamps,
+            timeout=timeout,
         ) as found:
-            segments = tuple(found)
-            return Transcript(found.language, task, found.position, segments, found.audio_rate, found.cut)
+            return found.transcript(found)
 
     def stream(
         self,
@@ -173,6 +182,7 @@ class Recognizer:
         language: str | None = None,
         task: Task = "transcribe",
         timestamps: bool = True,
+        timeout: float | None = None,
     ) -> Transcription:
         """Segments as they are found, window by window.
 
@@ -182,18 +192,20 @@ class Recognizer:
             language: its code; default found out in the first window.
             task: "translate" gives English.
             timestamps: ``False`` gives one segment for each window, without times in it.
+            timeout: seconds until the last segment; default none. The iterator raises `DeadlineExceeded`.
 
         Raises `OptionError` for audio that cannot be read and for a language or task that the model lacks.
         """
         if self._closed:
             raise Closed("The recognizer is closed.")
+        deadline = deadline_after(timeout)
         chosen = chosen_language(self._vocabulary, language or self._settings.language)
         if task not in ("transcribe", "translate") or (task == "translate" and task not in self._vocabulary.tasks):
             raise OptionError(f"The model has no task {task!r:.40}.", fix='task="transcribe"')
         reader = AudioReader(audio, sampling_rate)
         if reader.rate != RATE:
             _log.info("audio of %d Hz is resampled to %d Hz", reader.rate, RATE)
-        return Transcription(self, reader, chosen, task, timestamps)
+        return Transcription(self, reader, chosen, task, timestamps, deadline)
 
     def close(self) -> None:
         """Release the sessions. Idempotent."""
@@ -210,7 +222,7 @@ class Recognizer:
 
     # --- one window ---
 
-    def _begin(self, samples: Array) -> dict[str, OrtValue]:
+    def _begin(self, samples: Array, left: TimeLeft = unlimited) -> dict[str, OrtValue]:
         from qnnbridge._ort_value import OrtValue
         from qnnbridge.speech._decoders import TYPES
 
@@ -218,13 +230,13 @@ class Recognizer:
         node = sessions.encoder.get_inputs()[0]
         features = log_mel(samples, sessions.bins, sessions.frames).astype(TYPES[str(node.type)])
         value = OrtValue.ortvalue_from_numpy(features)
-        return run_bound(sessions.encoder, {node.name: value}, dict.fromkeys(sessions.wanted))
+        return run_bound(sessions.encoder, {node.name: value}, dict.fromkeys(sessions.wanted), left)
 
-    def _detect(self, encoded: dict[str, OrtValue]) -> str | None:
+    def _detect(self, encoded: dict[str, OrtValue], left: TimeLeft = unlimited) -> str | None:
         languages = self._vocabulary.languages
         if not languages:
             return None
-        scores = self._sessions.begin(encoded).step([self._vocabulary.start])
+        scores = self._sessions.begin(encoded, left).step([self._vocabulary.start])
         return max(languages, key=lambda code: float(scores[languages[code]]))
 
     def _prompt(self, language: str | None, task: Task, timestamps: bool) -> list[int]:
@@ -263,11 +275,18 @@ class Transcription:
     """
 
     def __init__(
-        self, recognizer: Recognizer, audio: AudioReader, language: str | None, task: Task, timestamps: bool
+        self,
+        recognizer: Recognizer,
+        audio: AudioReader,
+        language: str | None,
+        task: Task,
+        timestamps: bool,
+        deadline: float | None = None,
     ) -> None:
         self.language, self.audio_rate, self.cut = language, audio.rate, 0
         self._recognizer, self._audio = recognizer, audio
         self._task, self._timestamps = task, timestamps
+        self._deadline, self._cancelled = deadline, False
         self._lock = Lock()
         self._found = self._segments()
 
@@ -280,7 +299,12 @@ class Transcription:
 
     def __next__(self) -> SpeechSegment:
         with self._lock:
-            return next(self._found)
+            try:
+                return next(self._found)
+            except DeadlineExceeded as error:  # of a call that got what was left
+                if self._deadline is not None and time.monotonic() > self._deadline - _SOON_S:
+                    raise self._too_late() from error
+                raise
 
     def _segments(self) -> Iterator[SpeechSegment]:
         owner, audio = self._recognizer, self._audio
@@ -288,11 +312,12 @@ class Transcription:
         least = round(_LEAST_ADVANCE_S * RATE)
         before = size
         while (samples := audio.window(size)).size:
-            encoded = owner._begin(samples)
+            encoded = owner._begin(samples, self._left)
             if self.language is None:
-                self.language = owner._detect(encoded)
+                self.language = owner._detect(encoded, self._left)
             prompt = owner._prompt(self.language, self._task, self._timestamps)
-            tokens, full = owner._tokens(owner._sessions.begin(encoded), prompt, self._timestamps)
+            decoder = owner._sessions.begin(encoded, self._left)
+            tokens, full = owner._tokens(decoder, prompt, self._timestamps)
             here, spent = audio.passed, samples.size
             spans = [TokenSpan(0, None, tuple(tokens))]
             if self._timestamps:
@@ -317,6 +342,32 @@ class Transcription:
                     yield SpeechSegment(
                         round(start / RATE, 2), round(end / RATE, 2), owner._text(span.tokens), span.tokens
                     )
+
+    def transcript(self, segments: Iterable[SpeechSegment]) -> Transcript:
+        """segments: all of this transcription."""
+        found = tuple(segments)  # the language is known then
+        return Transcript(self.language, self._task, self.position, found, self.audio_rate, self.cut)
+
+    def cancel(self) -> None:
+        """End it before its next token, from any thread: the iterator raises `Cancelled`."""
+        self._cancelled = True
+
+    def _left(self) -> float | None:
+        if self._cancelled:
+            raise Cancelled("The transcription was cancelled.")
+        if self._deadline is None:
+            return None
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise self._too_late()
+        return left
+
+    def _too_late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"The time for the transcription is over; {self.position:.0f} s of the audio are done.",
+            fix="Grant more time (timeout=), or give shorter audio.",
+            details={"state": "stopped"},
+        )
 
     def close(self) -> None:
         """Give back the audio's file. Idempotent."""

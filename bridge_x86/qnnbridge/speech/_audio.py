@@ -13,6 +13,8 @@ from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 
 PIECE_S: Final = 10
 _RATES: Final = (1000, 768000)
+# Of all channels at once: a header may say many of them.
+_PIECE_VALUES: Final = 2**22
 
 Audio = str | os.PathLike[str] | BinaryIO | Array
 
@@ -54,10 +56,11 @@ class _SoundFile:
             raise _no_audio(name, str(error)) from None
         self._error, self._name = module.LibsndfileError, name
         self.rate = int(self._file.samplerate)
+        self._most = max(1, _PIECE_VALUES // self._file.channels)
 
     def read(self, samples: int) -> Array:
         try:
-            found = self._file.read(samples, dtype="float32", always_2d=True)
+            found = self._file.read(min(samples, self._most), dtype="float32", always_2d=True)
         except self._error as error:
             raise _no_audio(self._name, str(error)) from None
         return np.asarray(found.mean(axis=1, dtype=np.float32))
@@ -78,9 +81,12 @@ class _WaveFile:
             ) from None
         self.rate = self._file.getframerate()
         self._width, self._channels = self._file.getsampwidth(), self._file.getnchannels()
+        if self._width > 4:
+            self._file.close()
+            raise _no_audio(name, f"its samples have {self._width} bytes")
 
     def read(self, samples: int) -> Array:
-        data = self._file.readframes(samples)
+        data = self._file.readframes(min(samples, max(1, _PIECE_VALUES // self._channels)))
         data = data[: len(data) // (self._width * self._channels) * self._width * self._channels]
         if self._width == 1:
             values = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128

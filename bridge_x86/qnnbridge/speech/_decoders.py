@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -35,6 +35,12 @@ _STATES: Final = "encoder_hidden_states"
 _FIXED_SELF: Final = re.compile(r"[kv]_cache_self_\d+_in")
 
 Values = dict[str, OrtValue]
+# Seconds that the next call may take; raises when there is to be none.
+TimeLeft = Callable[[], float | None]
+
+
+def unlimited() -> float | None:
+    return None
 
 
 class Node(Protocol):
@@ -120,9 +126,13 @@ def names_of_genai(nodes: Sequence[Node], names: Mapping[str, str]) -> CacheName
 
 
 def run_bound(
-    session: InferenceSession, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | None]
+    session: InferenceSession,
+    inputs: Mapping[str, OrtValue],
+    outputs: Mapping[str, OrtValue | None],
+    left: TimeLeft,
 ) -> Values:
-    """Runs with these values; new ones are made for outputs without. Raises what the session raised."""
+    """Runs with these values; new ones are made for outputs without. Raises what the session or `left` raised."""
+    timeout = left()
     binding = session.io_binding()
     for name, value in inputs.items():
         binding.bind_ortvalue_input(name, value)
@@ -132,7 +142,7 @@ def run_bound(
         else:
             binding.bind_ortvalue_output(name, held)
     try:
-        binding.run()
+        binding.run(timeout=timeout)
     except RemoteRuntimeError as error:
         if isinstance(error.__cause__, BridgeError):
             raise error.__cause__ from None
@@ -166,8 +176,10 @@ class GrowingDecoder:
         encoded: Values,
         sizes: tuple[int, int],
         positions: int,
+        left: TimeLeft,
     ) -> None:
         self.positions = positions
+        self._left = left
         self._first, self._later, self._names = first, later, names
         self._encoded, self._sizes = encoded, sizes
         self._own: Values = {}
@@ -201,7 +213,7 @@ class GrowingDecoder:
         makes_cross = begins and not self._cross
         if makes_cross:
             wanted += names.made
-        found = run_bound(session, inputs, dict.fromkeys(wanted))
+        found = run_bound(session, inputs, dict.fromkeys(wanted), self._left)
         self._own = {name: found[output] for name, output in names.growing}
         if makes_cross:
             self._cross = dict(zip(names.crossing, (found[name] for name in names.made), strict=True))
@@ -221,8 +233,8 @@ class FixedDecoder:
         encoded: the cross values, which have the same names as outputs and inputs.
     """
 
-    def __init__(self, session: InferenceSession, encoded: Values) -> None:
-        self._session = session
+    def __init__(self, session: InferenceSession, encoded: Values, left: TimeLeft) -> None:
+        self._session, self._left = session, left
         self._nodes: dict[str, Node] = {node.name: node for node in session.get_inputs()}
         mask = self._nodes["attention_mask"]
         self._mask = np.full(mask.shape, _CLOSED, TYPES[mask.type])
@@ -257,7 +269,7 @@ class FixedDecoder:
             **{name: value for name, value in self._encoded.items() if name in nodes},
         }
         outputs = {f"{name.removesuffix('_in')}_out": value for name, value in filled.items()}
-        found = run_bound(self._session, inputs, {"logits": None, **outputs})
+        found = run_bound(self._session, inputs, {"logits": None, **outputs}, self._left)
         self._done += 1
         return np.asarray(found["logits"].numpy()).reshape(-1)
 

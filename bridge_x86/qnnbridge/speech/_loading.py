@@ -13,7 +13,15 @@ from qnnbridge._recipe import SessionRecipe
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.speech import _decoders as decoders
-from qnnbridge.speech._decoders import CacheNames, FixedDecoder, GrowingDecoder, Node, Values, WindowDecoder
+from qnnbridge.speech._decoders import (
+    CacheNames,
+    FixedDecoder,
+    GrowingDecoder,
+    Node,
+    TimeLeft,
+    Values,
+    WindowDecoder,
+)
 from qnnbridge.speech._features import HOP, RATE
 from qnnbridge.speech._folder import WhisperFiles, WhisperSettings
 from qnnbridge_protocol.errors import GenerationFolderInvalid, GenerationUnsupported
@@ -49,7 +57,7 @@ class WhisperSessions:
     bins: int
     frames: int
     wanted: tuple[str, ...]
-    begin: Callable[[Values], WindowDecoder]
+    begin: Callable[[Values, TimeLeft], WindowDecoder]
 
     def close(self) -> None:
         for session in (self.encoder, *self.decoders):
@@ -107,14 +115,14 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
 
     if names is None:
 
-        def begin(encoded: Values) -> WindowDecoder:
-            return FixedDecoder(first, encoded)
+        def begin(encoded: Values, left: TimeLeft) -> WindowDecoder:
+            return FixedDecoder(first, encoded, left)
     else:
         cache, sizes = names, _cache_sizes(later_ins, names, settings, files.with_past or files.decoder)
 
-        def begin(encoded: Values) -> WindowDecoder:
+        def begin(encoded: Values, left: TimeLeft) -> WindowDecoder:
             given = encoded if layout == "genai" else {"encoder_hidden_states": encoded[wanted[0]]}
-            return GrowingDecoder(first, later, cache, given, sizes, settings.positions)
+            return GrowingDecoder(first, later, cache, given, sizes, settings.positions, left)
 
     return WhisperSessions(layout, encoder, tuple(opened[1:]), bins, frames, wanted, begin)
 

@@ -1,0 +1,147 @@
+"""multipart/form-data, read as it comes: texts are kept, the one file goes to the disk."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import IO, Any, Final
+
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+
+from qnnbridge_serve.errors import Refused, wrong
+
+# Of all parts but the file, with the heads of all.
+MOST_TEXT_BYTES: Final = 64 * 1024
+MOST_PARTS: Final = 64
+
+
+def boundary_of(content_type: str | None) -> bytes:
+    """Raises `Refused`."""
+    kind, options = parse_options_header(content_type)
+    if kind != b"multipart/form-data":
+        given = (content_type or "nothing").partition(";")[0][:80]
+        raise wrong(f"Content-Type has to be multipart/form-data; it says {given}.", status=415)
+    boundary: bytes | None = options.get(b"boundary")
+    if not boundary:
+        raise wrong("Content-Type: multipart/form-data has no boundary.")
+    return boundary
+
+
+class FormReader:
+    """Reads one form. `write` its bytes, then `end`; any thread, one at a time. `close` removes the file.
+
+    texts: of the fields, by name without []. file: at its begin after `end`; ``None`` without one.
+
+    Args:
+        file_field: The field that holds the file.
+    """
+
+    def __init__(self, boundary: bytes, file_field: str) -> None:
+        self.texts: dict[str, list[str]] = {}
+        self.file: IO[bytes] | None = None
+        self.file_bytes = 0
+        self._file_field = file_field
+        self._held = 0
+        self._parts = 0
+        self._whole = False
+        self._head = {b"": b""}
+        self._field = b""
+        self._value = b""
+        self._name: str | None = None
+        self._text = bytearray()
+        callbacks: Any = {
+            "on_part_begin": self._begin_part,
+            "on_header_field": self._add_field,
+            "on_header_value": self._add_value,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_head,
+            "on_part_data": self._add_data,
+            "on_part_end": self._end_part,
+            "on_end": self._end,
+        }
+        try:
+            self._parser = MultipartParser(boundary, callbacks)
+        except FormParserError as error:
+            raise _unreadable(str(error)) from None
+
+    def write(self, data: bytes) -> None:
+        """Raises `Refused`."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise _unreadable(str(error)) from None
+
+    def end(self) -> None:
+        """Nothing more comes. Raises `Refused` for a form that has no end."""
+        if not self._whole:
+            raise _unreadable("its end is missing")
+        if self.file is not None:
+            self.file.seek(0)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+    # --- by the parser ---
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        if self._held > MOST_TEXT_BYTES:
+            raise wrong(f"The fields beside {self._file_field} have more than {MOST_TEXT_BYTES} bytes.", status=413)
+
+    def _begin_part(self) -> None:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise wrong(f"The form has more than {MOST_PARTS} fields.")
+        self._head, self._field, self._value, self._text = {}, b"", b"", bytearray()
+
+    def _add_field(self, data: bytes, start: int, end: int) -> None:
+        self._hold(end - start)
+        self._field += data[start:end]
+
+    def _add_value(self, data: bytes, start: int, end: int) -> None:
+        self._hold(end - start)
+        self._value += data[start:end]
+
+    def _end_header(self) -> None:
+        self._head[self._field.lower()] = self._value
+        self._field, self._value = b"", b""
+
+    def _end_head(self) -> None:
+        kind, options = parse_options_header(self._head.get(b"content-disposition", b"").decode("latin-1"))
+        name = options.get(b"name")
+        if kind != b"form-data" or name is None:
+            raise _unreadable("a part of it has no name")
+        self._name = name.decode("utf-8", "replace").removesuffix("[]")
+        if self._name == self._file_field:
+            if self.file is not None:
+                raise wrong(f"{self._file_field} is given twice.", self._file_field)
+            self.file = tempfile.TemporaryFile(prefix="qnnbridge-")  # noqa: SIM115 - closed by `close`
+
+    def _add_data(self, data: bytes, start: int, end: int) -> None:
+        if self._name != self._file_field or self.file is None:
+            self._hold(end - start)
+            self._text += data[start:end]
+            return
+        self.file_bytes += end - start
+        try:
+            self.file.write(memoryview(data)[start:end])
+        except OSError as error:
+            raise Refused(503, f"The server cannot store the file for a moment: {error.strerror}.") from None
+
+    def _end_part(self) -> None:
+        if self._name is None or self._name == self._file_field:
+            return
+        try:
+            text = self._text.decode()
+        except UnicodeDecodeError:
+            raise wrong(f"{self._name[:80]} is no text in UTF-8.", self._name[:80]) from None
+        self.texts.setdefault(self._name, []).append(text)
+
+    def _end(self) -> None:
+        self._whole = True
+
+
+def _unreadable(why: str) -> Refused:
+    return wrong(f"The form cannot be read: {why.rstrip('.')[:200]}.")

@@ -1,0 +1,263 @@
+"""OpenAI's /v1/audio/transcriptions and /v1/audio/translations: forms read, answers, the endpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Final, Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from qnnbridge_protocol.errors import Cancelled, OptionError
+from qnnbridge_serve import transport
+from qnnbridge_serve.answering import (
+    ClientQueues,
+    Ended,
+    EventStream,
+    WorkedAnswer,
+    first_item,
+    whole_answer,
+)
+from qnnbridge_serve.errors import Refused, in_words, wrong
+from qnnbridge_serve.infer import not_started
+from qnnbridge_serve.openai_answers import DONE, event
+from qnnbridge_serve.openai_forms import error_document
+from qnnbridge_serve.responses import json_answer
+from qnnbridge_serve.speech_models import SpeechFigures, SpeechModel, SpeechModels
+from qnnbridge_serve.transport import Admission, Workers, body_parts
+from qnnbridge_tools.speech_formats import (
+    SPEECH_FORMATS,
+    SpeechFormat,
+    TextPieces,
+    short_document,
+    verbose_document,
+    written,
+)
+
+if TYPE_CHECKING:
+    from qnnbridge.speech import SpeechSegment, Transcript
+    from qnnbridge_serve.form_reading import FormReader
+
+Task = Literal["transcribe", "translate"]
+
+# Of a body, in memory before a thread writes them to the disk.
+_BATCH_BYTES: Final = 1024**2
+_MEDIA: Final[Mapping[str, str]] = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
+# Windows of which words may be missing (`Transcript.cut`): no format but verbose_json has a place for it.
+CUT_HEADER: Final = "qnnbridge-cut"
+# They would change the text. Others that are not known are passed over.
+_UNSERVED: Final = ("prompt", "keywords", "languages", "include", "known_speaker_names", "known_speaker_references")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SpeechRequest:
+    """A form, read. language: ``None`` to have it found out."""
+
+    model: str
+    task: Task
+    language: str | None
+    form: SpeechFormat
+    stream: bool
+
+
+def read_speech(texts: Mapping[str, Sequence[str]], task: Task) -> SpeechRequest:
+    """texts: of the fields, by name. Raises `Refused`."""
+    for field in _UNSERVED:
+        if any(texts.get(field, ())):
+            raise wrong(f"{field} is not supported here; leave it out.", field)
+    model = _one(texts, "model")
+    if not model:
+        raise wrong("model has to name one of the models of /v1/models.", "model")
+    _check_temperature(_one(texts, "temperature"))
+    for one in texts.get("timestamp_granularities", ()):
+        if one != "segment":
+            raise wrong(
+                "timestamp_granularities has segment alone here: times of words are not computed.",
+                "timestamp_granularities",
+            )
+    wanted = _one(texts, "response_format") or "json"
+    form = next((one for one in SPEECH_FORMATS if one == wanted), None)
+    if form is None:
+        raise wrong(f"response_format is one of {', '.join(SPEECH_FORMATS)}.", "response_format")
+    stream = (_one(texts, "stream") or "false").lower()
+    if stream not in ("true", "false", "1", "0"):
+        raise wrong("stream is true or false.", "stream")
+    if stream in ("true", "1") and form not in ("json", "text"):
+        raise wrong("stream=true goes with response_format json or text.", "stream")
+    return SpeechRequest(model, task, _one(texts, "language") or None, form, stream in ("true", "1"))
+
+
+def _one(texts: Mapping[str, Sequence[str]], field: str) -> str:
+    found = texts.get(field, ())
+    if len(found) > 1:
+        raise wrong(f"{field} is given {len(found)} times.", field)
+    return found[0].strip() if found else ""
+
+
+def _check_temperature(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        if not text or float(text) == 0:
+            return
+    raise wrong(
+        "temperature is 0 here, or left out: the search takes the most likely token at each step.", "temperature"
+    )
+
+
+class SpeechForm:
+    """The answer to one request. The parts are segments, the end is the transcript."""
+
+    def __init__(self, form: SpeechFormat) -> None:
+        self._form = form
+        self._pieces = TextPieces()
+
+    def whole(self, parts: Sequence[SpeechSegment], counts: Transcript) -> Response:
+        headers = {CUT_HEADER: str(counts.cut)} if counts.cut else {}
+        if self._form in _MEDIA:
+            return Response(written(self._form, counts), 200, headers, _MEDIA[self._form])
+        document = short_document(counts) if self._form == "json" else verbose_document(counts)
+        return json_answer(document, headers=headers)
+
+    def opening(self) -> list[bytes]:
+        return []
+
+    def part(self, part: SpeechSegment) -> list[bytes]:
+        piece = self._pieces.add(part.text)
+        return [event({"type": "transcript.text.delta", "delta": piece})] if piece else []
+
+    def closing(self, counts: Transcript) -> list[bytes]:
+        return [event({"type": "transcript.text.done", "text": counts.text}), DONE]
+
+    def failure(self, refused: Refused) -> list[bytes]:
+        return [event(error_document(refused))]
+
+
+class SpeechAnswer(WorkedAnswer):
+    """A transcription under way. audio: its owner closes it, after `end`."""
+
+    def __init__(
+        self,
+        asked: SpeechRequest,
+        model: SpeechModel,
+        figures: SpeechFigures,
+        audio: IO[bytes],
+        deadline: float | None,
+    ) -> None:
+        super().__init__(SpeechForm(asked.form), deadline)
+        self._asked, self._model, self._figures, self._audio = asked, model, figures, audio
+
+    def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
+        self._figures.begin()
+        super().start(workers, queues, client)
+
+    def _work(self, queues: ClientQueues, client: str) -> None:
+        asked, outcome, audio_s = self._asked, "error", 0.0
+        begun: float | None = None
+        try:
+            with queues.turn(client, self._cancellation):
+                self._begun = True
+                begun = time.monotonic()
+                segments = []
+                with self._model.recognizer.stream(
+                    self._audio,  # type: ignore[arg-type]
+                    language=asked.language,
+                    task=asked.task,
+                    timeout=self._left(),
+                ) as found:
+                    ends = self._cancellation.on_stop(found.cancel)
+                    try:
+                        for segment in found:
+                            segments.append(segment)
+                            self._tell(segment)
+                        transcript = found.transcript(segments)
+                    finally:
+                        audio_s = found.position
+                        ends()
+            outcome = "ok"
+            self._tell(Ended(transcript))
+        except Cancelled as error:
+            outcome = "cancelled"
+            self._tell(not_started() if self._late else error)
+        except OptionError as error:  # the audio, or the language
+            self._tell(wrong(in_words(error), code=error.code))
+        except BaseException as error:  # noqa: BLE001 - passed on to the event loop
+            self._tell(error)
+        finally:
+            self._figures.end(outcome, audio_s, 0.0 if begun is None else time.monotonic() - begun)
+
+
+class SpeechService:
+    """The endpoints for speech as methods.
+
+    Args:
+        timeout_s: For one answer, from the last byte of its request on; ``None`` for no limit.
+        slots: Transcriptions at once.
+        waiting: Requests that wait for their turn.
+    """
+
+    def __init__(
+        self, models: SpeechModels, *, timeout_s: float | None, slots: int, waiting: int, most_bytes: int
+    ) -> None:
+        self.models = models
+        self._timeout_s = timeout_s
+        self._most_bytes = most_bytes
+        self._admission = Admission(slots + waiting, max(4 * most_bytes, 1024**3))
+        self._queues = ClientQueues(slots, waiting)
+        # Each waits in a thread of its own for its turn; an idle one has none.
+        self._workers = Workers("speech", slots + waiting)
+        self._readers = Workers("speech reader", 2)
+
+    async def transcribe(self, request: Request) -> Response:
+        return await self._answer(request, "transcribe")
+
+    async def translate(self, request: Request) -> Response:
+        return await self._answer(request, "translate")
+
+    async def _answer(self, request: Request, task: Task) -> Response:
+        if not self.models.wanted:
+            raise Refused(
+                404,
+                "No model for speech is served here; start the server with --speech NAME=FOLDER.",
+                field="model",
+                reason="model_not_found",
+            )
+        from qnnbridge_serve.form_reading import FormReader, boundary_of
+
+        if transport.check_encoding(request.headers.get("content-encoding")) is not None:
+            raise wrong("A form with a file is taken as it is, without Content-Encoding.", status=415)
+        form = FormReader(boundary_of(request.headers.get("content-type")), "file")
+        with contextlib.ExitStack() as place:
+            place.callback(form.close)
+            ticket = place.enter_context(self._admission.enter())
+            await self._receive(request, form, ticket)
+            ticket.take_place()
+            deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+            asked = read_speech(form.texts, task)
+            model = self.models.get(asked.model)
+            if form.file is None:
+                raise wrong("The field file with the audio is missing.", "file")
+            if not form.file_bytes:
+                raise wrong("The file is empty.", "file")
+            answer = SpeechAnswer(asked, model, self.models.figures[model.name], form.file, deadline)
+            answer.start(self._workers, self._queues, request.client.host if request.client is not None else "")
+            if not asked.stream:
+                return await whole_answer(answer, request.receive)  # type: ignore[no-any-return]
+            first = await first_item(answer, request.receive)
+            return EventStream(answer, first, place.pop_all().close)
+
+    async def _receive(self, request: Request, form: FormReader, ticket: transport.Ticket) -> None:
+        """The form, batch by batch to the disk."""
+        batch, size = [], 0
+        async with contextlib.aclosing(body_parts(request, ticket, self._most_bytes)) as parts:
+            async for part in parts:
+                batch.append(part)
+                size += len(part)
+                if size >= _BATCH_BYTES:
+                    await self._readers.do(functools.partial(form.write, b"".join(batch)))
+                    batch, size = [], 0
+        if size:
+            await self._readers.do(functools.partial(form.write, b"".join(batch)))
+        form.end()
