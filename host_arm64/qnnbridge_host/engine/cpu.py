@@ -48,12 +48,17 @@ def require_models_extra(command: str) -> None:
 
 
 def quiet_options(*, optimize: bool = False) -> Any:
-    """`SessionOptions` that log errors only; without optimisation the model runs exactly as the file says."""
+    """`SessionOptions` that log errors only; without optimisation the model runs exactly as the file says.
+
+    Threads sleep between two operators: those that spin cost more than half of the processor's time, and take it
+    from other work.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.use_per_session_threads = not has_global_pools()
     options.log_severity_level = _LOG_ERRORS_ONLY
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_BASIC if optimize else level.ORT_DISABLE_ALL
     return options

@@ -62,6 +62,14 @@ class Candidate:
         """Whether QNN takes every node, and the lowest SNR there; None if it does not run."""
         return self.trial.placed_on_qnn(self.trial.write(self.precision))
 
+    def beside(self, best: tuple[bool, float]) -> tuple[bool, float] | None:
+        """`on_qnn`; of the first samples alone where this one cannot be chosen beside the best so far."""
+        if "on_qnn" in self.__dict__:
+            return self.on_qnn
+        least = (best[0], best[1] - _SAME_DB)
+        model = self.trial.write(self.precision)
+        return self.trial.placed_on_qnn(model, lambda whole, lowest: (whole, lowest) < least)
+
     def meets(self, target: float, *, whole: bool) -> bool:
         """Whether every output has so many dB, on the CPU and on QNN where that is at hand.
 
@@ -149,7 +157,8 @@ class CandidateChoice:
         try:
             path = prepare_as_documented(self.source, trial.work)
             settings = _documented(self.settings)
-            calibrated = calibrate(path, self.samples, settings, trial.work, trial.on_progress)
+            known = trial.calibrated.known
+            calibrated = calibrate(path, self.samples, settings, trial.work, trial.on_progress, known)
             other = dataclasses.replace(trial, calibrated=calibrated, index=precision.load_index(path))
             floats = not weights_quantised(other.write(Precision()))
             if floats:
@@ -196,7 +205,8 @@ def with_enough_bits(
     nodes = {node.name for node in trial.index.nodes if node.op_type in WEIGHTED_OPS} - start.float_nodes
     wide = start.joined(Precision(wide_weights=frozenset(nodes)))
     try:
-        reached = trial.on_cpu(trial.write(wide))
+        wide_model = trial.write(wide, "wide.onnx")
+        reached = trial.on_cpu(wide_model)
     except ModelError:
         return start, []  # uint8 per tensor beside int16, for some operators
     gain = f"{reached:.1f} dB instead of {narrow:.1f}"
@@ -204,12 +214,13 @@ def with_enough_bits(
         return start, []
     if trial.qnn is None:
         return start, [f"weights of 16 bits would give {gain} (--weight-type int16, V73 and newer)"]
-    there = trial.on_qnn(trial.write(wide))
+    least = (trial.on_qnn(trial.write(start)) or 0.0) + _WORTH_DB
+    there = trial.on_qnn(wide_model, least)
     if there is None:
         deadline = time.monotonic() + min(_NARROWING_S, wished.search_timeout_s)
         wide = search.without_refused(trial, FoundPrecision(wide), deadline).precision
-        there = trial.on_qnn(trial.write(wide))
-    if there is None or there < (trial.on_qnn(trial.write(start)) or 0.0) + _WORTH_DB:
+        there = trial.on_qnn(trial.write(wide), least)
+    if there is None or there < least:
         return start, []
     return wide, [f"weights have 16 bits: {gain} on the CPU, {there:.1f} dB on QNN (V73 and newer)"]
 
@@ -232,7 +243,9 @@ def _best_of(found: list[Candidate], trial: PrecisionTrial, deadline: float) -> 
             if done and time.monotonic() > deadline:
                 break
             trial.on_progress("trying types of weights on QNN", done, len(near))
-            score = found[number].on_qnn
+            one = found[number]
+            # That of the first one is shown beside that of the chosen one.
+            score = one.beside(max(there.values())) if there and number else one.on_qnn
             if score is not None:
                 there[number] = score
         if not there:

@@ -16,10 +16,11 @@ from typing import Any
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.quantize.ort_quantizer import QUANTIZED, CalibratedModel, Precision
+from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED, CalibratedModel, Precision
 from qnnbridge_models.quantize.ranges import Numbers
 from qnnbridge_models.quantize.samples import SampleSets
-from qnnbridge_models.shared.accuracy import ColumnGroups, Verdict, lowest_snr, measure, worst
+from qnnbridge_models.shared.accuracy import ColumnGroups, OutputAccuracy, Verdict, lowest_snr, measure, worst
+from qnnbridge_models.shared.progress import phase
 
 # The held-out samples are one part, and those that calibrate are cut into so many.
 _PARTS = 3
@@ -71,6 +72,13 @@ def shown_by(verdict: Verdict, samples: int) -> Verdict:
     return "not shown" if samples < ENOUGH and verdict in ("exact", "good", "fair") else verdict
 
 
+class KnownFolds:
+    """How ways of quantising were in a fold, by `CalibratedModel.key` and precision."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[Any, ...], tuple[OutputAccuracy, ...]] = {}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CrossValidation:
     """Judges ways of quantising by all its folds.
@@ -78,23 +86,21 @@ class CrossValidation:
     Args:
         work: folder for candidates.
         names, groups: outputs, and columns of them that are judged by themselves.
+        known: how the ways were that were judged before.
     """
 
     folds: Sequence[Fold]
     work: Path
     names: Sequence[str]
     groups: ColumnGroups
+    known: KnownFolds = dataclasses.field(default_factory=KnownFolds)
 
     def snr(self, calibrated: CalibratedModel, precision: Precision) -> float:
         """The SNR on the CPU of the worst output, in samples that do not calibrate: the mean of the folds.
 
         The lowest of them is that of the oddest sample, by which a choice is chance.
         """
-        lowest = []
-        for fold in self.folds:
-            model = calibrated.without(fold.left_out).write(self.work / "fold.onnx", precision)
-            found = cpu.run_all(model, QUANTIZED, fold.samples, self.names)
-            lowest.append(lowest_snr(measure(self.names, fold.expected, found, self.groups)))
+        lowest = [lowest_snr(self._judged(fold, calibrated, precision)) for fold in self.folds]
         return statistics.fmean(NO_ERROR_DB if one is None else one for one in lowest)
 
     def report(self, calibrated: CalibratedModel, precision: Precision) -> FoldsReport:
@@ -102,14 +108,22 @@ class CrossValidation:
         ratios: list[float] = []
         verdicts: list[Verdict] = []
         for fold in self.folds:
-            model = calibrated.without(fold.left_out).write(self.work / "fold.onnx", precision)
-            found = cpu.run_all(model, QUANTIZED, fold.samples, self.names)
-            outputs = measure(self.names, fold.expected, found, self.groups)
+            outputs = self._judged(fold, calibrated, precision)
             lowest = lowest_snr(outputs)
             ratios.append(NO_ERROR_DB if lowest is None else lowest)
             verdicts.append(worst(output.verdict for output in outputs))
         samples = sum(len(fold.samples) for fold in self.folds)
         return FoldsReport(samples, tuple(ratios), worst(verdicts))
+
+    def _judged(self, fold: Fold, calibrated: CalibratedModel, precision: Precision) -> tuple[OutputAccuracy, ...]:
+        one = calibrated.without(fold.left_out)
+        key = one.key, precision
+        if key not in self.known.found:
+            model = one.write(self.work / "fold.onnx", precision)
+            with phase(ON_CPU):
+                found = cpu.run_all(model, QUANTIZED, fold.samples, self.names)
+            self.known.found[key] = measure(self.names, fold.expected, found, self.groups)
+        return self.known.found[key]
 
     def within(self, seconds: float, calibrated: CalibratedModel, precision: Precision) -> CrossValidation:
         """With as many folds as can be judged in that time, by what the first of them takes."""

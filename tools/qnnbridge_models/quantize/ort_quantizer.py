@@ -16,13 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_models.quantize import ranges
-from qnnbridge_models.quantize.quick_lookups import quick
+from qnnbridge_models.quantize.quick_lookups import KnownWeights, quick
 from qnnbridge_models.quantize.ranges import CalibrationReader, MeasuredRanges, Numbers
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.quantize.settings import ResolvedSettings
-from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_models.shared.progress import OnProgress, phase
 from qnnbridge_protocol.errors import BridgeError, ModelError
 
 _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
@@ -30,6 +31,9 @@ _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
 WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
 # What messages call what it writes.
 QUANTIZED = "the quantised model"
+# The phase in which it is run.
+ON_CPU = "running on the CPU"
+_AUGMENTED = "augmented.onnx"
 # The quantizer's settings for single tensors.
 Overrides = dict[str, list[dict[str, Any]]]
 
@@ -109,6 +113,7 @@ class CalibratedModel:
 
     Args:
         measured: the ranges by samples.
+        known: what the quantizer computed of weights.
         left_out: numbers of the samples that do not count.
         widened: the ranges leave room for samples beyond these.
     """
@@ -118,12 +123,13 @@ class CalibratedModel:
         path: Path,
         measured: MeasuredRanges,
         settings: ResolvedSettings,
+        known: KnownWeights,
         left_out: Numbers = frozenset(),
         widened: bool = False,
     ) -> None:
         self.path = path
         self.settings = settings
-        self._measured, self._left_out, self._widened = measured, left_out, widened
+        self._measured, self._known, self._left_out, self._widened = measured, known, left_out, widened
         self._ranges = measured.of(left_out, widened)
 
     @property
@@ -131,15 +137,25 @@ class CalibratedModel:
         """Any samples can be left out."""
         return self._measured.by_sample
 
+    @property
+    def known(self) -> KnownWeights:
+        """For another model with some of the same weights."""
+        return self._known
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal of two that write the same."""
+        return self.path, self._measured, self.settings, self._left_out, self._widened
+
     def without(self, samples: Numbers) -> CalibratedModel:
         """Calibrated with all samples but these."""
-        return CalibratedModel(self.path, self._measured, self.settings, samples, self._widened)
+        return CalibratedModel(self.path, self._measured, self.settings, self._known, samples, self._widened)
 
     def with_headroom(self) -> CalibratedModel | None:
         """The same with wider ranges: 16 bits have steps to spare, and what is beyond its range is cut off."""
         if not self.by_sample or self.settings.activation_type not in ("uint16", "int16"):
             return None
-        return CalibratedModel(self.path, self._measured, self.settings, self._left_out, True)
+        return CalibratedModel(self.path, self._measured, self.settings, self._known, self._left_out, True)
 
     def with_matrices(self, kind: str) -> CalibratedModel:
         """The same with another type for the weights of MatMul and Gemm."""
@@ -147,7 +163,7 @@ class CalibratedModel:
 
     def with_settings(self, settings: ResolvedSettings) -> CalibratedModel:
         """The same ranges with other types."""
-        return CalibratedModel(self.path, self._measured, settings, self._left_out, self._widened)
+        return CalibratedModel(self.path, self._measured, settings, self._known, self._left_out, self._widened)
 
     def magnitude(self, tensor: str) -> float | None:
         """The largest magnitude that the samples gave a tensor; None if it is not known."""
@@ -163,7 +179,7 @@ class CalibratedModel:
         import numpy as np
 
         precision = precision or Precision()
-        with Quiet(), np.errstate(all="ignore"):
+        with phase("quantizing"), Quiet(), np.errstate(all="ignore"):
             try:
                 config, quantizer = self._quantized(precision)
                 target.unlink(missing_ok=True)
@@ -194,7 +210,7 @@ class CalibratedModel:
                 config.op_types_to_quantize,
                 config.extra_options,
             )
-            with quick(quantizer):
+            with quick(quantizer, self._known):
                 quantizer.quantize_model()
             return config, quantizer
 
@@ -209,25 +225,32 @@ class CalibratedModel:
 
 
 def calibrate(
-    model: Path, samples: SampleSets, settings: ResolvedSettings, work: Path, on_progress: OnProgress
+    model: Path,
+    samples: SampleSets,
+    settings: ResolvedSettings,
+    work: Path,
+    on_progress: OnProgress,
+    known: KnownWeights,
 ) -> CalibratedModel:
     """Measures the range of every tensor of the float model; those held out do not count. Raises `ModelError`."""
     import numpy as np
     from onnxruntime.quantization import create_calibrator
 
     reader = CalibrationReader(samples.every, on_progress)
-    with Quiet(), np.errstate(all="ignore"):
+    with phase("calibrating"), Quiet(), np.errstate(all="ignore"):
         try:
             config = _config(model, reader, settings, Precision())
             options = {"percentile": settings.percentile} if settings.method == "percentile" else {}
             calibrator = create_calibrator(
                 model,
                 config.op_types_to_quantize,
-                augmented_model_path=os.fspath(work / "augmented.onnx"),
+                augmented_model_path=os.fspath(work / _AUGMENTED),
                 calibrate_method=config.calibrate_method,
                 use_external_data_format=config.use_external_data_format,
                 extra_options=options,
             )
+            # Its own session is as this one, but for threads that spin.
+            calibrator.infer_session = cpu.open_session(work / _AUGMENTED, "the model with its tensors' ends")
             if settings.method == "minmax":
                 measured = ranges.extremes(calibrator, reader, _limited(model))
             else:
@@ -238,7 +261,7 @@ def calibrate(
             raise
         except Exception as error:  # as above
             raise _failed(error) from error
-    return CalibratedModel(model, measured, settings, samples.held_numbers)
+    return CalibratedModel(model, measured, settings, known, samples.held_numbers)
 
 
 def _limited(model: Path) -> frozenset[str]:

@@ -19,6 +19,7 @@ from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_models.quantize.precision import GraphIndex
 from qnnbridge_models.shared.accuracy import ColumnGroups, lowest_of_folds
+from qnnbridge_models.shared.progress import phase
 
 # Into how many parts a noisy group of layers is cut.
 _PARTS = 4
@@ -115,8 +116,9 @@ class PartialModels:
     def snr_of(self, tensors: Iterable[str]) -> float:
         """Of the worst output, with only these tensors quantised."""
         self.runs += 1
-        session = cpu.open_session_of_bytes(self.model_with(frozenset(tensors)), _LABEL)
-        found = [cpu.run(session, feeds, _LABEL, self._names) for feeds in self._samples]
+        with phase("looking for noisy layers"):
+            session = cpu.open_session_of_bytes(self.model_with(frozenset(tensors)), _LABEL)
+            found = [cpu.run(session, feeds, _LABEL, self._names) for feeds in self._samples]
         return lowest_of_folds(self._names, self._expected, found, self._groups)
 
     def model_with(self, tensors: frozenset[str]) -> bytes:

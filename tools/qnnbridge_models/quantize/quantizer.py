@@ -22,6 +22,7 @@ from qnnbridge_models.quantize.folds import ENOUGH, CrossValidation, FoldsReport
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_models.quantize.preparing import prepare
 from qnnbridge_models.quantize.qnn_check import QnnCheck, QnnRunner, opened_qnn
+from qnnbridge_models.quantize.quick_lookups import KnownWeights
 from qnnbridge_models.quantize.recalibrating import Comparer, with_all_samples
 from qnnbridge_models.quantize.refusals import refuse_free_dimensions, refuse_not_finite, refuse_unsuitable
 from qnnbridge_models.quantize.result import QuantizeResult
@@ -30,7 +31,7 @@ from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_models.quantize.settings import QuantizeOptions, QuantizeSettings, ResolvedSettings
 from qnnbridge_models.shared import progress
 from qnnbridge_models.shared.accuracy import ColumnGroups, columns_of_scales
-from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_models.shared.progress import OnProgress, phase
 from qnnbridge_protocol.errors import OptionError
 
 COMMAND = "qnnbridge quantize"
@@ -41,6 +42,7 @@ _LOOKED_AT = 20
 # For one fold of one way of quantising; models that take longer are judged by the held-out samples alone.
 _FOLD_S = 4.0
 _PREPARED = "the prepared model"
+_FLOAT = "running the float model"
 
 
 def quantize_model(
@@ -67,8 +69,15 @@ def quantize_model(
         OptionError: the model cannot be quantised, or an option or a sample is wrong.
         ModelError: preparing or quantising the model failed.
     """
-    begun = time.perf_counter()
-    options = options or QuantizeOptions()
+    begun, phases = time.perf_counter(), progress.Phases()
+    with phases.entered():
+        result = _quantized(Path(source), Path(target), options or QuantizeOptions(), on_progress, own_process)
+    return dataclasses.replace(result, seconds=time.perf_counter() - begun, phases=phases.found)
+
+
+def _quantized(
+    source: Path, target: Path, options: QuantizeOptions, on_progress: OnProgress, own_process: bool
+) -> QuantizeResult:
     settings = options.settings.resolved
     given = files.given_model(source, COMMAND)
     path, scan, weights = given.path, given.scan, given.weights
@@ -79,27 +88,30 @@ def quantize_model(
     with files.Output(
         path, Path(target), overwrite=options.overwrite, source_files=weights, external=bool(weights)
     ) as output:
-        model = graphs.load(path)
-        if not options.large:
-            refuse_large(len(model.graph.node), path.name, COMMAND, "hours")
-        refuse_unsuitable(model, path.name)
-        fixed = shapes.fix(model, shapes.as_dimensions(options.dims))
-        refuse_free_dimensions(
-            model,
-            path.name,
-            lambda: shapes_in(options.calibration, [value.name for value in shapes.real_inputs(model.graph)]),
-        )
-        check_runnable(model)
-        samples = gather(
-            model, options.calibration, random=options.random, seed=options.seed, held_out=options.held_out
-        )
+        with phase("reading"):
+            model = graphs.load(path)
+            if not options.large:
+                refuse_large(len(model.graph.node), path.name, COMMAND, "hours")
+            refuse_unsuitable(model, path.name)
+            fixed = shapes.fix(model, shapes.as_dimensions(options.dims))
+            refuse_free_dimensions(
+                model,
+                path.name,
+                lambda: shapes_in(options.calibration, [value.name for value in shapes.real_inputs(model.graph)]),
+            )
+            check_runnable(model)
+            samples = gather(
+                model, options.calibration, random=options.random, seed=options.seed, held_out=options.held_out
+            )
         on_progress("running the float model", 0, 0)
         resized = output.resized(model, path, scan.external_files) if fixed else path
-        names, expected = _float_results(resized, samples)
+        with phase(_FLOAT):
+            names, expected = _float_results(resized, samples)
         refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
-        prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
-        calibrated = calibrate(prepared.path, samples, settings, output.work, on_progress)
+        with phase("preparing"):
+            prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
+        calibrated = calibrate(prepared.path, samples, settings, output.work, on_progress, KnownWeights())
         with opened_qnn(options.qnn) as qnn:
             work = _Work(
                 options.settings,
@@ -119,11 +131,12 @@ def quantize_model(
             _finish(model, output.model, found)
             comparer = Comparer(samples, names, expected, trial.groups, qnn, on_progress)
             compared = comparer.compare(output.model)
-            folds = work.few_held_out(trial, found, on_progress)
+            folds = work.few_held_out(chosen.every_fold, trial, found)
             final, recalibration = with_all_samples(trial, found, options.settings.target_snr, comparer, compared)
         final.write(output.model, found.precision)
-        result = _finish(model, output.model, found)
-        written = output.commit()
+        with phase("writing"):
+            result = _finish(model, output.model, found)
+            written = output.commit()
     recalibrated = [recalibration.words] if recalibration is not None else []
     return QuantizeResult(
         source=path,
@@ -151,7 +164,6 @@ def quantize_model(
             *judging.warnings(final.settings, found, compared.outputs, model, samples, compared.qnn, folds),
         ),
         qnn=compared.qnn,
-        seconds=time.perf_counter() - begun,
     )
 
 
@@ -160,6 +172,7 @@ class _Chosen:
     trial: PrecisionTrial
     found: FoundPrecision
     changes: tuple[str, ...]
+    every_fold: CrossValidation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -212,7 +225,8 @@ class _Work:
             self.qnn if isinstance(self.qnn, QnnRunner) else None,
             on_progress,
         )
-        judge = self._judge(trial, start)
+        every_fold = self._every_fold(trial)
+        judge = self._judge(every_fold, start)
         target = self.wished.target_snr
         best = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge).best(trial, start)
         if target is not None and not best.meets(target, whole=True):
@@ -220,7 +234,7 @@ class _Work:
             found = search.reach(trial, start, target, self.wished.search_timeout_s)
             useful = found.reached and len(found.precision.float_nodes) < len(index.nodes)
             if useful or not best.meets(target, whole=False):
-                return _Chosen(trial, found, tuple(changes))
+                return _Chosen(trial, found, tuple(changes), every_fold)
         if best.trial.index is not index:  # nothing of what was prepared here is in it
             changes = []
         change = [best.change] if best.change else []
@@ -229,31 +243,30 @@ class _Work:
         if target is None:
             start, more = with_enough_bits(self.wished, self.settings, best.trial, start)
         layers = search.layer_report(best.trial, start) if self.wished.layer_report else ()
-        return _Chosen(best.trial, FoundPrecision(start, layers), (*changes, *change, *more))
+        return _Chosen(best.trial, FoundPrecision(start, layers), (*changes, *change, *more), every_fold)
 
     def few_held_out(
-        self, trial: PrecisionTrial, found: FoundPrecision, on_progress: OnProgress
+        self, every: CrossValidation, trial: PrecisionTrial, found: FoundPrecision
     ) -> FoldsReport | None:
         """The chosen model judged by folds of all samples, where those that are held out are too few."""
         if not self.samples.held_out or len(self.samples.compared) >= ENOUGH or not trial.calibrated.by_sample:
             return None
-        on_progress("judging by folds", 0, 0)
-        every = self._every_fold(trial)
+        trial.on_progress("judging by folds", 0, 0)
         return every.report(trial.calibrated, found.precision) if len(every.folds) > 1 else None
 
-    def _judge(self, trial: PrecisionTrial, start: Precision) -> CrossValidation:
-        judge = self._every_fold(trial)
+    def _judge(self, judge: CrossValidation, start: Precision) -> CrossValidation:
         seconds = min(_FOLD_S * len(judge.folds), self.wished.search_timeout_s)
         return judge.within(seconds, self.calibrated, start)
 
     def _every_fold(self, trial: PrecisionTrial) -> CrossValidation:
-        session = cpu.open_session(self.calibrated.path, _PREPARED)
-        folds = folds_of(
-            self.samples,
-            self.expected,
-            self.calibrated.by_sample,
-            lambda feeds: cpu.run(session, feeds, _PREPARED, self.names),
-        )
+        with phase(_FLOAT):
+            session = cpu.open_session(self.calibrated.path, _PREPARED)
+            folds = folds_of(
+                self.samples,
+                self.expected,
+                self.calibrated.by_sample,
+                lambda feeds: cpu.run(session, feeds, _PREPARED, self.names),
+            )
         return CrossValidation(folds, self.folder, self.names, trial.groups)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
@@ -274,7 +287,8 @@ class _Work:
         """
         more = max(0, most - len(self.samples.compared)) if self.samples.held_out else 0
         chosen = self.samples.calibration[:: max(1, -(-len(self.samples.calibration) // more))] if more else []
-        results = cpu.run_all(self.calibrated.path, _PREPARED, chosen, self.names)
+        with phase(_FLOAT):
+            results = cpu.run_all(self.calibrated.path, _PREPARED, chosen, self.names)
         return [*self.samples.compared, *chosen], [*self.expected, *results]
 
 

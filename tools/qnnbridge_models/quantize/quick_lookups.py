@@ -1,14 +1,58 @@
 """Quick lookups for onnxruntime's quantizer, which walks over all nodes or all weights for each tensor.
 
 Of 100 convolutions two thirds of `quantize` were these walks, and they grow with the square of the model. The names
-are indexed here instead; what the quantizer writes stays the same, byte by byte, which a test holds.
+are indexed here instead. And what it computes of a weight is the same in each fold and in most candidates: it is
+computed once. What the quantizer writes stays the same, byte by byte, which a test holds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
+
+# Functions of the quantizer that read a weight, its type and numbers, and nothing else.
+_PURE = ("compute_data_quant_params", "quantize_onnx_initializer")
+# Quantised weights that are kept; those of larger models are computed anew.
+_MOST_BYTES = 1 << 29
+
+
+class KnownWeights:
+    """What these functions gave for the weights of one quantisation."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, ...], Any] = {}
+        self._bytes = 0
+
+    def kept(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, which computes nothing twice. Its arrays are given as copies."""
+
+        def call(*given: Any, **named: Any) -> Any:
+            values = [_label(value) for value in (*given, *named.values())]
+            key = (function.__name__, len(given), *named, *values)
+            if key not in self._found:
+                found = function(*given, **named)
+                size = 0 if isinstance(found, tuple) else found.ByteSize()
+                if self._bytes + size > _MOST_BYTES:
+                    return found
+                self._bytes += size
+                self._found[key] = found
+            found = self._found[key]
+            return tuple(np.array(one) for one in found) if isinstance(found, tuple) else found
+
+        return call
+
+
+def _label(value: Any) -> Any:
+    """What stands for an argument in a key: its contents, whatever it is."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype, value.shape, hashlib.blake2b(value.tobytes(), digest_size=16).digest()
+    if hasattr(value, "SerializeToString"):
+        return hashlib.blake2b(value.SerializeToString(), digest_size=16).digest()
+    return type(value), repr(value)
 
 
 class _Index:
@@ -39,6 +83,13 @@ class _Index:
         """These have the name from now on."""
         known = self._found.setdefault(name, [])
         known += [item for item in items if all(item is not one for one in known)]
+
+    def without(self, name: str, place: int) -> None:
+        """The only item of that name is taken out; the lookup before saw all items."""
+        del self._items[place]
+        del self._found[name]
+        self._count -= 1
+        self._last = self._label(self._count - 1) if self._count else ""
 
     def _label(self, place: int) -> str:
         item = self._items[place]
@@ -71,6 +122,18 @@ def _indexed(old: Any) -> Any:
                 self._check_init(tensor)
                 self.model.graph.initializer.append(tensor)
 
+        def remove_initializer(self, tensor: Any) -> None:
+            name, items = tensor.name, self.model.graph.initializer
+            places = [place for place, item in enumerate(items) if item.name == name]
+            if [item.name for item in self._tensors.of(name)] != [name] or len(places) != 1:
+                super().remove_initializer(tensor)
+                return
+            self._tensors.without(name, places[0])
+            for value in self.model.graph.input:
+                if value.name == name:
+                    self.model.graph.input.remove(value)
+                    break
+
         def replace_input_of_all_nodes(self, old_input_name: str, new_input_name: str) -> None:
             nodes = list(self._readers.of(old_input_name))
             for node in nodes:
@@ -81,8 +144,8 @@ def _indexed(old: Any) -> Any:
 
 
 @contextlib.contextmanager
-def quick(quantizer: Any) -> Iterator[None]:
-    """A quantizer that has not begun finds nodes and weights by an index.
+def quick(quantizer: Any, known: KnownWeights) -> Iterator[None]:
+    """A quantizer that has not begun finds nodes and weights by an index, and what is known of weights.
 
     Its function `find_by_name` belongs to modules of onnxruntime; for the lists of others it does what it did.
     """
@@ -95,11 +158,17 @@ def quick(quantizer: Any) -> Iterator[None]:
     def find(item_name: str, item_list: Any) -> Any:
         return quantizer.model.get_initializer(item_name) if item_list is ours else plain(item_name, item_list)
 
-    modules = [one for one in (base_quantizer, qdq_quantizer) if getattr(one, "find_by_name", None) is not None]
-    for module in modules:
-        module.find_by_name = find
+    replaced: list[tuple[Any, str, Any]] = []
+    for module in (base_quantizer, qdq_quantizer):
+        ours_of = {"find_by_name": find} | {
+            name: known.kept(getattr(quant_utils, name)) for name in _PURE if hasattr(quant_utils, name)
+        }
+        for name, function in ours_of.items():
+            if getattr(module, name, None) is not None:
+                replaced.append((module, name, getattr(module, name)))
+                setattr(module, name, function)
     try:
         yield
     finally:
-        for module in modules:
-            module.find_by_name = plain
+        for module, name, function in replaced:
+            setattr(module, name, function)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.engine import cpu
-from qnnbridge_models.quantize.ort_quantizer import QUANTIZED, CalibratedModel
+from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED, CalibratedModel
 from qnnbridge_models.quantize.qnn_check import QnnCheck, QnnRunner
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
@@ -25,7 +25,7 @@ from qnnbridge_models.shared.accuracy import (
     measure,
     worst,
 )
-from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_models.shared.progress import OnProgress, phase
 from qnnbridge_protocol.errors import ModelError, OrtError
 
 # A range that is a tenth wider costs 0.8 dB, and keeps the next loud sample from being cut off. Where the model
@@ -83,7 +83,8 @@ class Comparer:
     def _on_cpu(self, model: Path) -> list[list[Any]]:
         """As the file says: optimised for the CPU, quantised operators saturate on processors without VNNI."""
         try:
-            return cpu.run_all(model, QUANTIZED, self.samples.compared, self.names)
+            with phase(ON_CPU):
+                return cpu.run_all(model, QUANTIZED, self.samples.compared, self.names)
         except OrtError as error:
             raise ModelError(
                 "onnxruntime's quantizer wrote a model that does not run. Nothing was written.",
@@ -162,4 +163,4 @@ def _lost(before: Comparison, after: Comparison) -> str:
 def _reaches(trial: PrecisionTrial, model: Path, target: float) -> bool:
     if trial.on_cpu(model) < target:
         return False
-    return trial.qnn is None or (trial.on_qnn(model) or 0.0) >= target
+    return trial.qnn is None or (trial.on_qnn(model, target) or 0.0) >= target

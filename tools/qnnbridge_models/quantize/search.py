@@ -8,6 +8,7 @@ does, so everything is put back from float in parts, as long as the target stays
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -16,16 +17,16 @@ from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.quantize.ort_quantizer import QUANTIZED, WEIGHTED_OPS, CalibratedModel, Precision
+from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED, WEIGHTED_OPS, CalibratedModel, Precision
 from qnnbridge_models.quantize.partial import LayerError, PartialModels, layers_of, noise_of_db, noisiest
 from qnnbridge_models.quantize.precision import GraphIndex
 from qnnbridge_models.quantize.qnn_check import QnnRunner
 from qnnbridge_models.quantize.settings import ResolvedSettings
-from qnnbridge_models.shared.accuracy import ColumnGroups, lowest_of_folds
-from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_models.shared.accuracy import ColumnGroups, fives, lowest_of_folds
+from qnnbridge_models.shared.progress import OnProgress, phase
 from qnnbridge_protocol.errors import BridgeError, ModelError
+from qnnbridge_protocol.specs import Placement
 
 _ROUNDS = 6
 # Runs of partly quantised models on the CPU, and of candidates on QNN.
@@ -80,29 +81,54 @@ class PrecisionTrial:
     qnn: QnnRunner | None
     on_progress: OnProgress
 
-    def write(self, precision: Precision) -> Path:
-        return self.calibrated.write(self.work / "candidate.onnx", precision)
+    def write(self, precision: Precision, name: str = "candidate.onnx") -> Path:
+        return self.calibrated.write(self.work / name, precision)
 
     def on_cpu(self, model: Path) -> float:
         """The lowest SNR there."""
-        found = cpu.run_all(model, QUANTIZED, self.samples, self.names)
+        with phase(ON_CPU):
+            found = cpu.run_all(model, QUANTIZED, self.samples, self.names)
         return lowest_of_folds(self.names, self.expected, found, self.groups)
 
-    def on_qnn(self, model: Path) -> float | None:
-        """The lowest SNR there; None if it does not run."""
-        there = self.placed_on_qnn(model)
+    def on_qnn(self, model: Path, least: float = -math.inf) -> float | None:
+        """The lowest SNR there; None if it does not run. Below `least` it is that of the first samples only."""
+        there = self.placed_on_qnn(model, lambda _, lowest: lowest < least)
         return None if there is None else there[1]
 
-    def placed_on_qnn(self, model: Path) -> tuple[bool, float] | None:
-        """Whether QNN takes every node, and the lowest SNR; None if it does not run."""
+    def runs_on_qnn(self, model: Path) -> bool:
+        """Whether it can be run there, by one sample."""
+        return self.placed_on_qnn(model, lambda *_: True) is not None
+
+    def placed_on_qnn(
+        self, model: Path, hopeless: Callable[[bool, float], bool] = lambda *_: False
+    ) -> tuple[bool, float] | None:
+        """Whether QNN takes every node, and the lowest SNR; None if it does not run.
+
+        hopeless: asked after each sample with both of these; no more samples are run once it is true. The SNR falls
+            with each five samples that are judged together, so a model that is below a limit stays there.
+        """
         assert self.qnn is not None
         few = slice(None, None, -(-len(self.samples) // _SAMPLES_ON_QNN))
+        samples, expected = self.samples[few], self.expected[few]
+        folds = fives(len(samples))
+        order = [number for fold in folds for number in fold]
+        ends = dict(zip(itertools.accumulate(map(len, folds)), folds, strict=True))
+        whole, lowest = False, math.inf
+
+        def enough(placement: Placement, found: Sequence[Sequence[Any]]) -> bool:
+            nonlocal whole, lowest
+            whole = not placement.cpu_nodes and not placement.other_nodes
+            fold = ends.get(len(found))
+            if fold is not None:
+                outputs, there = found[-len(fold) :], [expected[number] for number in fold]
+                lowest = min(lowest, lowest_of_folds(self.names, there, outputs, self.groups))
+            return hopeless(whole, lowest)
+
         try:
-            placement, found = self.qnn.run(model, self.samples[few], self.names)
+            self.qnn.run(model, [samples[number] for number in order], self.names, enough)
         except BridgeError:
             return None
-        whole = not placement.cpu_nodes and not placement.other_nodes
-        return whole, lowest_of_folds(self.names, self.expected[few], found, self.groups)
+        return whole, lowest
 
     def partial(self, model: Path) -> PartialModels:
         full = graphs.load(model, weights=True)
@@ -250,12 +276,12 @@ def without_refused(trial: PrecisionTrial, found: FoundPrecision, deadline: floa
             found.precision.wide_weights - gone,
         )
 
-    kept = smallest(wide, _meeting(trial, narrowed, -NO_ERROR_DB), _RUNS_ON_QNN, deadline) if wide else None
+    kept = smallest(wide, _meeting(trial, narrowed, None), _RUNS_ON_QNN, deadline) if wide else None
     return found if kept is None else dataclasses.replace(found, precision=narrowed(kept))
 
 
 def _meeting(
-    trial: PrecisionTrial, precision_of: Callable[[Sequence[str]], Precision], goal: float
+    trial: PrecisionTrial, precision_of: Callable[[Sequence[str]], Precision], goal: float | None
 ) -> Callable[[Sequence[str]], bool]:
     """Whether a model of that precision runs on QNN and has `goal` dB there; each try is reported as progress."""
     tried = 0
@@ -268,7 +294,9 @@ def _meeting(
             model = trial.write(precision_of(part))
         except ModelError:
             return False
-        snr = trial.on_qnn(model)
+        if goal is None:
+            return trial.runs_on_qnn(model)
+        snr = trial.on_qnn(model, goal)
         return snr is not None and snr >= goal
 
     return meets

@@ -163,11 +163,17 @@ def lowest_of_folds(
     groups: ColumnGroups | None = None,
 ) -> float:
     """The lowest SNR of any output in any five samples: together, loud samples would hide what quiet ones lose."""
-    count = max(1, len(expected) // _FOLD)
     lowest = [
-        lowest_snr(measure(names, expected[fold::count], found[fold::count], groups)) for fold in range(count)
+        lowest_snr(measure(names, [expected[n] for n in fold], [found[n] for n in fold], groups))
+        for fold in fives(len(expected))
     ]
     return min((one for one in lowest if one is not None), default=NO_ERROR_DB)
+
+
+def fives(samples: int) -> list[range]:
+    """The numbers of the samples that are judged together."""
+    count = max(1, samples // _FOLD)
+    return [range(fold, samples, count) for fold in range(count)]
 
 
 def measure(

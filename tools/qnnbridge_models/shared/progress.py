@@ -1,9 +1,13 @@
-"""Progress of long work on stderr: a bar on a terminal, a line now and then when piped."""
+"""Progress of long work on stderr: a bar on a terminal, a line now and then when piped. And what takes its time."""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import dataclasses
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,68 @@ LINES_PER_STAGE = 10
 
 def ignore(stage: str, done: int, total: int) -> None:
     """An `OnProgress` that shows nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Phase:
+    """Seconds of one phase, and how often it was entered."""
+
+    name: str
+    seconds: float
+    times: int
+
+
+class Phases:
+    """Seconds of each phase of a work, and how often it was entered. A phase inside of another one counts alone."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.times: dict[str, int] = {}
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """`phase` counts here, in this thread."""
+        token = _phases.set(self)
+        try:
+            yield
+        finally:
+            _phases.reset(token)
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        self._switched()
+        self._open.append(name)
+        self.times[name] = self.times.get(name, 0) + 1
+        try:
+            yield
+        finally:
+            self._switched()
+            self._open.pop()
+
+    @property
+    def found(self) -> tuple[Phase, ...]:
+        """The longest first."""
+        return tuple(
+            Phase(name, seconds, self.times[name])
+            for name, seconds in sorted(self.seconds.items(), key=lambda item: -item[1])
+        )
+
+    def _switched(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] = self.seconds.get(self._open[-1], 0.0) + now - self._since
+        self._since = now
+
+
+_phases: contextvars.ContextVar[Phases | None] = contextvars.ContextVar("_phases", default=None)
+
+
+def phase(name: str) -> contextlib.AbstractContextManager[None]:
+    """Counts what is inside as this phase, where somebody wants to know."""
+    phases = _phases.get()
+    return contextlib.nullcontext() if phases is None else phases.of(name)
 
 
 class ShownProgress:
