@@ -33,7 +33,7 @@ from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelReti
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, StateLost
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.model_records import CacheReply, ModelDescription, NumbersReport
+from qnnbridge_protocol.model_records import CacheReply, ModelDescription, Notice, NumbersReport
 from qnnbridge_protocol.specs import FixSpec, RunSpec, SessionInfo, SessionSpec, asks_to_terminate
 
 if TYPE_CHECKING:
@@ -382,6 +382,8 @@ class RemoteSession(ReplayingSession):
         for where in invalid:
             host.invalid_entries.pop(where, None)
         self._profile.made(spec, process.generation)
+        if host.is_daemon and self.info.placement.qnn_nodes and (text := host.engine_not_taken(deadline)):
+            show_notices((Notice("once", text),))
 
     def _made(self, process: HostProcess, created: Created, *, again: bool) -> None:
         self.recipe = dataclasses.replace(self.recipe, identity=created.model)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge import errors
+from qnnbridge import _create, errors
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_protocol.hello import DAEMON_FEATURE
 from qnnbridge_tools.host.figures import read_figures
@@ -127,6 +127,28 @@ def test_the_status_says_where_qnn_comes_from(source: str, words: str) -> None:
         text = host_text(read_figures(status(client)).host)
         assert words in text
         assert "ep_" not in text
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "is_said"),
+    [("wheel", "", True), ("folder", "/its", True), ("windowsml", "", False), ("", "", False), ("auto", "", False)],
+)
+def test_an_application_that_asks_for_another_qnn_than_the_daemon_has_hears_it_once(
+    engine: str, path: str, is_said: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_create, "_said", set())
+    made = Lab(fake_host("--qnn=windowsml:1.8.21.0"))
+    try:
+        made.npu_host.start()
+        monkeypatch.setenv("QNNBRIDGE_ENGINE", engine)
+        monkeypatch.setenv("QNNBRIDGE_EP_PATH", path and f"{path}/elsewhere")
+        for scale in (2, 3):
+            qnnbridge.InferenceSession(script(scale=scale), host=made.client())
+        said = [line for line in caplog.messages if "has no effect: the daemon has QNN of windowsml" in line]
+        assert len(said) == is_said
+        assert all(f"QNNBRIDGE_ENGINE={engine}" in line and "host restart --daemon" in line for line in said)
     finally:
         made.close()
 

@@ -124,6 +124,18 @@ def test_a_damaged_file_is_no_daemon(text: str) -> None:
         qnnbridge.connect(start=False)
 
 
+def test_a_frozen_application_is_not_sent_to_a_command_that_it_does_not_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(HostStartFailed, match="Start one: qnnbridge host start"):
+        qnnbridge.connect(start=False)
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(HostStartFailed) as caught:
+        qnnbridge.connect(start=False)
+    assert "python -m qnnbridge_tools host start  (with the host's Python)" in str(caught.value)
+    assert "qnnbridge host" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["endpoint", "instance", "token", "pid", "started", "qnnbridge", "log_file"])
 def test_a_file_that_lacks_something_is_no_daemon(name: str) -> None:
     folder = make_runtime_folder()

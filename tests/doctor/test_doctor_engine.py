@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+
+import pytest
 from broken_machines import ABSENT, READY, of_catalogue, with_catalogue
 from machines import SimulatedMachine
 
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.findings import Report
+from qnnbridge_tools.doctor.real_machine import RealMachine
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 OLD, NEW = "2.45.40.251028153101", "2.51.0.260929181845"
@@ -66,3 +70,18 @@ def test_the_configuration_file_sets_the_engine() -> None:
     machine = with_catalogue(ABSENT, wheel="2.7.0", engine="")
     machine.put(rf"{machine.home}\\AppData\\Local\\qnnbridge\\config.toml", text="[host]\nengine = 'windowsml'\n")
     assert codes(report(machine)) == {"engine.not-downloaded"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["[]", "null", "3", "{}", '{"error": 4}', '{"providers": 7}', '{"providers": [{}]}', '{"providers": ["x"]}'],
+)
+def test_an_answer_that_is_no_list_of_providers_is_a_problem_and_no_crash(
+    answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.CompletedProcess([], 0, answer.encode())
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    found = RealMachine().catalogue("python")
+    assert found is not None
+    assert "windowsml gives no answer" in str(found.problem)
+    assert not found.providers

@@ -233,12 +233,18 @@ def use_npu_memory(script: Mapping[str, Any], spec: SessionSpec) -> None:
 
 class FakeEngine:
     create_holds_gil = True
+    qnn_source: Mapping[str, str] = {}
 
     def versions(self) -> dict[str, str]:
         return {"onnxruntime": "0.0-fake", "onnxruntime_qnn": "0.0-fake", "qnn_sdk": "0.0-fake"}
 
     def describe(self) -> dict[str, Any]:
-        return {"providers": ["QNNExecutionProvider", "CPUExecutionProvider"], "devices": [], "simulator": True}
+        return {
+            "providers": ["QNNExecutionProvider", "CPUExecutionProvider"],
+            "devices": [],
+            "simulator": True,
+            "qnn_source": dict(self.qnn_source),
+        }
 
     def create_session(
         self,

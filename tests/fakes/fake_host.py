@@ -21,15 +21,17 @@ if __name__ == "__main__":
     on_import = [a.removeprefix("--import=") for a in sys.argv[1:] if a.startswith("--import=")]
     on_register = [a.removeprefix("--register=") for a in sys.argv[1:] if a.startswith("--register=")]
 
-    told = [a.removeprefix("--qnn=").split(":") for a in sys.argv[1:] if a.startswith("--qnn=")]
+    qnn = [a.removeprefix("--qnn=").split(":") for a in sys.argv[1:] if a.startswith("--qnn=")]
 
     def load_engine(on_phase):
         on_phase("importing")
         for action in on_import:
             act(action)
-        on_phase("registering", dict(zip(("ep_source", "ep_version"), told[0], strict=False)) if told else None)
+        on_phase("registering", dict(zip(("ep_source", "ep_version"), qnn[0], strict=False)) if qnn else None)
         for action in on_register:
             act(action)
+        if qnn:
+            FakeEngine.qnn_source = {"engine": qnn[0][0], "library": "/its/library", "words": f"QNN of {qnn[0][0]}"}
         return FakeEngine()
 
     for argument in sys.argv[1:]:

@@ -24,7 +24,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from qnnbridge_protocol.drivers.processes import is_frozen
+
 START_TIMEOUT_S: Final = 60.0
+
+
+def command(words: str) -> str:
+    """A command of ours, as the reader of an error can run it: a frozen application brings no commands."""
+    return f"python -m qnnbridge_tools {words}  (with the host's Python)" if is_frozen() else f"qnnbridge {words}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge._daemon import DaemonAccess
+from qnnbridge._daemon import DaemonAccess, command
 from qnnbridge._daemon.discovery import Discovery, existing_runtime_folder, read_discovery, runtime_folder
 from qnnbridge._daemon.start import Starting
 from qnnbridge._platform import (
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
 _MORE_ROOM: Final = (
-    "End applications that it serves (qnnbridge host status), or start it where the system allows more open files "
-    "(ulimit -Hn): qnnbridge host restart --daemon"
+    "End applications that it serves, or start it where the system allows more open files (ulimit -Hn): "
+    + command("host restart --daemon")
 )
 
 
@@ -235,7 +235,7 @@ def _error(process: HostProcess, reason: BridgeError | None) -> HostError:
         return HostHung(
             f"The qnnbridge daemon (process {process.real_pid}) does not move.",
             cause=reason.cause or reason.message,
-            fix="The next call connects again. If that fails, too: qnnbridge host restart --daemon",
+            fix=f"The next call connects again. If that fails, too: {command('host restart --daemon')}",
             details=reason.details,
         )
     if isinstance(reason, HostError):
@@ -244,7 +244,7 @@ def _error(process: HostProcess, reason: BridgeError | None) -> HostError:
     return HostCrashed(
         f"The qnnbridge daemon (process {process.real_pid}) closed the connection.",
         cause=reason.message if reason is not None else cause,
-        fix="Nothing to do: the next call connects again. Should it happen often, see qnnbridge host logs",
+        fix=f"Nothing to do: the next call connects again. Should it happen often, see {command('host logs')}",
         evidence=reason.evidence if reason is not None else _tail(log),
         details={"daemon_pid": process.real_pid, "log_file": log, "daemon": DAEMON_FEATURE},
     )
@@ -258,7 +258,7 @@ def _what_is_left() -> tuple[str, str]:
     except BridgeError as error:
         return "", error.message
     if discovery is None:
-        return "", f"It was stopped (qnnbridge host stop), or {runtime_folder()} was removed."
+        return "", f"It was stopped, or {runtime_folder()} was removed."
     return discovery.log_file, "It was killed or crashed, or it was stopped and another one took its place."
 
 
@@ -389,13 +389,13 @@ class DaemonConnector:
             return HostStartFailed(
                 f"The qnnbridge daemon could not be reached within {self._access.start_timeout_s:g} s.",
                 cause=f"{why[:1].upper()}{why[1:]}.",
-                fix=fix or "See its log: qnnbridge host logs",
+                fix=fix or f"See its log: {command('host logs')}",
                 details={"folder": str(runtime_folder())},
             )
         return HostStartFailed(
             "No qnnbridge daemon could be reached.",
             cause=f"{why[:1].upper()}{why[1:]}.",
-            fix=fix or "Start one: qnnbridge host start   (qnnbridge.connect(start=True) does it, too).",
+            fix=fix or f"Start one: {command('host start')}   (qnnbridge.connect(start=True) does it, too).",
             details={"folder": str(runtime_folder())},
         )
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+from qnnbridge._daemon import command
 from qnnbridge._daemon.discovery import make_runtime_folder
 from qnnbridge._platform import Detached, native_machine, start_detached, start_failed, wait_readable
 from qnnbridge_protocol.drivers.processes import is_frozen
@@ -159,7 +160,7 @@ def _did_not_start(lines: list[str]) -> HostStartFailed:
     error = HostStartFailed(
         "The qnnbridge daemon did not start.",
         cause=said[-1].strip() if said else "It ended without a word.",
-        fix="Look at what it says in a terminal: qnnbridge host run",
+        fix=f"Look at what it says in a terminal: {command('host run')}",
         evidence=said[-10:-1],
     )
     # In silence: mostly another process has killed it, and the next one lives.

@@ -244,18 +244,18 @@ class RealMachine:
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
             answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+            wire = answer.get("error")
+            names = ("name", "version", "package", "library", "state")
+            listed = (
+                [] if wire else [CatalogueProvider(*(str(one[n]) for n in names)) for one in answer["providers"]]
+            )
         except subprocess.TimeoutExpired:
             return Catalogue(problem=f"no answer within {ASK_TIMEOUT_S:.0f} s")
-        except (OSError, ValueError, LookupError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             return Catalogue(problem=f"windowsml gives no answer ({type(error).__name__})")
-        wire = answer.get("error")
-        if wire is not None:
-            problem = str(wire.get("cause") or wire.get("message"))
-            return Catalogue(problem=problem, fix=str(wire.get("fix") or ""))
-        names = ("name", "version", "package", "library", "state")
-        return Catalogue(
-            tuple(CatalogueProvider(*(str(one[name]) for name in names)) for one in answer["providers"])
-        )
+        if isinstance(wire, dict):
+            return Catalogue(problem=str(wire.get("cause") or wire.get("message")), fix=str(wire.get("fix") or ""))
+        return Catalogue(tuple(listed))
 
     def probe(self, order: ProbeRequest) -> ProbeResult:
         from qnnbridge_tools.doctor.subjects.probe import run_probe
