@@ -454,10 +454,11 @@ class Host:
             if path is not None:
                 taken = library.startswith(os.path.abspath(os.path.expanduser(path)))
             if has and engine != "auto" and not taken:
+                words = has.get("words") or has.get("engine")
                 return (
-                    f"{' '.join(asked)} has no effect: the daemon has {has.get('words') or has.get('engine')}. "
-                    "A daemon goes by the variables that it was started with. Restart it with these (qnnbridge host "
-                    "restart --daemon), or give the session a host of its own: host=qnnbridge.Host()."
+                    f"{' '.join(asked)} has no effect: the daemon has {words}. A daemon goes by the variables that "
+                    "it was started with. Restart it with these (qnnbridge host restart --daemon), or give the "
+                    "session a host of its own: host=qnnbridge.Host()."
                 )
         return ""
 

@@ -37,7 +37,7 @@ def test_every_release_has_a_line_in_the_table_of_its_platform() -> None:
         assert len(rows) == 1
         assert ", ".join(f"V{version}" for version in release.stubs) in rows[0]
     widths = {line.count("|") for part in parts.values() for line in part.splitlines() if line.startswith("|")}
-    assert widths == {9, 4}
+    assert widths == {9, 6, 4}
 
 
 def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:

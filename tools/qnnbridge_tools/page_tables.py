@@ -26,10 +26,12 @@ from qnnbridge_tools.versions.fitness import (
 )
 from qnnbridge_tools.versions.machines import PLATFORM_MACHINES
 from qnnbridge_tools.versions.view import ort_text
+from qnnbridge_tools.versions.windows_ml import MlRelease, ml_releases
 
 # The lines of a page between which its tables stand.
 FINDINGS_MARKS = "<!-- the table of findings: begin -->", "<!-- the table of findings: end -->"
 RELEASES_MARKS = "<!-- made from the data: begin -->", "<!-- made from the data: end -->"
+_ML_COLUMNS = ("package", "version", "platforms", "Python", "onnxruntime")
 _COLUMNS = ("version", "QNN SDK", "HTP API", "drives NPUs", "other libraries", "built for", "Python", "onnxruntime")
 
 
@@ -69,6 +71,7 @@ def releases_tables() -> str:
         of_it = [release for release in releases if platform_of_release(release) == platform]
         if of_it:
             lines += [f"### {platform}", "", *_lines(_COLUMNS, [_row(release) for release in of_it]), ""]
+    lines += ["### Windows ML", "", *_lines(_ML_COLUMNS, [_ml_row(release) for release in ml_releases()]), ""]
     faults = [(fault.versions, fault.reason.text, fault.reason.fix or "") for fault in KNOWN_FAULTS]
     lines += ["### Known faults", "", *_lines(("versions", "what happens", "what to do"), faults)]
     return "\n".join(lines) + "\n"
@@ -86,6 +89,11 @@ def _row(release: Release) -> tuple[str, ...]:
         pythons_text(release.python_tags),
         "itself" if release.layout == "1.x builtin" else ort_text(release),
     )
+
+
+def _ml_row(release: MlRelease) -> tuple[str, ...]:
+    python = release.requires_python if "py3" in release.python else pythons_text(release.python)
+    return release.package, release.version, ", ".join(release.platforms), python, release.onnxruntime or ""
 
 
 def _lines(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -246,9 +246,8 @@ class RealMachine:
             answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
             wire = answer.get("error")
             names = ("name", "version", "package", "library", "state")
-            listed = (
-                [] if wire else [CatalogueProvider(*(str(one[n]) for n in names)) for one in answer["providers"]]
-            )
+            entries = [] if isinstance(wire, dict) else answer["providers"]
+            listed = [CatalogueProvider(*(str(one[name]) for name in names)) for one in entries]
         except subprocess.TimeoutExpired:
             return Catalogue(problem=f"no answer within {ASK_TIMEOUT_S:.0f} s")
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -14,6 +14,7 @@ from qnnbridge_host.model.genai_releases import LAYOUTS, releases_of
 from qnnbridge_host.model.releases import Release, generated_on, is_final
 from qnnbridge_tools.versions.fitness import (
     NEWEST_ORT_TRIED,
+    OLDEST_ORT_FOR_PLUGINS,
     Judgement,
     Reason,
     best_of,
@@ -24,6 +25,7 @@ from qnnbridge_tools.versions.fitness import (
     short_sdk,
 )
 from qnnbridge_tools.versions.machines import HostMachine
+from qnnbridge_tools.versions.windows_ml import READER, RUNTIME, ml_releases, newest
 
 SCHEMA_VERSION = 1
 NARROWEST_COLUMNS: Final = 60
@@ -75,6 +77,9 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
         print(line)
     print(paragraph(origin_text()))
     print()
+    if text := windows_ml_text(machine):
+        print(paragraph(text))
+        print()
     print(paragraph(genai_text()))
 
 
@@ -82,6 +87,21 @@ def genai_text() -> str:
     """Which releases of onnxruntime-genai run which layout of a model for text generation."""
     rows = "; ".join(f"{row.layout} ({row.what}): {releases_of(row.layout)}" for row in LAYOUTS)
     return f"Text generation, by the layout of the model, was tried with onnxruntime-genai: {rows}."
+
+
+def windows_ml_text(machine: HostMachine) -> str:
+    """The packages for the other source of QNN, the catalogue of Windows; empty where there is none."""
+    reader = newest(READER, machine.platform, machine.python)
+    runtime = newest(RUNTIME, machine.platform, machine.python)
+    if reader is None:
+        return ""
+    text = f"Windows ML, as another source of QNN: {READER} {reader.version} reads the catalogue of Windows"
+    if runtime is not None:
+        text += f"; {RUNTIME} {runtime.version} is onnxruntime {runtime.onnxruntime} for its providers"
+        pin = reader.onnxruntime
+        text += f" ({READER}[with-ort] installs {pin})" if pin else ""
+    plain = f"Plain onnxruntime {OLDEST_ORT_FOR_PLUGINS} or newer takes them too"
+    return f"{text}. {plain}: qnnbridge setup-host --engine windowsml."
 
 
 def origin_text() -> str:
@@ -222,6 +242,9 @@ def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[
         "notes": notes(machine),
         "best": best.release.version if best else None,
         "releases": [_release_document(one) for one in shown],
+        "windows_ml": [
+            dataclasses.asdict(one) for one in ml_releases() if one.has_wheel_for(machine.platform, machine.python)
+        ],
         "genai_layouts": {row.layout: releases_of(row.layout).split(", ") for row in LAYOUTS},
     }
 
