@@ -16,7 +16,7 @@ import json
 import re
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,10 +59,12 @@ class MlRelease:
 @functools.cache
 def ml_releases() -> tuple[MlRelease, ...]:
     """All in the table, by package, the newest first."""
-    return tuple(
-        MlRelease(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
-        for entry in json.loads(TABLE.read_text("utf-8"))["releases"]
-    )
+    return tuple(map(_release, json.loads(TABLE.read_text("utf-8"))["releases"]))
+
+
+def _release(entry: Mapping[str, Any]) -> MlRelease:
+    fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in entry.items()}
+    return MlRelease(**fields)
 
 
 def newest(package: str, platform: str, python: tuple[int, int] | None = None) -> MlRelease | None:
