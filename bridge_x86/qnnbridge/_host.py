@@ -438,30 +438,6 @@ class Host:
         with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
             process.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
 
-    def engine_not_taken(self, deadline: float | None) -> str:
-        """In words: the variables of this application ask for another QNN than the daemon has. Empty if not."""
-        from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
-
-        asked = [
-            f"{name}={os.environ[name]}" for name in (ENGINE_VARIABLE, EP_PATH_VARIABLE) if os.environ.get(name)
-        ]
-        if not (self.is_daemon and asked):
-            return ""
-        with contextlib.suppress(BridgeError):
-            engine, path = engine_of(os.environ)
-            has = self.learn(deadline).qnn_source
-            library, taken = str(has.get("library", "")), has.get("engine") in (None, engine)
-            if path is not None:
-                taken = library.startswith(os.path.abspath(os.path.expanduser(path)))
-            if has and engine != "auto" and not taken:
-                words = has.get("words") or has.get("engine")
-                return (
-                    f"{' '.join(asked)} has no effect: the daemon has {words}. A daemon goes by the variables that "
-                    "it was started with. Restart it with these (qnnbridge host restart --daemon), or give the "
-                    "session a host of its own: host=qnnbridge.Host()."
-                )
-        return ""
-
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release the queue of the finalizers, replace a host that has grown too large."""
         self._releases.send(process)

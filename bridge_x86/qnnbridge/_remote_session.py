@@ -24,6 +24,7 @@ from qnnbridge._create import (
     show_notices,
     too_late,
 )
+from qnnbridge._launch.interpreter import engine_not_taken
 from qnnbridge._platform._shield import TooLate, in_turn, when_gone
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._replay import Live, ReplayingSession
@@ -382,8 +383,9 @@ class RemoteSession(ReplayingSession):
         for where in invalid:
             host.invalid_entries.pop(where, None)
         self._profile.made(spec, process.generation)
-        if host.is_daemon and self.info.placement.qnn_nodes and (text := host.engine_not_taken(deadline)):
-            show_notices((Notice("once", text),))
+        if host.is_daemon and self.info.placement.qnn_nodes:
+            text = engine_not_taken(lambda: host.learn(deadline).qnn_source)
+            show_notices((Notice("once", text),) if text else ())
 
     def _made(self, process: HostProcess, created: Created, *, again: bool) -> None:
         self.recipe = dataclasses.replace(self.recipe, identity=created.model)

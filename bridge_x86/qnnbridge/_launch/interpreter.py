@@ -13,13 +13,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from qnnbridge._launch.installed import Surroundings, interpreter_machine, registered_host, running_host
 from qnnbridge_protocol.drivers.processes import is_frozen, name_of
-from qnnbridge_protocol.errors import HostNotFound
+from qnnbridge_protocol.errors import BridgeError, HostNotFound
 
 HOST_MODULE = "qnnbridge_host"
 
@@ -122,6 +122,33 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
     file = configuration_file(env)
     engine, path = _text_in_host(file, "engine"), _text_in_host(file, "ep_path")
     return engine_variables(engine, path if path is None else _from_folder_of(file, path, always=True))
+
+
+def engine_not_taken(learn: Callable[[], Mapping[str, Any]]) -> str:
+    """In words: the variables of this application ask for another QNN than its daemon has. Empty if not.
+
+    learn: gives `HostInfo.qnn_source` of the daemon; called if there are such variables.
+    """
+    from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
+
+    asked = [f"{name}={os.environ[name]}" for name in (ENGINE_VARIABLE, EP_PATH_VARIABLE) if os.environ.get(name)]
+    if not asked:
+        return ""
+    try:
+        engine, path = engine_of(os.environ)
+        has = learn()
+    except BridgeError:
+        return ""
+    taken = engine == "auto" or has.get("engine") in (None, engine)
+    if path is not None and has:
+        taken = str(has.get("library", "")).startswith(os.path.abspath(os.path.expanduser(path)))
+    if taken:
+        return ""
+    return (
+        f"{' '.join(asked)} has no effect: the daemon has {has.get('words') or has.get('engine')}. A daemon goes "
+        "by the variables that it was started with. Restart it with these (qnnbridge host restart --daemon), or "
+        "give the session a host of its own: host=qnnbridge.Host()."
+    )
 
 
 def _from_folder_of(file: Path, text: str, *, always: bool = False) -> str:
