@@ -18,7 +18,8 @@ from pathlib import Path
 from lab.sweep import report
 from lab.sweep.cases import Case
 from lab.sweep.driver import Results, Worker, run_cases
-from lab.sweep.generator import FAMILIES, generated, node_tests
+from lab.sweep.generator import FAMILIES, generated
+from lab.sweep.node_tests import node_tests
 from qnnbridge_host.model.known_wrong import table
 
 _NODE_SETS = ("node", "node-constants")
