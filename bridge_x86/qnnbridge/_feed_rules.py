@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,17 +27,6 @@ _COMPLEX = frozenset({ElementType.COMPLEX64, ElementType.COMPLEX128})
 
 # Numbers by which ONNX Runtime's messages call the kinds (onnxruntime's ONNXType).
 _KIND_NUMBERS = {"map": 1, "tensor": 2, "sequence": 3, "sparse": 4, "optional": 5}
-
-
-class InputNode(Protocol):
-    """`NodeInfo` and `NodeArg` are such."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def shape(self) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

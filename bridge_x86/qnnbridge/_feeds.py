@@ -20,7 +20,6 @@ from qnnbridge._feed_rules import (
     INVALID_ARGUMENT,
     Array,
     FeedRule,
-    InputNode,
     check_sparse,
     check_tensor,
     make_rule,
@@ -31,7 +30,7 @@ from qnnbridge._feed_rules import (
     wrong_element,
     wrong_kind,
 )
-from qnnbridge._node import checked_name
+from qnnbridge._node import Node, checked_name
 from qnnbridge._option_fields import suggest
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._sparse_tensor import SparseTensor
@@ -260,7 +259,7 @@ class FeedChecker:
 
     __slots__ = ("_required", "_required_names", "_rules")
 
-    def __init__(self, inputs: Iterable[InputNode], overridable: Iterable[InputNode] = ()) -> None:
+    def __init__(self, inputs: Iterable[Node], overridable: Iterable[Node] = ()) -> None:
         self._rules: dict[str, FeedRule] = {}
         for nodes, optional in ((inputs, False), (overridable, True)):
             for node in nodes:
@@ -349,8 +348,6 @@ class FeedChecker:
         )
 
 
-def check_feeds(
-    inputs: Iterable[InputNode], feeds: Mapping[str, Any], overridable: Iterable[InputNode] = ()
-) -> list[Feed]:
+def check_feeds(inputs: Iterable[Node], feeds: Mapping[str, Any], overridable: Iterable[Node] = ()) -> list[Feed]:
     """`FeedChecker.check` for a single call; a session keeps the checker."""
     return FeedChecker(inputs, overridable).check(feeds)

@@ -19,7 +19,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from qnnbridge._feed_rules import INVALID_ARGUMENT, FeedRule, InputNode, check_tensor, make_rule
+from qnnbridge._feed_rules import INVALID_ARGUMENT, FeedRule, check_tensor, make_rule
+from qnnbridge._node import Node
 from qnnbridge._ort_value import OrtValue, as_numpy, checked_shape, element_from, typed_view
 from qnnbridge._providers import require_cpu
 from qnnbridge._sparse_tensor import SparseTensor
@@ -47,9 +48,9 @@ class BindableSession(Protocol):
         retry: int | None = ...,
         on_deadline: Literal["raise", "kill"] = ...,
     ) -> list[Any]: ...
-    def get_inputs(self) -> Sequence[InputNode]: ...
-    def get_overridable_initializers(self) -> Sequence[InputNode]: ...
-    def get_outputs(self) -> Sequence[InputNode]: ...
+    def get_inputs(self) -> Sequence[Node]: ...
+    def get_overridable_initializers(self) -> Sequence[Node]: ...
+    def get_outputs(self) -> Sequence[Node]: ...
 
 
 @dataclasses.dataclass(slots=True)
@@ -223,7 +224,7 @@ class IOBinding:
                 output.holder.update_inplace(OrtValue(value))
 
 
-def _rule(node: InputNode) -> FeedRule:
+def _rule(node: Node) -> FeedRule:
     return make_rule(node.name, node.type, tuple(node.shape or ()))
 
 

@@ -337,14 +337,7 @@ def document(facts: BinaryFacts) -> dict[str, Any]:
         if facts.host is None and facts.no_host is not None
         else _unread_document(facts.unread)
         if facts.unread is not None
-        else {
-            "level": verdict.level,
-            "reason": verdict.reason,
-            "cause": verdict.cause,
-            "fix": verdict.fix,
-            "evidence": list(verdict.evidence),
-            "notes": list(verdict.notes),
-        },
+        else verdict._asdict(),
         "notes": list(facts.notes),
     }
 

@@ -203,15 +203,7 @@ def _verdict_document(facts: ModelFacts) -> dict[str, Any] | None:
         return None
     if facts.host is None and facts.examination.broken is None:
         return {"level": "unknown", "reason": facts.no_host.message if facts.no_host else ""}
-    verdict = facts.examination.verdict
-    return {
-        "level": verdict.level,
-        "reason": verdict.reason,
-        "cause": verdict.cause,
-        "fix": verdict.fix,
-        "evidence": list(verdict.evidence),
-        "notes": list(verdict.notes),
-    }
+    return facts.examination.verdict._asdict()
 
 
 def _value_document(node: NodeInfo) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from qnnbridge._fastpath.sharing import Room, Sharing, next_slab_number
-from qnnbridge._feed_rules import FeedRule, InputNode, check_shape, make_rule
+from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
+from qnnbridge._node import Node
 from qnnbridge._option_fields import suggest
 from qnnbridge._platform import SharedMemory, ShareHandle
 from qnnbridge._platform._native import Lock
@@ -240,7 +241,7 @@ class ArraySource(Protocol):
 
 
 def empty(
-    host: ArraySource, name: str, shape: Sequence[int] | None, nodes: Iterable[InputNode], *, host_writes: bool
+    host: ArraySource, name: str, shape: Sequence[int] | None, nodes: Iterable[Node], *, host_writes: bool
 ) -> Array:
     """An array in shared memory for this input or output; an ordinary array if memory cannot be shared."""
     role = "output" if host_writes else "input"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from qnnbridge._node import Node
 from qnnbridge._ort_value import OrtValue
 from qnnbridge.speech._features import Array
 from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported, RemoteRuntimeError
@@ -41,17 +42,6 @@ TimeLeft = Callable[[], float | None]
 
 def unlimited() -> float | None:
     return None
-
-
-class Node(Protocol):
-    """An input or output, of a file or of a session."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def shape(self) -> Any: ...
 
 
 class WindowDecoder(Protocol):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from qnnbridge._create import identify
 from qnnbridge._inference_session import InferenceSession
+from qnnbridge._node import Node
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.deadlines import deadline_after
@@ -17,7 +18,6 @@ from qnnbridge.speech._decoders import (
     CacheNames,
     FixedDecoder,
     GrowingDecoder,
-    Node,
     TimeLeft,
     Values,
     WindowDecoder,

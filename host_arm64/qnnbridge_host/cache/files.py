@@ -72,6 +72,43 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
+class JsonFolder:
+    """Small JSON files in one folder, each named by a key. Any thread, any process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keys(self) -> list[str]:
+        """The oldest first."""
+        dated = []
+        with contextlib.suppress(OSError), os.scandir(self._folder) as files:
+            for file in files:
+                if file.name.endswith(".json"):
+                    with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                        dated.append((file.stat().st_mtime, file.name[:-5]))
+        return [key for _, key in sorted(dated)]
+
+    def remove(self, key: str) -> bool:
+        """Whether there was one. Raises `OSError`."""
+        try:
+            os.unlink(self._file(key))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _read(self, key: str) -> dict[str, Any] | None:
+        return read_json(self._file(key))
+
+    def _write(self, key: str, content: dict[str, Any]) -> None:
+        """A failed write costs only time."""
+        with contextlib.suppress(OSError):
+            make_private(self._folder)
+            write_json(self._file(key), content)
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
+
+
 def sync_file(path: Path) -> None:
     """Make the written data survive a loss of power."""
     # Windows flushes through handles only that may write.

@@ -7,13 +7,12 @@ A failed write costs only time.
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from pathlib import Path
 from typing import Final, Literal
 
 from qnnbridge_host.cache.entry import SCHEMA
-from qnnbridge_host.cache.files import Damaged, make_private, read_json, write_json
+from qnnbridge_host.cache.files import Damaged, JsonFolder
 
 # refused: nodes would stay on the CPU. nothing-on-qnn: QNN takes no node of it. differs: its compiled model does
 # not show the inputs and outputs of the original. crashes: two compiled models in a row killed the host or could
@@ -40,23 +39,19 @@ class NegativeEntry:
     created: float = 0.0
 
 
-class NegativeEntries:
-    """Files that name models without a usable entry. root: of this version's cache. Any thread, any process."""
+class NegativeEntries(JsonFolder):
+    """Files that name models without a usable entry. root: of this version's cache."""
 
     def __init__(self, root: Path) -> None:
-        self._folder = root / FOLDER
+        super().__init__(root / FOLDER)
 
     def write(self, key: str, kind: Kind, reason: str, label: str) -> None:
         entry = NegativeEntry(key, kind, reason, label, time.time())
-        try:
-            make_private(self._folder)
-            write_json(self._file(key), {"schema": SCHEMA, **dataclasses.asdict(entry)})
-        except OSError:
-            pass
+        self._write(key, {"schema": SCHEMA, **dataclasses.asdict(entry)})
 
     def read(self, key: str) -> NegativeEntry | None:
         try:
-            content = read_json(self._file(key))
+            content = self._read(key)
             if content is None or content.pop("schema") != SCHEMA:
                 return None
             entry = NegativeEntry(**content)
@@ -67,20 +62,5 @@ class NegativeEntries:
 
     def all(self) -> list[NegativeEntry]:
         """The newest first."""
-        try:
-            keys = [name[:-5] for name in os.listdir(self._folder) if name.endswith(".json") and name[0] != "."]
-        except OSError:
-            return []
-        found = [entry for key in keys if (entry := self.read(key)) is not None]
+        found = [entry for key in self.keys() if (entry := self.read(key)) is not None]
         return sorted(found, key=lambda entry: -entry.created)
-
-    def remove(self, key: str) -> bool:
-        """Remove it. Returns whether it existed. Raises `OSError`."""
-        try:
-            os.unlink(self._file(key))
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _file(self, key: str) -> Path:
-        return self._folder / f"{key}.json"
