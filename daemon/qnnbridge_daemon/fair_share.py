@@ -101,10 +101,13 @@ class FairShare:
         _wake(granted)
 
     @contextlib.contextmanager
-    def turn(self, queue: Queue, cancellation: Cancellation) -> Iterator[None]:
-        """Around a call: waits for its turn. Raises `Busy`, `Cancelled`."""
+    def turn(self, queue: Queue, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
+        """Around a call: waits for its turn. Raises `Busy`, `Cancelled`.
+
+        again: A further turn of a request that was let in before: it waits however many wait, and is never `Busy`.
+        """
         cancellation.check()
-        waiter = self._enter(queue)
+        waiter = self._enter(queue, again)
         if waiter is not None:
             self._wait(queue, waiter, cancellation)
         try:
@@ -128,7 +131,7 @@ class FairShare:
 
     # --- parts ---
 
-    def _enter(self, queue: Queue) -> _Waiter | None:
+    def _enter(self, queue: Queue, again: bool) -> _Waiter | None:
         """``None`` if the call may run at once. Raises `Busy`, and `Cancelled` for a client that has
         disconnected.
         """
@@ -143,7 +146,7 @@ class FairShare:
                 queue.seen(now)
                 self._to_the_end(queue)
                 return None
-            if len(queue.waiting) >= self._max_queued:
+            if len(queue.waiting) >= self._max_queued and not again:
                 raise busy(
                     "queued",
                     self._max_queued,

@@ -125,6 +125,26 @@ def test_two_floods_share_the_slots() -> None:
     assert share.running == share.waiting == 0
 
 
+def test_a_further_turn_of_a_request_that_was_let_in_is_never_busy() -> None:
+    share = FairShare(1, 1)
+    queue = share.join()
+    running, waiting = Call(share, queue), Call(share, queue)
+    assert isinstance(Call(share, queue).error, Busy)
+    entered = threading.Event()
+
+    def go_on() -> None:
+        with share.turn(queue, Cancellation(), again=True):
+            entered.set()
+
+    further = threading.Thread(target=go_on, daemon=True)
+    further.start()
+    running.end()
+    waiting.end()
+    further.join(GRACE_S)
+    assert entered.is_set()
+    assert share.running == share.waiting == 0
+
+
 def test_a_call_that_waits_can_be_withdrawn_and_its_place_is_free() -> None:
     share = FairShare(1, 1)
     queue = share.join()

@@ -72,9 +72,9 @@ class ClientQueues:
         self._clients: dict[str, tuple[Queue, int]] = {}
 
     @contextlib.contextmanager
-    def turn(self, client: str, cancellation: Cancellation) -> Iterator[None]:
-        """Raises `Busy`, `Cancelled`."""
-        with self._queue_of(client) as queue, self._shares.turn(queue, cancellation):
+    def turn(self, client: str, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
+        """Raises `Busy`, `Cancelled`. again: see `FairShare.turn`."""
+        with self._queue_of(client) as queue, self._shares.turn(queue, cancellation, again=again):
             yield
 
     @contextlib.contextmanager
@@ -179,7 +179,7 @@ class GeneratedAnswer(WorkedAnswer):
                 self._begun = False
                 time_left_s(self._deadline)
                 # A turn for each of its answers: a request for many keeps no other client waiting for all of them.
-                with queues.turn(client, self._cancellation):
+                with queues.turn(client, self._cancellation, again=choice.number > 0):
                     self._begun = True
                     with contextlib.ExitStack() as held, self._open(held, choice) as stream:
                         first = choice.number == choice.prompt * self.asked.n  # a prompt counts once
