@@ -540,6 +540,35 @@ def test_an_input_that_decides_which_branch_runs_is_named_with_its_value(tmp_pat
     assert analyze_model(tmp_path / "fixed.onnx", offline=True).advice == ()
 
 
+def test_a_branch_that_the_sizes_decide_against_needs_no_advice_of_its_own(tmp_path: Path) -> None:
+    then = models.helper.make_graph([node("Relu", ["x"], ["a"])], "then", [], [models.value("a", None)])
+    other = models.helper.make_graph([node("Hardmax", ["x"], ["b"])], "else", [], [models.value("b", None)])
+    made = models.model(
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Size", ["s"], ["rank"]),
+            node("Equal", ["rank", "four"], ["c"]),
+            node("If", ["c"], ["i"], name="choice", then_branch=then, else_branch=other),
+            node("Sigmoid", ["i"], ["y"]),
+        ],
+        [models.value("x", ["N", 3, 8, 8])],
+        [models.value("y", ["N", 3, 8, 8])],
+        [models.constant("four", np.array(4))],
+    )
+    (advice,) = offline(made, tmp_path).advice
+    assert "that alone is enough: by the rules all 2 nodes run on the NPU" in advice.why
+    assert "Sizes decide what choice runs, and untaken-branches leaves that alone" in advice.why
+    fixed = fix_model(tmp_path / "m.onnx", tmp_path / "fixed.onnx", dims={"N": 2})
+    assert "untaken-branches" in [step.rewrite for step in fixed.steps]
+    assert analyze_model(tmp_path / "fixed.onnx", offline=True).advice == ()
+    # The branch that is taken has what QNN has not: then the If is refused for that.
+    del made.graph.initializer[:]
+    made.graph.initializer.append(models.constant("four", np.array(3)))
+    found = offline(made, tmp_path)
+    assert any("Hardmax" in one.why for one in found.advice)
+    assert "untaken-branches" not in found.advice[0].why
+
+
 def test_sizes_are_tried_with_which_a_window_of_sound_has_a_result(tmp_path: Path) -> None:
     made = models.model(
         [node("Conv", ["x", "w"], ["frames"], strides=[160]), node("Relu", ["frames"], ["y"])],

@@ -209,9 +209,12 @@ def _about_sizes(view: GraphView, verdicts: Sequence[NodeVerdict], waiting: Sequ
     alone = "that alone is enough: " if sized.all_on_qnn else ""
     tried = ", ".join(f"{name}:{axis}={size}" for (name, axis), size in list(sized.sizes.by_axis.items())[:4])
     first = next((verdicts[index].reason for index in waiting if verdicts[index].rule == "free-shape"), "")
+    branching = [view.nodes[index].label for index in waiting if index in sized.prediction.decided]
+    labels = ", ".join(branching[:_NAMED])
     return Advice(
         f"qnnbridge fix MODEL -o OUT {sized.options}",
         f"QNN takes fixed sizes only; {alone}by the rules {count} on the NPU with sizes (tried with {tried})"
+        + (f". Sizes decide what {labels} runs, and untaken-branches leaves that alone" if branching else "")
         + (f". As it is: {first}" if first else ""),
         tuple(waiting),
         sum(sized.costs[index].macs for index in waiting if sized.prediction.verdicts[index].place == "qnn"),

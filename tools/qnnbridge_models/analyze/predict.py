@@ -15,6 +15,7 @@ from typing import Any
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.editor import Editor
 from qnnbridge_host.rewrite.folding import fold
+from qnnbridge_host.rewrite.rewrites.removals import taken_branch
 from qnnbridge_models.analyze import quantized, rules
 from qnnbridge_models.analyze.graph_view import GraphNode, GraphView, view_of
 from qnnbridge_models.analyze.result import ON_QNN, NodePlace, NodeVerdict
@@ -214,12 +215,14 @@ class Prediction:
         verdicts: one for each node of the main graph, in order.
         view: the nodes, with all shapes that are known.
         empty: tensors without elements, of nodes wherever they would run. Each of them may end the process.
+        decided: indexes of each If whose condition is known. ONNX Runtime replaces it by the branch that it takes.
     """
 
     verdicts: tuple[NodeVerdict, ...]
     view: GraphView
     empty: tuple[str, ...]
     no_input: bool
+    decided: frozenset[int]
 
 
 def predict_model(model: Any, arch: int, folder: Path | None = None) -> Prediction:
@@ -238,6 +241,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
             del tensor.external_data[:]
     editor = Editor(light, folder or Path())
     fold(editor, _NOT_COMPUTED)
+    decided = _drop_untaken_branches(editor)
     if _has_folded(light, model):
         left, whole = view_of(light, editor.types), view_of(model, editor.types)
         found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
@@ -250,7 +254,23 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         whole,
         tuple(dict.fromkeys(tensor.name for node in left.nodes for tensor in rules.empty_tensors(node))),
         not left.inputs,
+        decided,
     )
+
+
+def _drop_untaken_branches(editor: Editor) -> frozenset[int]:
+    """An If whose condition is known gets the branch that it takes twice, so that the other one decides nothing: no
+    shape, no place. The nodes keep their order and number."""
+    decided = set()
+    for node in editor.graph.node:
+        if (branch := taken_branch(editor, node)) is not None:
+            decided.add(int(node.name))
+            for attribute in node.attribute:
+                if attribute.g is not branch:
+                    attribute.g.CopyFrom(branch)
+    if decided:
+        editor.changed(shapes=True)
+    return frozenset(decided)
 
 
 def _has_folded(light: Any, model: Any) -> bool:

@@ -29,10 +29,10 @@ def inline_known_branches(editor: Editor) -> list[str]:
 
 def _decided(editor: Editor) -> list[tuple[Any, Any]]:
     """Each If with the branch that it takes."""
-    return [(node, branch) for node in editor.graph.node if (branch := _taken(editor, node)) is not None]
+    return [(node, branch) for node in editor.graph.node if (branch := taken_branch(editor, node)) is not None]
 
 
-def _taken(editor: Editor, node: Any) -> Any | None:
+def taken_branch(editor: Editor, node: Any) -> Any | None:
     """The branch that an If takes, if that is known."""
     if node.op_type != "If" or node.domain not in graphs.ONNX_DOMAINS or not node.input:
         return None
