@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qnnbridge._host_objects import HostObject, forward_creation
 from qnnbridge._terminate import TerminateRelay
-from qnnbridge_protocol.errors import Busy, Cancelled, Closed
+from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed
 from qnnbridge_protocol.frames import Frame, Kind
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge_daemon.accounts import Account
     from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
+    from qnnbridge_daemon.shared_sessions import SharedSessions
     from qnnbridge_host.in_flight import Request
     from qnnbridge_host.server import Answer
 
@@ -30,6 +31,7 @@ class ObjectServices(Protocol):
 
     host: Host
     fair_share: FairShare
+    sessions: SharedSessions
 
 
 class ObjectOwner(Protocol):
@@ -63,7 +65,14 @@ class ClientObjects:
         header = request.header
         self._check_limit()
         others = self._others(header)
-        made, frame = forward_creation(self._broker.host, _forwarded(header), request.buffers, others)
+        while True:
+            try:
+                made, frame = forward_creation(self._broker.host, _forwarded(header), request.buffers, others)
+                break
+            except BridgeError as error:
+                cancellation.check()
+                if not (error.details.get("npu_memory") and self._broker.sessions.make_room(error, None)):
+                    raise
         self._keep(request.id, made, 0, cancellation)
         return {**frame.header, "object": request.id}, frame.buffers
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -39,25 +40,27 @@ class Unmapped:
         self._label = label
 
     def load(
-        self, spec: SessionSpec, versions: Callable[[], Mapping[str, str]], create: Callable[[SessionSpec], T]
+        self, may_change: bool, versions: Callable[[], Mapping[str, str]], create: Callable[[bool], T]
     ) -> tuple[T, str]:
         """Create it, if need be a second time. Returns also what it took, in words; empty for nothing.
 
-        versions: of the host. Raises the error of the first attempt, with that of the second as evidence.
+        may_change: whether QNN is wanted, and the application has not decided it. versions: of the host. create:
+        gets whether the mapping is left out. Raises the error of the first attempt, with that of the second as
+        evidence.
         """
-        if not _may_change(spec):
-            return create(spec), ""
+        if not may_change:
+            return create(False), ""
         notes = self._notes
         if notes is not None and notes.read(self._key(versions())) is not None:
-            return create(_without_mapping(spec)), _WORDS
+            return create(True), _WORDS
         try:
-            return create(spec), ""
+            return create(False), ""
         except BridgeError as error:
             if not error.details.get("npu_memory"):
                 raise
-            first = error
+            first = error.with_traceback(None)  # which holds this frame, so what is made, until a collection
         try:
-            made = create(_without_mapping(spec))
+            made = create(True)
         except (Cancelled, DeadlineExceeded):
             raise
         except BridgeError as error:
@@ -81,7 +84,23 @@ class Unmapped:
         return f"unmapped-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
 
-def _may_change(spec: SessionSpec) -> bool:
+# What is on the NPU beside sessions: label and bytes, by the id of its object.
+_others: Final[dict[int, tuple[str, int]]] = {}
+
+
+def occupies(holder: object, label: str, size_bytes: int) -> None:
+    """onnxruntime-genai has this on the NPU for as long as the holder lives."""
+    _others[id(holder)] = (label, size_bytes)
+    weakref.finalize(holder, _others.pop, id(holder), None)
+
+
+def others_in_words() -> list[str]:
+    """What is on the NPU in this host beside sessions, a line each."""
+    there = list(_others.values())
+    return [f"on the NPU by onnxruntime-genai: {label}, {size / 1e6:.1f} MB" for label, size in there]
+
+
+def may_change(spec: SessionSpec) -> bool:
     """Whether QNN is wanted, and the application has not decided it."""
     named = next((provider for provider in spec.providers if provider.name == QNN), None)
     if spec.providers and named is None:
@@ -90,7 +109,7 @@ def _may_change(spec: SessionSpec) -> bool:
     return not by_entry and (named is None or UNMAPPED not in named.options)
 
 
-def _without_mapping(spec: SessionSpec) -> SessionSpec:
+def without_mapping(spec: SessionSpec) -> SessionSpec:
     providers = spec.providers or (ProviderSpec(QNN),)
     changed = tuple(
         dataclasses.replace(one, options={**one.options, UNMAPPED: "1"}) if one.name == QNN else one

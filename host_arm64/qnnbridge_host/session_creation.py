@@ -307,17 +307,19 @@ class SessionMaker:
         size_bytes: int,
     ) -> ResettableSession:
         """Create it, in the way that the NPU's memory allows, which its placement then says."""
-        from qnnbridge_host.npu_memory import Unmapped
+        from qnnbridge_host.npu_memory import Unmapped, may_change, others_in_words, without_mapping
 
         source = creation.source
         unmapped = Unmapped(creation.settings, source.fingerprint, source.label)
         try:
             session, words = unmapped.load(
-                spec, lambda: self._models.host_info.versions, lambda one: create(spec=one)
+                may_change(spec),
+                lambda: self._models.host_info.versions,
+                lambda without: create(spec=without_mapping(spec) if without else spec),
             )
         except BridgeError as error:
             if error.details.get("npu_memory"):
-                error.evidence = (*error.evidence, self._sessions.on_npu_in_words())
+                error.evidence = (*error.evidence, self._sessions.on_npu_in_words(), *others_in_words())
             raise
         placement = session.info.placement
         if placement.qnn_nodes or words:

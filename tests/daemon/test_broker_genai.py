@@ -7,6 +7,7 @@ import signal
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qnnbridge
@@ -14,6 +15,7 @@ from qnnbridge import errors, genai
 from qnnbridge_daemon.options import BrokerSettings, ClientLimits
 from tests import needs
 from tests.daemon.brokers import Lab, until
+from tests.fakes.hosts import patched_host, script
 from tests.genai.conftest import prompt
 from tests.genai.plain_loop import PlainLoop
 from tests.genai.tiny_decoders import write_model
@@ -114,5 +116,76 @@ def test_the_memory_of_kv_caches_is_counted_and_limited(tmp_path: Path) -> None:
         assert len(step(begin(model, prompt(5)), 3)) == 3
         client.close()
         until(lambda: len(lab.broker.status()["clients"]) == 1)
+    finally:
+        lab.close()
+
+
+# Sessions of the scripted engine, and genai, which finds the NPU full as long as `room` of them are there.
+FULL_NPU = """
+import sys
+sys.path.insert(0, {root!r})
+import __main__
+from qnnbridge_host.genai.errors import from_genai
+from qnnbridge_host.genai.native import GenaiLibrary
+from tests.fakes import fake_engine
+__main__.load_engine = lambda _on_phase: fake_engine.FakeEngine()
+make = GenaiLibrary.make
+
+def full(self, kind, name, *arguments, keeps=()):
+    if name == "OgaCreateModelFromConfig" and len(fake_engine._on_npu) >= {room}:
+        raise from_genai("contextCreateFromBinary failed. Error: no memory, Code: 1002", "0")
+    return make(self, kind, name, *arguments, keeps=keeps)
+
+GenaiLibrary.make = full
+"""
+X = np.arange(4, dtype=np.float32)
+
+
+def full_npu(folder: Path, room: int) -> Lab:
+    code = FULL_NPU.format(root=str(Path(__file__).parents[2]), room=room)
+    return Lab(patched_host(folder, code), BrokerSettings(keep_unused_s=0.0, slots=4))
+
+
+def session(lab: Lab, folder: Path, scale: int, **more: object) -> qnnbridge.InferenceSession:
+    path = folder / f"m{scale}"
+    path.write_bytes(script(room=9, scale=scale, **more))
+    return qnnbridge.InferenceSession(path, host=lab.client())
+
+
+def test_a_model_for_generation_gets_the_room_of_the_session_that_was_used_longest_ago(
+    folder: Path, tmp_path: Path
+) -> None:
+    lab = full_npu(tmp_path, 2)
+    try:
+        first, second = session(lab, tmp_path, 2), session(lab, tmp_path, 3)
+        first.run(None, {"x": X})
+        model = genai.Model(folder, host=lab.client())
+        assert {one["label"]: one["loaded"] for one in lab.broker.status()["models"]} == {"m2": True, "m3": False}
+        assert lab.broker.status()["totals"]["unloads"] == 1
+        assert step(begin(model, prompt(9)), 8) == PlainLoop(folder).generate(prompt(9), 8)
+        assert np.array_equal(second.run(None, {"x": X})[0], X * 3), "made again when it is used"
+    finally:
+        lab.close()
+
+
+def test_what_runs_stays_and_the_error_of_a_model_for_generation_names_it(folder: Path, tmp_path: Path) -> None:
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    lab = full_npu(tmp_path, 1)
+    try:
+        busy = session(lab, tmp_path, 2, on_run=[f"note:{begun}", f"wait:{go}"])
+        results: list[np.ndarray] = []
+        thread = threading.Thread(target=lambda: results.append(busy.run(None, {"x": X})[0]))
+        thread.start()
+        try:
+            until(begun.exists)
+            with pytest.raises(errors.GenerationError) as caught:
+                genai.Model(folder, host=lab.client())
+        finally:
+            go.touch()
+            thread.join(20)
+        assert "on the NPU: m2, " in str(caught.value)
+        assert "clients: 1" in str(caught.value)
+        assert np.array_equal(results[0], X * 2)
+        assert genai.Model(folder, host=lab.client()).type == "decoder-pipeline", "what ran is idle: there is room"
     finally:
         lab.close()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from qnnbridge._connect import chosen_host
+from qnnbridge._create import show_notices
 from qnnbridge._host_objects import object_message
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CallContext
@@ -21,7 +22,7 @@ from qnnbridge_protocol.errors import GenerationUnsupported, ModelQuarantined, O
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
-from qnnbridge_protocol.model_records import check_travels
+from qnnbridge_protocol.model_records import Notice, check_travels
 from qnnbridge_protocol.specs import Fallback
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ class RemoteModel(Remade):
 
     def _made(self, frame: Frame) -> None:
         self.info = GenerationModelInfo.from_wire(field(frame.header, "result", "Mapping[str, Any]"))
+        took = {stage.placement.npu_memory for stage in self.info.stages} - {""}
+        show_notices([Notice("once", f"{self.info.label} is {words}.") for words in took])
         self._book_on(self.info.fingerprint)
 
     def _book_on(self, fingerprint: str) -> None:

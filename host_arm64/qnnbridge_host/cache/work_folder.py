@@ -36,7 +36,7 @@ def work_folder(kind: str, parent: str | None = None) -> Iterator[str]:
     sweep(parent, prefix)
     # The lock lies beside the contents: users may list, and count, what they put there.
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
-    lock = FileLock(os.path.join(outer, MARK))
+    lock = FileLock(os.path.join(outer, MARK), thread_local=False)  # another thread may end it
     try:
         lock.acquire()
         inner = os.path.join(outer, "work")

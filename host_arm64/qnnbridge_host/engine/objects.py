@@ -31,6 +31,9 @@ class ClientSessions(Protocol):
     ) -> Any:
         """As `qnnbridge_host.sessions.Sessions.create`."""
 
+    def on_npu_in_words(self) -> str:
+        """What occupies the NPU in this host."""
+
 
 class ObjectCall(NamedTuple):
     """A creation or an operation, as its kind sees it.

@@ -6,6 +6,7 @@ import re
 import sys
 from typing import Final
 
+from qnnbridge_host.engine.ort_errors import MEMORY_CAUSE, MEMORY_FIX, details_of
 from qnnbridge_host.model.genai_folder import GenaiFolder
 from qnnbridge_host.model.genai_releases import EVERY_LAYOUT, OLDEST
 from qnnbridge_protocol.errors import (
@@ -80,6 +81,9 @@ _RULES: Final = (
 
 def from_genai(text: str, version: str) -> BridgeError:
     """The error for what a native call reported."""
+    details = details_of(GenerationError, text)
+    if details.get("npu_memory"):
+        return GenerationError(text, cause=MEMORY_CAUSE, fix=MEMORY_FIX, details={"genai": version, **details})
     for rule in _RULES:
         if re.search(rule.pattern, text):
             return rule.kind(text, cause=rule.cause, fix=rule.fix, details={"genai": version})

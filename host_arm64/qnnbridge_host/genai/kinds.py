@@ -15,7 +15,8 @@ from qnnbridge_host.genai.generation import Generation, GenerationSettings
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.tokenizers import ModelAdapters, ModelTokenizer, TokenStream
 from qnnbridge_host.model.genai_folder import GenaiFolder
-from qnnbridge_protocol.errors import Cancelled
+from qnnbridge_host.npu_memory import others_in_words
+from qnnbridge_protocol.errors import BridgeError, Cancelled
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.specs import Placement, SessionSpec
 
@@ -40,7 +41,12 @@ def _load(call: ObjectCall) -> GenaiModel:
         finally:
             session.close()
 
-    return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare)
+    try:
+        return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare)
+    except BridgeError as error:
+        if error.details.get("npu_memory"):
+            error.evidence = (*error.evidence, call.sessions.on_npu_in_words(), *others_in_words())
+        raise
 
 
 def _new_tokenizer(model: GenaiModel, call: ObjectCall) -> ObjectResult:

@@ -5,11 +5,13 @@ A model is freed with its last user: an application's model object, a tokenizer 
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_char_p
 from typing import Any, Final
 
@@ -17,11 +19,15 @@ from qnnbridge_host.genai.errors import too_old, unsupported_layout
 from qnnbridge_host.genai.native import GenaiLibrary, Object, library
 from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.genai.turns import Turns
+from qnnbridge_host.genai.unmapped import may_change, unmapped_copy, without_mapping
 from qnnbridge_host.model.genai_cache import kv_cache
-from qnnbridge_host.model.genai_folder import GenaiFolder, filler, read_folder
+from qnnbridge_host.model.genai_folder import GenaiFolder, filler, read_folder, stage_files
 from qnnbridge_host.model.genai_releases import is_too_old, refusal
+from qnnbridge_host.npu_driver import driver_version
+from qnnbridge_host.npu_memory import Unmapped, occupies
 from qnnbridge_protocol.errors import BridgeError, ModelChanged, ModelQuarantined
 from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
+from qnnbridge_protocol.model_records import CacheSettings
 
 # C functions for the methods of `qnnbridge.genai.Config`.
 CONFIG_STEPS: Final[Mapping[str, str]] = {
@@ -46,7 +52,7 @@ _registered = False
 
 class GenaiModel:
     """A model in memory. device: genai's word for where it runs. kv_bytes: of one generation's KV cache. filler:
-    the token that genai takes for a pad."""
+    the token that genai takes for a pad. copy: what `unmapped_copy` needs to be closed."""
 
     def __init__(
         self,
@@ -55,7 +61,9 @@ class GenaiModel:
         model: Object,
         placement: list[StagePlacement],
         filler: int | None,
+        copy: contextlib.ExitStack,
     ) -> None:
+        weakref.finalize(self, copy.close)
         self.filler = filler if filler is not None else folder.pad
         self.library = native
         self.folder = folder
@@ -67,6 +75,18 @@ class GenaiModel:
         self.device = native.text("OgaModelGetDeviceType", model.handle)
         on_npu = any(one.wanted and one.placement.qnn_nodes for one in placement)
         self.turns = _npu_turns if on_npu else Turns()
+
+    def count_memory(self, words: str) -> None:
+        """Say what it has of the NPU. words: what it took to load it."""
+        sizes: dict[str, int] = {}
+        for number, (stage, one) in enumerate(zip(self.folder.stages, self.placement, strict=True)):
+            if one.wanted and (one.placement.qnn_nodes or words):
+                files = stage_files(stage)
+                sizes |= files
+                placed = dataclasses.replace(one.placement, npu_bytes=sum(files.values()), npu_memory=words)
+                self.placement[number] = dataclasses.replace(one, placement=placed)
+        if sizes:
+            occupies(self, self.folder.label, sum(sizes.values()))
 
     def describe(self) -> dict[str, Any]:
         folder = self.folder
@@ -92,7 +112,7 @@ class ModelRequest:
 
     def __init__(self, arguments: Mapping[str, Any], data: Mapping[str, bytes]) -> None:
         self.path = str(arguments["folder"])
-        self.steps = [tuple(step) for step in arguments.get("steps") or ()]
+        self.steps: list[Sequence[Any]] = [tuple(step) for step in arguments.get("steps") or ()]
         self.strict = arguments.get("fallback") != "cpu"
         self.cache = arguments.get("cache")
         self.quarantined = frozenset(arguments.get("quarantined") or ())
@@ -142,24 +162,40 @@ def load(
             return found
         declare(folder)
         _register(native, engine, folder)
-        placement = place(folder, probe, request.cache, engine.versions(), strict=request.strict)
         other = filler(folder)
-        model = GenaiModel(native, folder, _make(native, request, other), placement, other)
+        versions = {**engine.versions(), "driver": driver_version() or ""}
+
+        def make(without: bool) -> GenaiModel:
+            asked = without_mapping(folder) if without else folder
+            placement = place(asked, probe, request.cache, versions, strict=request.strict)
+            with contextlib.ExitStack() as copy:
+                path, steps = request.path, request.steps
+                if without:
+                    path, steps = copy.enter_context(unmapped_copy(path, steps))
+                made = _make(native, path, steps, request.data, other)
+                return GenaiModel(native, folder, made, placement, other, copy.pop_all())
+
+        settings = None if request.cache is None else CacheSettings(str(request.cache))
+        unmapped = Unmapped(settings, folder.fingerprint, folder.label)
+        model, words = unmapped.load(may_change(folder) and not request.data, lambda: versions, make)
+        model.count_memory(words)
         if not request.data:
             _loaded[key] = model
         return model
 
 
-def _make(native: GenaiLibrary, request: ModelRequest, pad: int | None) -> Object:
-    config = native.make("Config", "OgaCreateConfig", os.fsencode(request.path))
-    for name, *arguments in request.steps:
+def _make(
+    native: GenaiLibrary, path: str, steps: Sequence[Sequence[Any]], data: Mapping[str, bytes], pad: int | None
+) -> Object:
+    config = native.make("Config", "OgaCreateConfig", os.fsencode(path))
+    for name, *arguments in steps:
         values = [one if isinstance(one, int) else str(one).encode() for one in arguments]
         native.call(CONFIG_STEPS[name], config.handle, *values)
     if pad is not None:
         overlay = json.dumps({"model": {"pad_token_id": pad}})
         native.call("OgaConfigOverlay", config.handle, overlay.encode())
     kept: list[Any] = [config]
-    for name, content in request.data.items():
+    for name, content in data.items():
         memory = c_char_p(content)
         kept += [content, memory]
         native.call("OgaConfigAddModelData", config.handle, name.encode(), memory, len(content))

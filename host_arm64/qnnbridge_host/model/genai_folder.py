@@ -19,7 +19,7 @@ from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid
 
 CONFIG: Final = "genai_config.json"
-_QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
+QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
 # Sections of the config that name a model file outside of `pipeline`.
 _SECTIONS: Final = ("encoder", "embedding", "vision", "speech", "decoder")
 
@@ -52,7 +52,7 @@ class GenaiStage:
     def qnn_options(self) -> dict[str, str] | None:
         """The options of QNN, ``None`` if it is not asked for."""
         for name, options in self.providers:
-            if name.lower() in _QNN_NAMES:
+            if name.lower() in QNN_NAMES:
                 return options
         return None
 
@@ -99,9 +99,9 @@ def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -
     Raises:
         GenerationFolderInvalid: there is no such folder or config, or a file is missing or cut off.
     """
-    config = _read_config(path)
+    config = read_config(path)
     try:
-        config = _changed(config, steps)
+        config = changed(config, steps)
         model = config.get("model")
         if not isinstance(model, dict) or not isinstance(model.get("decoder", {}), dict):
             raise _invalid(path, f"{CONFIG} has no section 'model'.", "Export the model again.")
@@ -126,6 +126,16 @@ def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -
         raise _invalid(path, f"{CONFIG} names no model file.", "Export the model again.")
     files = _check_files(folder, set(given))
     return dataclasses.replace(folder, fingerprint=_fingerprint(config, files))
+
+
+def stage_files(stage: GenaiStage) -> dict[str, int]:
+    """The files of a stage with their sizes, as far as they are there."""
+    sizes = {}
+    with contextlib.suppress(BridgeError, OSError):
+        names = scan_model(stage.path, count_nodes=False).files
+        for path in (stage.path, *(os.path.join(os.path.dirname(stage.path), name) for name in names)):
+            sizes[path] = os.path.getsize(path)
+    return sizes
 
 
 def filler(folder: GenaiFolder) -> int | None:
@@ -168,7 +178,7 @@ def _text(folder: str, name: str) -> str:
         return ""
 
 
-def _read_config(path: str) -> dict[str, Any]:
+def read_config(path: str) -> dict[str, Any]:
     if not os.path.isdir(path):
         what = "is a file, not a folder" if os.path.exists(path) else "does not exist"
         raise _invalid(path, f"It {what}.", f"Give the folder that has {CONFIG}.")
@@ -193,7 +203,7 @@ def _read_config(path: str) -> dict[str, Any]:
     return config
 
 
-def _changed(config: dict[str, Any], steps: ConfigSteps) -> dict[str, Any]:
+def changed(config: dict[str, Any], steps: ConfigSteps) -> dict[str, Any]:
     """The config after the steps, as far as stages and limits depend on them."""
     for name, *arguments in steps:
         if name == "overlay":
