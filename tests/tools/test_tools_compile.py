@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from tests import needs
+from tests.contract.small_models import model, node, tensor
 
 import qnnbridge
 from qnnbridge_tools.compile.report import ShownStages
@@ -62,6 +64,24 @@ def test_the_result_is_compared_on_the_inputs_that_are_given(tmp_path: Path) -> 
         assert refused.returncode != 0
         assert words in refused.stderr
         assert not list((tmp_path / name).glob("*"))
+
+
+def test_a_head_that_detects_nothing_in_made_up_inputs_is_not_called_validated(tmp_path: Path) -> None:
+    nodes = [
+        node("Sigmoid", ["x"], ["share"]),
+        node("Split", ["share", "sizes"], ["of_boxes", "of_scores"], axis=1),
+        node("Mul", ["of_boxes", "pixels"], ["boxes"]),
+        node("Mul", ["of_scores", "low"], ["scores"]),
+        node("Concat", ["boxes", "scores"], ["y"], axis=1),
+    ]
+    constants = {"sizes": np.asarray([4, 18], np.int64), "pixels": np.float32(640), "low": np.float32(1e-3)}
+    head = model(nodes, [tensor("x", [1, 22, 2100])], [tensor("y", [1, 22, 2100])], constants)
+    onnx.save(head, tmp_path / "head.onnx")
+    done = run(tmp_path / "head.onnx", "-o", tmp_path / "out", "--soc-model", "60")
+    assert done.returncode == 0, done.stderr
+    assert "1 output, 1 of them not shown by these inputs: largest difference" in done.stdout
+    assert "Whether QNN computes what the CPU does is not known: y" in done.stderr
+    assert "nothing is detected. Give real inputs (inputs=, --input)." in done.stderr
 
 
 def test_both_figures_are_those_of_the_worst_output_which_is_named(tmp_path: Path) -> None:

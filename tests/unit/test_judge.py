@@ -228,6 +228,27 @@ def test_the_same_detections_speak_for_scores_of_few_decibels() -> None:
     assert judge(expected, found, "quantized").state == "differs", "their boxes are elsewhere"
 
 
+@pytest.mark.parametrize(("factor", "state"), [(0.85, "agrees"), (0.6, "differs"), (1.5, "differs")])
+def test_a_detection_with_another_score_is_another_one(factor: float, state: str) -> None:
+    expected = head(objects=6)
+    best = expected[:, 4:] > 0.3
+    expected[:, 4:][best] = (0.55, 0.5, 0.45, 0.4, 0.6, 0.55)
+    found = expected.copy()
+    found[:, 4:][best] *= factor
+    found[:, 4:][~best] += 0.09
+    assert judge(expected, found, "quantized").state == state
+
+
+def test_the_reason_is_that_of_the_columns_whose_figure_is_shown() -> None:
+    expected = head()
+    found = expected.copy()
+    found[:, :4] += RNG.normal(0, 150, found[:, :4].shape)
+    found[:, 4:] *= 0.3
+    judged = judge(expected, found, "quantized")
+    assert (judged.state, judged.part) == ("differs", "columns 4 to 21 of axis 1")
+    assert judged.reason.startswith(f"in {judged.part},")
+
+
 def test_columns_that_are_no_table_are_judged_as_before() -> None:
     channels = RNG.standard_normal((1, 64, 20, 20)) * np.geomspace(0.01, 20, 64)[RNG.permutation(64)][:, None, None]
     step = 40 / 255

@@ -18,7 +18,7 @@ from qnnbridge_host.model.writing import from_os, seen_from
 from qnnbridge_host.model_warnings import known_faults
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 from qnnbridge_protocol.hello import Hello
-from qnnbridge_protocol.model_records import CompileResult, ProgressStage, Validation
+from qnnbridge_protocol.model_records import CompileResult, Difference, ProgressStage, Validation
 
 # Called at once and a few times a second with the current step, and the seconds of all steps so far.
 OnStage = Callable[[ProgressStage, float], None]
@@ -172,8 +172,15 @@ def _warnings(
         found.append("The compiler died after its work was done; the files are whole.")
     if asked and validation.skipped:
         found.append(f"Not validated: {validation.skipped}")
-    found += [f"Unusually far from the CPU's numbers: {remark}." for remark in validation.remarks]
+    found += [_about_numbers(one) for one in validation.differences if one.remark]
     return tuple(found)
+
+
+def _about_numbers(one: Difference) -> str:
+    remark = f"{one.output} ({one.inputs}): {one.remark}."
+    if one.is_not_shown:
+        return f"Whether QNN computes what the CPU does is not known: {remark} Give real inputs (inputs=, --input)."
+    return f"Unusually far from the CPU's numbers: {remark}"
 
 
 def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:

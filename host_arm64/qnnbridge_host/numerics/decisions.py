@@ -37,6 +37,8 @@ _SUM_OF_ONE: Final = 0.02
 # From here on a detection counts; programs cut at 0.2 to 0.3. Scores that are closer to it are on both sides.
 _CONFIDENT: Final = 0.25
 _CLOSE: Final = 0.05
+# A detection whose score moves by more is another one: programs rank by it, and cut at other numbers, too.
+_SCORE: Final = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def picture_decisions(expected: Array, found: Array) -> Decisions | None:
 
 def detections(expected: Array, found: Array, large: Columns, small: Columns) -> Decisions | None:
     """Rows with a score that counts, in a table of boxes and scores. None where the small columns are no scores, or
-    no row counts. The same: it counts on both sides, with the same class and nearly the same large columns."""
+    no row counts. The same: it counts on both sides, with the same class, and nearly the same score and box."""
     mine, theirs = small.of(expected), small.of(found)
     if float(mine.min()) < 0.0 or float(mine.max()) > 1.0:
         return None
@@ -131,6 +133,7 @@ def detections(expected: Array, found: Array, large: Columns, small: Columns) ->
     chosen = mine[rows, theirs[rows].argmax(axis=1)]
     gap = np.abs(large.of(expected)[rows] - large.of(found)[rows])
     near = (gap <= OFF_OF_RANGE * np.abs(large.of(expected)).max(axis=0)).all(axis=1)
+    near &= np.abs(best[rows] - other[rows]) <= _SCORE
     same = counts & (chosen >= best[rows] - _CLOSE) & near
     return Decisions("detections", len(rows), float(same.mean()))
 

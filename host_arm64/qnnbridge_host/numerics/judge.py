@@ -330,9 +330,10 @@ def _table(expected: Array, found: Array, columns: Sequence[Columns], ratio: flo
         own = snr_db(mine, mine + gap)
         off = float(np.mean(np.abs(gap) > OFF_OF_RANGE * group.largest))
         wrong = _float_reason(own, off, None, limits, _farthest(gap, group))
-        if own < ratio:
+        worse = own < ratio
+        if worse:
             ratio, part = own, str(group)
-        if wrong and not reason:
+        if wrong and (worse or not reason):
             low, number = _worst_column(mine, gap, group)
             reason = f"in {group}, whose values are up to {group.largest:.2g}: {wrong}; {low:.1f} dB in {number}"
     seen = tasks.detections(expected, found, *columns)

@@ -139,9 +139,11 @@ def validation_text(validation: Validation) -> str:
     if worst is None:
         return "against the CPU: none of the outputs is numbers"
     values = "the output's range" if count == 1 else f'the range of output "{output.visible(worst.output)}"'
+    unshown = sum(one.is_not_shown for one in validation.differences)
+    shown = f", {unshown} of them not shown by these inputs" if unshown else ""
     return (
-        f"against the CPU, {count} output{'' if count == 1 else 's'}: largest difference {worst.max_abs:.3g} "
-        f"({output.percent(worst.max_rel)} of {values}){cosine}"
+        f"against the CPU, {count} output{'' if count == 1 else 's'}{shown}: "
+        f"largest difference {worst.max_abs:.3g} ({output.percent(worst.max_rel)} of {values}){cosine}"
     )
 
 
