@@ -512,8 +512,8 @@ class LateQueues(answering.ClientQueues):
     answer: Any
 
     @contextlib.contextmanager
-    def turn(self, client: str, cancellation: Any) -> Iterator[None]:
-        with super().turn(client, cancellation):
+    def turn(self, client: str, cancellation: Any, *, again: bool = False) -> Iterator[None]:
+        with super().turn(client, cancellation, again=again):
             self.answer._too_late()
             yield
 

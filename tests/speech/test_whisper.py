@@ -366,3 +366,16 @@ def test_a_header_of_many_channels_takes_no_memory_and_odd_widths_are_refused(
     assert most < 2 * len(data) + 80 * 1024**2, "500 MB without the limit"
     with pytest.raises(OptionError, match="8 bytes"):
         AudioReader(io.BytesIO(wave_of(1, 8, bytes(800))))
+
+
+@pytest.mark.parametrize("start", [b"This is a text.\n" * 9, b"\0" * 100, b"\xff\x00" * 50, b"PK\3\4" * 20])
+def test_what_begins_like_no_audio_reaches_no_native_decoder(
+    start: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)  # an import would say that the package is missing
+    file = tmp_path / "a.wav"
+    file.write_bytes(start)
+    for audio in (file, io.BytesIO(start)):
+        with pytest.raises(OptionError, match="cannot be read as audio") as caught:
+            AudioReader(audio)
+        assert "begins like no" in str(caught.value)

@@ -42,8 +42,8 @@ NOTHING_TO_DO = {"quantize": "There is nothing in this model that can be quantis
 # One that onnxruntime has loaded for years, whatever the installed onnx writes.
 IR_VERSION = 10
 
-# They take a model, but do not work on it.
-LEAVE_THE_MODEL_ALONE = {"doctor"}
+# They take a model, but do not work on it, or a folder that holds several.
+LEAVE_THE_MODEL_ALONE = {"doctor", "transcribe"}
 
 
 def commands_with_a_model() -> list[str]:

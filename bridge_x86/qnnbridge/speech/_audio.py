@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import wave
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -44,6 +45,10 @@ class _ArraySource:
 
     def close(self) -> None:
         self._left = self._left[:0]
+
+
+# libsndfile gets nothing else: a native decoder that guesses at any file once ended its process.
+_BEGINS = re.compile(rb"RIFF|RIFX|RF64|riff|FORM|\.snd|caff|fLaC|OggS|ID3|\xff[\xe0-\xff]")
 
 
 class _SoundFile:
@@ -197,6 +202,8 @@ def _plain_wave(audio: Any, name: str) -> _Source | None:
 
 
 def _other_file(audio: Any, name: str) -> _Source:
+    if not _BEGINS.match(_first_bytes(audio)):
+        raise _no_audio(name, "it begins like no WAV, AIFF, AU, CAF, FLAC, OGG or MP3")
     try:
         import soundfile
     except ImportError:
@@ -204,6 +211,16 @@ def _other_file(audio: Any, name: str) -> _Source:
     except OSError as error:  # libsndfile is not there
         raise BridgeError(f"soundfile cannot be loaded: {error}.", fix='pip install "qnnbridge[speech]"') from None
     return _SoundFile(soundfile, audio, name)
+
+
+def _first_bytes(audio: Any) -> bytes:
+    if not hasattr(audio, "read"):
+        with open(audio, "rb") as file:
+            return file.read(4)
+    start = audio.tell()
+    found = bytes(audio.read(4))
+    audio.seek(start)
+    return found
 
 
 def _resampler(rate: int, name: str) -> Any:
