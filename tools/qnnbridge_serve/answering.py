@@ -7,6 +7,7 @@ after `STALL_TIMEOUT_S`.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import dataclasses
@@ -94,7 +95,7 @@ class ClientQueues:
                     self._clients[client] = (queue, users - 1)
 
 
-class WorkedAnswer:
+class WorkedAnswer(abc.ABC):
     """One answer under way. Made and read in the event loop's thread."""
 
     def __init__(self, form: StreamForm, deadline: float | None) -> None:
@@ -140,8 +141,9 @@ class WorkedAnswer:
 
     # --- the worker's thread ---
 
+    @abc.abstractmethod
     def _work(self, queues: ClientQueues, client: str) -> None:
-        raise NotImplementedError
+        """Make the answer and `_tell` each part; an error is the last of them."""
 
     def _left(self) -> float | None:
         """Seconds until the deadline, for the call that keeps it from now on."""
