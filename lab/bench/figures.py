@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from scripts.makers import bench_models
 from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from lab.bench import serving
 from lab.bench.peers import open_floors, open_peers
 from qnnbridge_tools import demo
-from qnnbridge_tools.bench import make_assets, moments, work
+from qnnbridge_tools.bench import moments, work
 from qnnbridge_tools.bench.hosts import CPU, DIRECT, PLAIN, Rig, Subject, open_session
 from qnnbridge_tools.bench.measuring import Contender, Timing, pinned, race, timed
 
@@ -197,7 +198,7 @@ def _convolving(rig: Rig, folder: Path) -> tuple[Subject, list[Contender], Calla
     image = work.convolving().feed
     for width in CONVNET_WIDTHS:
         model = folder / f"convnet{width}.onnx"
-        model.write_bytes(make_assets.convnet(width).SerializeToString())
+        model.write_bytes(bench_models.convnet(width).SerializeToString())
         subject = Subject(model, image)
         contenders, close = rig.contenders(subject)
         (direct,) = (contender for contender in contenders if contender.name == DIRECT)

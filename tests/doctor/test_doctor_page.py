@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 import typer
+from scripts.makers.page_tables import findings_table, with_tables
 
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.findings import Severity
 from qnnbridge_tools.doctor.report import SCHEMA
-from qnnbridge_tools.page_tables import findings_table, with_tables
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "doctor.md").read_text("utf-8")
 
 
 def test_the_table_of_findings_is_the_catalogue() -> None:
-    assert with_tables(PAGE) == PAGE, "renew it: python -m qnnbridge_tools.page_tables docs/doctor.md"
+    assert with_tables(PAGE) == PAGE, "renew it: python -m scripts.makers.page_tables docs/doctor.md"
     assert findings_table().count("\n| `") == len(CATALOGUE)
 
 

@@ -189,11 +189,11 @@ def test_what_was_pinned_is_free_again() -> None:
 
 
 def test_the_models_of_the_bench_are_those_that_are_made() -> None:
-    """The assets come from `make_assets.py`."""
+    """The assets come from `scripts/makers`."""
     onnx = pytest.importorskip("onnx")
-    from qnnbridge_tools.bench import make_assets
+    from scripts.makers import bench_models
 
-    for name, made in (("add", make_assets.add()), ("convnet", make_assets.convnet())):
+    for name, made in (("add", bench_models.add()), ("convnet", bench_models.convnet())):
         kept = onnx.load(str(work.ASSETS / f"{name}.onnx"))
         assert kept == made
 

@@ -68,9 +68,9 @@ def test_the_model_tells_every_line_right_and_also_turned_around() -> None:
             assert compute.answer_of(probabilities).upside_down is upside_down, line.text
 
 
-def test_licence_origin_and_generator_ship_with_the_model() -> None:
+def test_licence_and_origin_ship_with_the_model_and_its_maker_names_it() -> None:
     notice = (ASSETS / "NOTICE.md").read_text(encoding="utf-8")
-    generator = (ASSETS.parent / "make_assets.py").read_text(encoding="utf-8")
+    generator = (Path(__file__).parents[2] / "scripts" / "makers" / "demo_files.py").read_text(encoding="utf-8")
     assert "Apache License" in (ASSETS / "LICENSE-Apache-2.0.txt").read_text(encoding="utf-8")
     (source_digest,) = set(re.findall(r"\b[0-9a-f]{64}\b", notice))
     assert source_digest in generator

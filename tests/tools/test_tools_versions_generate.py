@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.makers import releases as generate
+from scripts.makers import wheels
+from scripts.makers.wheels import WheelReader
 from typer.testing import CliRunner
 
 from qnnbridge_host.model.releases import read_table
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.versions import generate, wheels
-from qnnbridge_tools.versions.wheels import WheelReader
+from qnnbridge_tools.versions.index import IndexUnreachable
 
 HEADERS = Path(__file__).parents[1] / "unit" / "data" / "executables"
 BUILD = "2.51.0.260929181845"
@@ -213,7 +215,7 @@ def test_an_index_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.M
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
     monkeypatch.setattr(wheels, "PIP_RETRIES", "1")
-    with pytest.raises(wheels.IndexUnreachable) as raised:
+    with pytest.raises(IndexUnreachable) as raised:
         wheels.published(wheels.WheelTarget("win_arm64", "3.13"))
     assert any("onnection" in line for line in raised.value.evidence)
 
@@ -225,7 +227,7 @@ def test_the_table_equals_what_is_inside_wheels_of_the_index(
     target = wheels.WheelTarget(family, python)
     try:
         found = WheelReader().read(wheels.download(version, target, tmp_path))
-    except wheels.IndexUnreachable as error:
+    except IndexUnreachable as error:
         pytest.skip(f"no package index: {error.evidence[-1:] or error.message}")
     table = json.loads(generate.default_table().read_text("utf-8"))
     stated = generate.by_file(table["releases"])[found["wheels"][0]["file"]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.makers.page_tables import RELEASES_MARKS, releases_tables, with_tables, write
 from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -14,7 +15,6 @@ from typer.testing import CliRunner
 from qnnbridge_host.model.releases import load_releases
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.page_tables import RELEASES_MARKS, releases_tables, with_tables, write
 from qnnbridge_tools.versions.fitness import platform_of_release
 
 BEGIN, END = RELEASES_MARKS
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "versions.md"
 
 def test_the_page_has_the_tables_that_the_data_gives() -> None:
     text = PAGE.read_text("utf-8")
-    assert with_tables(text) == text, "run: python -m qnnbridge_tools.page_tables docs/versions.md"
+    assert with_tables(text) == text, "run: python -m scripts.makers.page_tables docs/versions.md"
 
 
 def test_every_release_has_a_line_in_the_table_of_its_platform() -> None:

@@ -160,7 +160,7 @@ def test_a_table_of_another_schema_is_not_misread() -> None:
 
 
 def test_the_file_is_written_in_the_order_that_the_generator_writes() -> None:
-    from qnnbridge_tools.versions.generate import document_text
+    from scripts.makers.releases import document_text
 
     text = resources.files("qnnbridge_host.model").joinpath("releases.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)

@@ -1,7 +1,7 @@
 """The version table: the contents of every onnxruntime-qnn wheel, read from the wheels; and comparison of versions.
 
 The data is `releases.json` beside this file. It is made and checked by ``python -m
-qnnbridge_tools.versions.generate``, never edited by hand. A package's version is PEP 440's, as far as onnxruntime
+scripts.makers.releases``, never edited by hand. A package's version is PEP 440's, as far as onnxruntime
 and onnxruntime-qnn use it: numbers, ``rc``, ``post`` and ``dev``; the base install has no library for that.
 Everything here is immutable; any thread may use it.
 """

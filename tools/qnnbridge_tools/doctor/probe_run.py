@@ -137,11 +137,21 @@ def _probe_feeds(_session: Any) -> dict[str, Any]:
     return {"x": np.arange(-8, 8, dtype=np.float32).reshape(2, 8) / 8}
 
 
-def _right_numbers() -> Any:
-    """relu(x @ w + b) with the weights of make_probe_model."""
+def weights() -> Any:
     import numpy as np
 
-    from qnnbridge_tools.doctor.make_probe_model import bias, weights
+    return ((np.arange(64) * 7 % 16 - 8) / 8).reshape(8, 8)
+
+
+def bias() -> Any:
+    import numpy as np
+
+    return (np.arange(8) % 3 - 1) / 2
+
+
+def _right_numbers() -> Any:
+    """relu(x @ w + b), which `scripts/makers/probe_model.py` makes a model of."""
+    import numpy as np
 
     x = _probe_feeds(None)["x"].astype(np.float64)
     return np.maximum(x @ weights() + bias(), 0)

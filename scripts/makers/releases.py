@@ -1,6 +1,6 @@
 """Makes the version table from the wheels on the package index, or checks it against them.
 
-``python -m qnnbridge_tools.versions.generate`` reads every wheel of onnxruntime-qnn (about 20 GB in all, one at
+``python -m scripts.makers.releases`` reads every wheel of onnxruntime-qnn (about 20 GB in all, one at
 a time) and writes `releases.json` into the package. With ``--verify`` it writes nothing and says what differs.
 """
 
@@ -19,8 +19,8 @@ import typer
 from qnnbridge_host.model.releases import SCHEMA_VERSION, version_key
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
-from qnnbridge_tools.versions import wheels
-from qnnbridge_tools.versions.wheels import WheelReader
+from scripts.makers import wheels
+from scripts.makers.wheels import WheelReader
 
 # One release: one version for one platform.
 TableEntry = dict[str, Any]

@@ -1,6 +1,6 @@
 """The tables of pages in docs/ that are made from data: the findings in doctor.md, the releases in versions.md.
 
-``python -m qnnbridge_tools.page_tables docs/versions.md`` writes the tables of a page anew between its two marks;
+``python -m scripts.makers.page_tables docs/versions.md`` writes the tables of a page anew between its two marks;
 everything else in the page is written by hand and stays. Tests hold pages and data together.
 """
 

@@ -1,4 +1,4 @@
-"""Makes the model of the live probe: ``python -m qnnbridge_tools.doctor.make_probe_model`` (needs onnx).
+"""Makes the model of the live probe: ``python -m scripts.makers.probe_model`` (needs onnx).
 
 relu(x @ w + b) with small multiples of 1/8, so that 16 bits are enough for exact numbers.
 """
@@ -7,19 +7,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
-
-def weights() -> Any:
-    import numpy as np
-
-    return ((np.arange(64) * 7 % 16 - 8) / 8).reshape(8, 8)
-
-
-def bias() -> Any:
-    import numpy as np
-
-    return (np.arange(8) % 3 - 1) / 2
+import qnnbridge_tools.doctor
+from qnnbridge_tools.doctor.probe_run import PROBE_MODEL, bias, weights
 
 
 def make() -> bytes:
@@ -49,6 +39,5 @@ def make() -> bytes:
 
 
 if __name__ == "__main__":
-    target = Path(__file__).parent / "assets" / "probe.onnx"
-    target.parent.mkdir(exist_ok=True)
+    target = Path(qnnbridge_tools.doctor.__path__[0]) / "assets" / PROBE_MODEL
     sys.stdout.write(f"{target}: {target.write_bytes(make())} bytes\n")

@@ -18,32 +18,18 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from qnnbridge_host.model.library_build import build_of
 from qnnbridge_host.model.releases import is_backend
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.versions.index import is_network_trouble, last_lines, unreachable
 from qnnbridge_tools.versions.library import read_library
 
 PACKAGE = "onnxruntime-qnn"
 CALL_TIMEOUT_S = 900.0
 PIP_RETRIES = "2"
-SHOWN_LINES = 8
-
-_NETWORK_WORDS = (
-    "retrying (",
-    "could not fetch url",
-    "connectionerror",
-    "timed out",
-    "name resolution",
-    "proxyerror",
-)
-
-
-class IndexUnreachable(BridgeError):
-    """pip could not ask its index; says nothing about what is on it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +84,7 @@ def download(version: str, target: WheelTarget, folder: Path) -> Path:
             raise unreachable(result.stderr)
         raise BridgeError(
             f"pip did not get {PACKAGE} {version} for {target.family}, Python {target.python}.",
-            evidence=_last_lines(result.stderr),
+            evidence=last_lines(result.stderr),
         )
     return wheels[0]
 
@@ -121,25 +107,6 @@ def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=CALL_TIMEOUT_S,
         check=False,
     )
-
-
-def is_network_trouble(text: str) -> bool:
-    lowered = text.lower()
-    return any(word in lowered for word in _NETWORK_WORDS)
-
-
-def unreachable(text: str) -> IndexUnreachable:
-    return IndexUnreachable(
-        "The package index cannot be reached.",
-        cause="pip got no answer from the index that it is configured for.",
-        fix="Check the network, and what `pip config list` names as index and proxy.",
-        evidence=[line for line in text.splitlines() if is_network_trouble(line)][-SHOWN_LINES:]
-        or _last_lines(text),
-    )
-
-
-def _last_lines(text: str) -> Sequence[str]:
-    return [line for line in text.splitlines() if line.strip()][-SHOWN_LINES:]
 
 
 # Six numbers of QnnInterface_t: core API 2.x.y, then backend API. ELF compilers keep them as one constant.

@@ -1,7 +1,7 @@
-"""Makes the files in `assets/`: the demo's model and its text lines. Run by a maintainer, never at run time.
+"""Makes the files of `qnnbridge demo`: its model and its text lines.
 
     pip download --no-deps rapidocr-onnxruntime==1.4.4
-    python make_assets.py rapidocr_onnxruntime-1.4.4-py3-none-any.whl
+    python -m scripts.makers.demo_files rapidocr_onnxruntime-1.4.4-py3-none-any.whl
 
 Needs onnx, Pillow and the DejaVu fonts (package fonts-dejavu in Debian), which the application side does not
 have; that is why the results are kept in the repository. The model must be the published one, byte for byte.
@@ -23,9 +23,11 @@ import numpy as np
 import onnx
 from PIL import Image, ImageDraw, ImageFont
 
+import qnnbridge_tools.demo
+from qnnbridge_tools.demo.compute import INPUT_SHAPE
+
 SOURCE_NAME = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
 SOURCE_SHA256 = "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c"
-INPUT_SHAPE = (1, 3, 48, 192)
 OUTPUT_SHAPE = (1, 2)
 RENDER_HEIGHT_PX = 96
 MARGIN_PX = 14
@@ -83,7 +85,7 @@ def rendered(line: LineSource) -> np.ndarray[Any, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="the wheel, or the model taken out of it")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "assets")
+    parser.add_argument("--output", type=Path, default=Path(qnnbridge_tools.demo.__path__[0]) / "assets")
     arguments = parser.parse_args()
 
     if arguments.source.suffix == ".whl":

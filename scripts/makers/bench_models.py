@@ -1,4 +1,4 @@
-"""Makes the models in `assets/`. Run by a maintainer, never at run time: ``python make_assets.py``. Needs onnx.
+"""Makes the models of `qnnbridge bench`: ``python -m scripts.makers.bench_models``. Needs onnx.
 
 ``add.onnx`` adds 1 to a vector of any length: next to no work, so what is measured is the way there and back.
 ``convnet.onnx`` takes an image of 600 KB and computes for 100 to 250 us.
@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from qnnbridge_tools.bench.work import ASSETS
 
 OPSET, IR_VERSION = 17, 8
 WIDTH = 8
@@ -56,7 +57,6 @@ def _model(nodes: list[Any], x: Any, y: Any, constants: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    folder = Path(__file__).with_name("assets")
     for name, model in (("add", add()), ("convnet", convnet())):
         onnx.checker.check_model(model, full_check=True)
-        onnx.save(model, str(folder / f"{name}.onnx"))
+        onnx.save(model, str(ASSETS / f"{name}.onnx"))
