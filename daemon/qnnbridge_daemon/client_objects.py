@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from qnnbridge_daemon.accounts import Account
     from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
     from qnnbridge_daemon.shared_sessions import SharedSessions
-    from qnnbridge_host.in_flight import Request
-    from qnnbridge_host.server import Answer
+    from qnnbridge_host.request.in_flight import Answer, Request
+
 
 # Of one client: the NPU host's own limit is for all of them together.
 MAX_OBJECTS: Final = 1000

@@ -19,7 +19,7 @@ from qnnbridge_daemon.client_slabs import ClientSlabs, GoneSlabs
 from qnnbridge_daemon.handlers import BrokerHandlers, DaemonServices
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_daemon.streams import ClientStreams
-from qnnbridge_host.server import Server
+from qnnbridge_host.serve.server import Server
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.hello import Hello
 

@@ -22,8 +22,7 @@ from qnnbridge_daemon.client_sessions import BoundSession, ClientSession
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
 from qnnbridge_daemon.shared_sessions import SharedSessions, identified, key_of, may_be_shared
 from qnnbridge_host.fastpath.plans import BoundRuns
-from qnnbridge_host.in_flight import Request
-from qnnbridge_host.server import Answer
+from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.model_records import CacheSettings

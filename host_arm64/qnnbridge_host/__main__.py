@@ -10,7 +10,7 @@ from qnnbridge_host import stdio_guard
 
 IN_FD, OUT_FD = stdio_guard.claim()
 
-from qnnbridge_host import bytecode  # noqa: E402 - see above
+from qnnbridge_host.start import bytecode  # noqa: E402 - see above
 
 bytecode.spare()
 
@@ -19,6 +19,6 @@ if __name__ == "__main__":
     # switches it on again.
     gc.disable()
 
-    from qnnbridge_host.main import main
+    from qnnbridge_host.start.main import main
 
     main(IN_FD, OUT_FD)

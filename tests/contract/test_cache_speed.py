@@ -17,9 +17,9 @@ import pytest
 import qnnbridge
 from qnnbridge_host.cache import memo
 from qnnbridge_host.cache.key import key_of, key_parts
-from qnnbridge_host.cache.lookup import SessionCache
 from qnnbridge_host.cache.memo import HashMemo, memo_of
 from qnnbridge_host.cache.store import Store
+from qnnbridge_host.create.lookup import SessionCache
 from qnnbridge_host.model import source as source_module
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.cache_settings import cache_dir, cache_settings

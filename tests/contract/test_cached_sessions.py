@@ -219,7 +219,7 @@ def test_small_models_and_the_cpu_are_left_alone_unless_asked(host: qnnbridge.Ho
 
 def test_a_small_model_that_takes_long_is_cached_from_then_on(tmp_path: Path) -> None:
     small = MODELS / "mul_1.onnx"
-    with patched_host(tmp_path, "from qnnbridge_host.cache import lookup; lookup.SLOW_S = 0.0") as host:
+    with patched_host(tmp_path, "from qnnbridge_host.create import lookup; lookup.SLOW_S = 0.0") as host:
         assert [open_session(host, small).cache.state for _ in range(3)] == ["off", "miss", "hit"]
 
 
@@ -241,7 +241,7 @@ def must_not_compile(folder: Path) -> tuple[qnnbridge.Host, Path]:
     flag = folder / "must not compile"
     code = f"""
         import os
-        from qnnbridge_host.compile import entry
+        from qnnbridge_host.create import entry
 
         real = entry.build_entry
 
@@ -299,7 +299,7 @@ def test_a_model_with_initializers_that_are_inputs_too_is_left_alone(host: qnnbr
 
 OTHER_OUTPUT = """
     import dataclasses
-    from qnnbridge_host.compile import entry
+    from qnnbridge_host.create import entry
 
     real = entry.build_entry
 
@@ -434,7 +434,7 @@ def test_whoever_waits_for_another_compiler_keeps_the_deadline(host: qnnbridge.H
 
 
 NO_PATIENCE = """
-    from qnnbridge_host.cache import lookup
+    from qnnbridge_host.create import lookup
 
     real = lookup.WaitPolicy
     lookup.WaitPolicy = lambda path, on_wait: real(path, on_wait, stalled_s=0.0)

@@ -16,17 +16,17 @@ import pytest
 import qnnbridge
 from qnnbridge._compile import make_jobs
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, ModelChanged, OptionError, PlacementRefused
-from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.compile import compiler, jobs
-from qnnbridge_host.compile.compare import compare, tolerance_text
-from qnnbridge_host.compile.destination import Destination, destination_of
-from qnnbridge_host.compile.errors import blame_unknown_chips, nothing_to_compile, unknown_chips
-from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, job_key
-from qnnbridge_host.compile.staging import staging_dir
-from qnnbridge_host.compile.validation import validate
-from qnnbridge_host.compile.worker import WorkOrder, ticking, worker_command
+from qnnbridge_host.create import compiler, jobs
+from qnnbridge_host.create.compare import compare, tolerance_text
+from qnnbridge_host.create.destination import Destination, destination_of
+from qnnbridge_host.create.errors import blame_unknown_chips, nothing_to_compile, unknown_chips
+from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, job_key
+from qnnbridge_host.create.staging import staging_dir
+from qnnbridge_host.create.validation import validate
+from qnnbridge_host.create.worker import WorkOrder, ticking, worker_command
 from qnnbridge_host.model import writing
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import Difference, Validation
 from qnnbridge_protocol.specs import QNN, NodeInfo, ProviderSpec, SessionSpec

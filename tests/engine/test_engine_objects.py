@@ -13,13 +13,13 @@ pytest.importorskip("onnxruntime")
 
 from tests.unit.test_protocol_page import bare, rows
 
-from qnnbridge_host.context_read import CONTEXT_READ
+from qnnbridge_host.create.context_read import CONTEXT_READ
 from qnnbridge_host.engine import model_compiler
 from qnnbridge_host.engine.log_function import LOG
-from qnnbridge_host.in_flight import Request
-from qnnbridge_host.object_kinds import KINDS
-from qnnbridge_host.objects import HostObjects
-from qnnbridge_host.sessions import Sessions
+from qnnbridge_host.engine.sessions import Sessions
+from qnnbridge_host.request.in_flight import Request
+from qnnbridge_host.serve.object_kinds import KINDS
+from qnnbridge_host.serve.objects import HostObjects
 from qnnbridge_protocol.errors import BridgeError
 
 OURS = {name: load for name, load in KINDS.items() if not name.startswith("Genai")}

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     import os
 
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    from qnnbridge_host.main import main
+    from qnnbridge_host.start.main import main
     from tests.fakes.fake_engine import FakeEngine, act
 
     before = [a.removeprefix("--first=") for a in sys.argv[1:] if a.startswith("--first=")]
@@ -36,11 +36,11 @@ if __name__ == "__main__":
 
     for argument in sys.argv[1:]:
         if argument.startswith("--watchdog-grace="):
-            from qnnbridge_host import handlers
+            from qnnbridge_host.serve import handlers
 
             handlers.WATCHDOG_GRACE_S = float(argument.partition("=")[2])
         if argument.startswith("--cancel-grace="):
-            from qnnbridge_host import server
+            from qnnbridge_host.serve import server
 
             server.CANCEL_GRACE_S = float(argument.partition("=")[2])
     for action in before:

@@ -344,7 +344,7 @@ def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
         import os
         from qnnbridge_host.cache.entry import EntryManifest
         from qnnbridge_host.model.source import hash_file
-        from qnnbridge_host.compile import entry
+        from qnnbridge_host.create import entry
         from qnnbridge_host.model.manifest import FileRecord
 
         real = entry.build_entry
@@ -409,8 +409,8 @@ def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_live
     code = f"""
         import os
         from pathlib import Path
-        from qnnbridge_host.cache.lookup import ModelNotDescribed
-        from qnnbridge_host.compile import entry
+        from qnnbridge_host.create.lookup import ModelNotDescribed
+        from qnnbridge_host.create import entry
 
         real = entry.build_entry
         alive = []
@@ -448,7 +448,7 @@ KILLED_AT = """
     import os, signal
     from qnnbridge_host.cache import store
     from qnnbridge_host.cache.entry import EntryManifest
-    from qnnbridge_host.compile import entry
+    from qnnbridge_host.create import entry
 
     def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -17,8 +17,8 @@ from tests.fakes.hosts import patched_host
 
 import qnnbridge
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, HostCrashed, OptionError
-from qnnbridge_host.compile import destination, publish
-from qnnbridge_host.compile.destination import Destination
+from qnnbridge_host.create import destination, publish
+from qnnbridge_host.create.destination import Destination
 from qnnbridge_host.model.manifest import manifest_path, read_manifest
 
 pytest.importorskip("onnxruntime_qnn")
@@ -144,8 +144,8 @@ def test_a_folder_that_takes_no_files_is_one_clear_error() -> None:
 
 KILLED_WHILE_MOVING = """
 import os, signal, sys
-from qnnbridge_host.compile import publish
-from qnnbridge_host.compile.destination import Destination
+from qnnbridge_host.create import publish
+from qnnbridge_host.create.destination import Destination
 from qnnbridge_host.model.manifest import write_manifest
 
 target, work, blob, at, overwrite = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] == "True"
@@ -236,7 +236,7 @@ def test_an_application_killed_at_any_step_of_the_move_leaves_the_old_model_or_t
 
 KILLED_BEFORE_THE_MOVE = """
     import os, signal
-    from qnnbridge_host.compile import publish
+    from qnnbridge_host.create import publish
 
     publish.move_whole = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -272,7 +272,7 @@ def test_a_folder_that_was_made_for_nothing_is_gone_again(tmp_path: Path) -> Non
 
 
 NO_WORKER = """
-    from qnnbridge_host.compile import orchestrate
+    from qnnbridge_host.create import orchestrate
 
     def compile_together(*_, **__):
         raise AssertionError("a worker is started")
@@ -292,7 +292,7 @@ def test_an_existing_output_is_refused_before_a_compiler_is_started(target: Path
 def test_an_output_that_appears_meanwhile_is_not_replaced(target: Path, tmp_path: Path) -> None:
     code = f"""
         from pathlib import Path
-        from qnnbridge_host.compile import publish
+        from qnnbridge_host.create import publish
 
         describe = publish.describe
 
@@ -322,7 +322,7 @@ def test_of_two_at_once_to_one_output_the_last_one_stays_whole(target: Path, tmp
     theirs = target / "mul_1_ctx_qnn.bin"
     another_one_is_quicker = f"""
         from pathlib import Path
-        from qnnbridge_host.compile import publish
+        from qnnbridge_host.create import publish
 
         describe = publish.describe
 

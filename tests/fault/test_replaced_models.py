@@ -34,8 +34,8 @@ WAIT_S = 60.0
 PLACES = ("open", "read", "run")
 PAUSES = """
     import pathlib, time
-    import qnnbridge_host.compile.reference as reference
-    import qnnbridge_host.numbers_service as numbers
+    import qnnbridge_host.create.reference as reference
+    import qnnbridge_host.serve.numbers_service as numbers
 
     def wait(place):
         if place in {places!r}:

@@ -87,7 +87,7 @@ class TestHosts:
         pytest.importorskip("onnxruntime_genai")
         code = f"""
         from qnnbridge_host.engine.ort_errors import details_of
-        from qnnbridge_host.sessions import Sessions
+        from qnnbridge_host.engine.sessions import Sessions
         from qnnbridge_protocol.errors import Fail
         create = Sessions.create
 

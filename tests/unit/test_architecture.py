@@ -33,12 +33,12 @@ PARTS_FOR_TOOLS = (
     "qnnbridge_host.model",
     "qnnbridge_host.cache",
     # The parts without a process: tolerances, file names, and how results come whole into their place.
-    "qnnbridge_host.compile.compare",
-    "qnnbridge_host.compile.destination",
-    "qnnbridge_host.compile.jobs",
-    "qnnbridge_host.compile.publish",
+    "qnnbridge_host.create.compare",
+    "qnnbridge_host.create.destination",
+    "qnnbridge_host.create.jobs",
+    "qnnbridge_host.create.publish",
     # What is installed, and the provider in a folder: read from the disk, nothing is loaded.
-    "qnnbridge_host.distributions",
+    "qnnbridge_host.machine.distributions",
     "qnnbridge_host.engine.sources",
     # Work on the ONNX model itself, which commands do in the application's interpreter.
     "qnnbridge_host.graph",
@@ -51,8 +51,8 @@ PARTS_FOR_TOOLS = (
 # host that the daemon and the tools may use.
 PARTS_OF_THE_HOST = {
     "qnnbridge_daemon": (
-        "qnnbridge_host.server",
-        "qnnbridge_host.in_flight",
+        "qnnbridge_host.serve.server",
+        "qnnbridge_host.request.in_flight",
         "qnnbridge_host.fastpath",
         "qnnbridge_host.engine.calls",
         "qnnbridge_host._platform",

@@ -19,9 +19,9 @@ from tests.unit.cache_entries import BLOB, INFO, key_number, put, tree
 
 from qnnbridge_host.cache.entry import FILE_NAME, MODEL, EntryManifest
 from qnnbridge_host.cache.files import Damaged, read_json
-from qnnbridge_host.cache.lookup import SessionCache
 from qnnbridge_host.cache.negative_entries import CRASHES_MAX_AGE_S, NegativeEntries
 from qnnbridge_host.cache.store import MANY_USES, MAX_INVALID, Store
+from qnnbridge_host.create.lookup import SessionCache
 
 KEY = key_number(1)
 

@@ -13,7 +13,7 @@ import pytest
 
 from qnnbridge._called_functions import CalledFunctions, LogFunction
 from qnnbridge._supervision.host_process import HostProcess
-from qnnbridge_host.calls_back import CallsBack
+from qnnbridge_host.request.calls_back import CallsBack
 from qnnbridge_protocol.errors import CallBackFailed, Cancelled, Fail, HostCrashed
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.values import Encoder

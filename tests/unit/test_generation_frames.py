@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_host.genai import generation
 from qnnbridge_host.genai.generation import HOLD_S, Generation
 from qnnbridge_host.genai.turns import Turns
+from qnnbridge_host.request.cancellation import StopSignal
 
 
 class _Paced(Generation):

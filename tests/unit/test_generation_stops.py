@@ -11,9 +11,9 @@ import pytest
 
 from qnnbridge._transport.channel import Deadline
 from qnnbridge.genai._survival import Remade
-from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_host.genai.generation import Generation
 from qnnbridge_host.genai.turns import Turns
+from qnnbridge_host.request.cancellation import StopSignal
 
 
 class _StoppedAtTheEnd(Generation):

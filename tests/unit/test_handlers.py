@@ -16,9 +16,10 @@ import pytest
 from tests.fakes.fake_engine import FakeEngine, FakeSession
 
 from qnnbridge_host.cache.store import Store
-from qnnbridge_host.handlers import HostHandlers
-from qnnbridge_host.in_flight import Request
-from qnnbridge_host.sessions import Sessions
+from qnnbridge_host.engine.sessions import Sessions
+from qnnbridge_host.request.in_flight import Request
+from qnnbridge_host.serve.handlers import HostHandlers
+from qnnbridge_host.start.handshake import introduction
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.model_records import ModelDescription
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
@@ -54,7 +55,7 @@ class Client:
                 client.sessions.append(RecordingSession(made, client))
                 return client.sessions[-1]
 
-        self.handlers = HostHandlers(lambda _on_phase: Engine())
+        self.handlers = HostHandlers(lambda _on_phase: Engine(), introduction())
         self.handlers.start(nothing)
         self._ids = itertools.count(100)
 
@@ -236,7 +237,7 @@ def test_an_engine_that_cannot_be_loaded_is_a_fresh_error_for_each_caller() -> N
     def fail(_on_phase: Any) -> Any:
         raise errors.ProviderUnavailable("no onnxruntime", cause="ImportError", details={"python": "3.10"})
 
-    handlers = HostHandlers(fail)
+    handlers = HostHandlers(fail, introduction())
     handlers.start(nothing)
     caught = []
     for number in range(2):
@@ -252,7 +253,7 @@ def test_any_other_failure_of_the_engine_keeps_no_frames_of_earlier_callers() ->
     def fail(_on_phase: Any) -> Any:
         raise SystemExit("import failed")
 
-    handlers = HostHandlers(fail)
+    handlers = HostHandlers(fail, introduction())
     handlers.start(nothing)
     depths = []
     for number in range(3):
@@ -364,7 +365,7 @@ def test_a_model_is_identified_with_its_inputs_and_files_and_nothing_is_loaded(t
     def fail(_on_phase: Any) -> Any:
         raise errors.ProviderUnavailable("no onnxruntime")
 
-    handlers = HostHandlers(fail)
+    handlers = HostHandlers(fail, introduction())
     (tmp_path / "w.bin").write_bytes(b"1234")
     model_beside(tmp_path, {}, "w.bin")
     data = np.frombuffer((tmp_path / "m.onnx").read_bytes(), np.uint8)

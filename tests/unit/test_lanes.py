@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from qnnbridge_host.in_flight import Lane
+from qnnbridge_host.request.in_flight import Lane
 
 # Only a defect waits this long.
 WAIT_S = 20.0

@@ -15,9 +15,11 @@ import pytest
 from tests.golden.make_golden import CONVERSATIONS
 from tests.unit.wire_streams import feed, plain, wire
 
-from qnnbridge_host import handlers, server, sessions, transport
+from qnnbridge_host.engine import sessions
 from qnnbridge_host.engine.common import OrtEngine
-from qnnbridge_host.in_flight import InFlight
+from qnnbridge_host.request.in_flight import InFlight
+from qnnbridge_host.serve import handlers, server, transport
+from qnnbridge_host.start.handshake import introduction
 from qnnbridge_host.wrap.work import WrapRequest
 from qnnbridge_protocol import connection, errors, frames, limits, model_records, specs, values
 from qnnbridge_protocol.connection import Role, State
@@ -258,7 +260,9 @@ def test_the_stages_of_progress_are_those_of_the_code() -> None:
 
 # --- operations ------------------------------------------------------------------------------------------
 
-OPERATIONS: Mapping[str, Any] = handlers.HostHandlers(lambda _on_phase: pytest.fail("not loaded"))._operations
+OPERATIONS: Mapping[str, Any] = handlers.HostHandlers(
+    lambda _on_phase: pytest.fail("not loaded"), introduction()
+)._operations
 
 
 def test_every_operation_has_a_place_of_its_own() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.unit.wire_streams import feed, wire
 
-from qnnbridge_host.errors import describe
-from qnnbridge_host.in_flight import RELEASING_OPERATIONS, Declaration, InFlight, Request
+from qnnbridge_host.request.errors import describe
+from qnnbridge_host.request.in_flight import RELEASING_OPERATIONS, Declaration, InFlight, Request
 from qnnbridge_protocol.errors import OptionError, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.framing import FrameReader

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge_host import server as server_module
 from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_host.fastpath.shared_memory import AttachedSlab
-from qnnbridge_host.in_flight import Request
-from qnnbridge_host.server import Answer, Server
-from qnnbridge_host.transport import ProcessTransport
+from qnnbridge_host.request.in_flight import Request
+from qnnbridge_host.serve import server as server_module
+from qnnbridge_host.serve.server import Answer, Server
+from qnnbridge_host.serve.transport import ProcessTransport
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Hello
@@ -128,7 +128,7 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
     def leave(_code: int) -> Any:
         raise ProcessEnds
 
-    monkeypatch.setattr("qnnbridge_host.transport.leave", leave)
+    monkeypatch.setattr("qnnbridge_host.serve.transport.leave", leave)
     made = Peer()
     yield made
     made.close()

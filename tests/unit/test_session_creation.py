@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from qnnbridge_host import session_creation
-from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.in_flight import Request
+from qnnbridge_host.create import session as session_creation
+from qnnbridge_host.create.requests import ApplicationModel
+from qnnbridge_host.create.session import Creation, MadeSession, NeedsRewrite, SessionMaker
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.model_requests import ApplicationModel
-from qnnbridge_host.session_creation import Creation, MadeSession, NeedsRewrite, SessionMaker
+from qnnbridge_host.request.cancellation import StopSignal
+from qnnbridge_host.request.in_flight import Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, ModelChanged, ModelError, PlacementRefused
 from qnnbridge_protocol.model_records import CacheReply
 from qnnbridge_protocol.specs import FixSpec, Placement, SessionSpec

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host import numbers_service
 from qnnbridge_host.cache import verdicts as module
 from qnnbridge_host.cache.verdicts import MAX_ATTEMPTS, Verdicts
+from qnnbridge_host.serve import numbers_service
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 
 BAD = OutputNumbers("differs", 100, 3.5, 2.0, 0.5, 0.7, output="y")

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from tests import needs
 
-from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.compile import worker as worker_module
-from qnnbridge_host.compile.worker import Worker, WorkOrder, default_command, ticking, worker_command
+from qnnbridge_host.create import worker as worker_module
+from qnnbridge_host.create.worker import Worker, WorkOrder, default_command, ticking, worker_command
+from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_protocol.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -159,9 +159,9 @@ def test_a_death_in_the_only_run_is_one_in_the_phase_running() -> None:
     """A request that is alone in a host declares no run."""
     serves_nothing = (
         "import os, sys; sys.argv = ['host']\n"
-        "from qnnbridge_host import handlers, stdio_guard\n"
+        "from qnnbridge_host import stdio_guard\nfrom qnnbridge_host.serve import handlers\n"
         "handlers.HostHandlers.handle = lambda *_: os._exit(9)\n"
-        "from qnnbridge_host.main import main\n"
+        "from qnnbridge_host.start.main import main\n"
         "main(*stdio_guard.claim())"
     )
     with pytest.raises(WorkerDied) as caught:

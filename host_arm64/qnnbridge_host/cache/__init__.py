@@ -13,12 +13,11 @@ moved aside with its reason, made once more, and then left alone. An entry in us
 Nothing here may fail a session: where the cache cannot be used the session is made without it, which is logged
 once. Only errors of the model itself, deadlines and cancelling reach the caller.
 
-`model_service` and the tools call it. May import model/, the standard library, filelock and the protocol; it
-compiles by a callable of its caller.
+`create` and the tools call it. May import model/, the standard library, filelock and the protocol.
 
-- `lookup`: the cache's work for one session;
 - `key`: everything that a compiled model depends on, and which sessions are cached; `memo`: hashes of unchanged
   files;
 - `entry`, `store`: entries, complete or absent; `files`: small files, written whole; `eviction`: the size limit;
-- `locks`: one compiler at a time, entries in use, heartbeats; `negative_entries`: models not worth another try.
+- `locks`: one compiler at a time, entries in use, heartbeats; `negative_entries`: models not worth another try;
+- `npu_memory`: models whose weights the NPU cannot map.
 """

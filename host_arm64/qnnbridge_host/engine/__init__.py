@@ -1,6 +1,7 @@
 """The part of the host that knows ONNX Runtime.
 
-This module holds its interface for the server: two protocols, the handle that stops a run, and `load_engine`.
+`sessions` holds the open sessions, `npu_reset` makes one again after a reset of the NPU. This module holds the
+interface: two protocols, the handle that stops a run, and `load_engine`.
 Importing it imports neither ONNX Runtime nor numpy. All errors leave the engine as classes of
 `qnnbridge_protocol.errors`.
 """
@@ -12,15 +13,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from qnnbridge_host.distributions import Installed, installed_here
 from qnnbridge_host.engine.calls import StopHandle
+from qnnbridge_host.machine.distributions import Installed, installed_here
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE, RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.cancellation import StopSignal
     from qnnbridge_host.engine.calls import BoundCall
     from qnnbridge_host.engine.providers import QnnAdapter
+    from qnnbridge_host.request.cancellation import StopSignal
 
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
 

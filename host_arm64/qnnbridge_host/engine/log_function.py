@@ -19,7 +19,7 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError
 
 if TYPE_CHECKING:
-    from qnnbridge_host.calls_back import CallsBack
+    from qnnbridge_host.request.calls_back import CallsBack
 
 # Name of the function on the wire.
 LOG: Final = "log"

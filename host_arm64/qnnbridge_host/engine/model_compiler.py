@@ -24,7 +24,7 @@ from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.calls_back import CallsBack
+    from qnnbridge_host.request.calls_back import CallsBack
 
 # Names of functions on the wire.
 INITIALIZER_LOCATION: Final = "initializer_location"

@@ -1,4 +1,4 @@
-"""What a kind of objects is: how one is made, its operations, how it is freed. `qnnbridge_host.objects` keeps them.
+"""What a kind of objects is: how one is made, its operations, how it is freed. `serve/objects.py` keeps them.
 
 A kind knows ONNX Runtime, and nothing of the server. Any thread.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from qnnbridge_host.in_flight import Request
+from qnnbridge_host.request.in_flight import Request
 from qnnbridge_protocol.errors import RemoteTypeError
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import SessionSpec
@@ -29,7 +29,7 @@ class ClientSessions(Protocol):
         model: Any | None,
         initializers: Mapping[str, Any],
     ) -> Any:
-        """As `qnnbridge_host.sessions.Sessions.create`."""
+        """As `qnnbridge_host.engine.sessions.Sessions.create`."""
 
     def on_npu_in_words(self) -> str:
         """What occupies the NPU in this host."""

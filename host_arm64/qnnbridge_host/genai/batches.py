@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnnbridge_host.cancellation import StopSignal
 from qnnbridge_host.genai.generation import Generation
 from qnnbridge_host.genai.native import token_array
+from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_protocol.errors import Cancelled, StateLost
 
 

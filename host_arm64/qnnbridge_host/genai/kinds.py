@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.cache.npu_memory import others_in_words
 from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.genai.batches import BatchGeneration
 from qnnbridge_host.genai.generation import Generation, GenerationSettings
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.tokenizers import ModelAdapters, ModelTokenizer, TokenStream
 from qnnbridge_host.model.genai_folder import GenaiFolder
-from qnnbridge_host.npu_memory import others_in_words
+from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_protocol.errors import BridgeError, Cancelled
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.specs import Placement, SessionSpec

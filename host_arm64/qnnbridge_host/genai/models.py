@@ -15,16 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_char_p
 from typing import Any, Final
 
+from qnnbridge_host.cache.npu_memory import Unmapped, occupies
 from qnnbridge_host.genai.errors import too_old, unsupported_layout
 from qnnbridge_host.genai.native import GenaiLibrary, Object, library
 from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.genai.turns import Turns
 from qnnbridge_host.genai.unmapped import may_change, unmapped_copy, without_mapping
+from qnnbridge_host.machine.npu_driver import driver_version
 from qnnbridge_host.model.genai_cache import kv_cache
 from qnnbridge_host.model.genai_folder import GenaiFolder, filler, read_folder, stage_files
 from qnnbridge_host.model.genai_releases import is_too_old, refusal
-from qnnbridge_host.npu_driver import driver_version
-from qnnbridge_host.npu_memory import Unmapped, occupies
 from qnnbridge_protocol.errors import BridgeError, ModelChanged, ModelQuarantined
 from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
 from qnnbridge_protocol.model_records import CacheSettings

@@ -1,4 +1,4 @@
-"""A model's folder with another config: its QNN stages do not map their weights (`qnnbridge_host.npu_memory`).
+"""A model's folder with another config: its QNN stages do not map their weights (`cache/npu_memory.py`).
 
 genai's calls reach the providers of the decoder, not those of the stages of a pipeline, and an overlay adds stages
 to the old ones. So genai reads a changed copy of the config, in a folder of its own with a link to the model's. Any
@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from qnnbridge_host.cache.npu_memory import UNMAPPED
 from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.model.genai_folder import CONFIG, QNN_NAMES, GenaiFolder, changed, read_config
-from qnnbridge_host.npu_memory import UNMAPPED
 from qnnbridge_protocol.errors import GenerationError
 
 _LINK: Final = "model"

@@ -1,6 +1,6 @@
 """Model files: their contents, the files beside them, and whether a compiled one (EPContext) can run here.
 
-Everything here looks at files and loads neither ONNX Runtime nor QNN. `model_service`, the cache, `compile` and the
+Everything here looks at files and loads neither ONNX Runtime nor QNN. `create`, the cache and the
 tools call it. May import the standard library and the protocol; never the cache.
 
 - `scan` (with `protobuf`, `onnx_schema`, `collector`): the contents of a model file, deep and streaming;

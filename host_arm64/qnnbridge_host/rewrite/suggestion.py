@@ -1,73 +1,27 @@
-"""What rewriting would do for a model that QNN does not take: said in the refusal, without trying it."""
+"""What rewriting would do for a model that QNN does not take, without trying it. In a worker."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.rewrite.fixed_source import WITHOUT_A_NAME
 from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES, chosen
 from qnnbridge_host.rewrite.rewrites.constants import fix_inputs, fix_values
-from qnnbridge_protocol.errors import BridgeError, PlacementRefused
-
-if TYPE_CHECKING:
-    from qnnbridge_host.compile.worker import WorkOrder
-    from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_protocol.specs import SessionSpec
+from qnnbridge_protocol.errors import BridgeError
 
 # Rewrites that tidy, and let QNN take nothing that it would not take without them.
 TIDYING: Final = frozenset({"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES})
-# A larger model takes longer to be read than a refusal may.
-MAX_BYTES: Final = 512 * 2**20
-MOST_CHANGES: Final = 3
 # Nodes between an input and the condition that it decides.
 _MOST_STEPS: Final = 50
 
 
-def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpec, order: WorkOrder) -> None:
-    """Name `fix=True`, and the command, in a refusal that rewriting may cure. Never fails."""
-    from qnnbridge_host.cache.key import size_of
-    from qnnbridge_host.compile.worker import Worker
-
-    readable = source.scan is not None and source.scan.format == "onnx"
-    if not readable or size_of(source) > MAX_BYTES or importlib.util.find_spec("onnx") is None:
-        return
-    with contextlib.suppress(BridgeError, OSError), work_folder("fix") as work:
-        path = source.path
-        if path is None:
-            path = os.path.join(work, WITHOUT_A_NAME)
-            Path(path).write_bytes(source.data or b"")
-        header = {"op": "worker.fix", "source": path, "sizes": dict(spec.free_dimensions_by_name)}
-        with Worker(order).running() as worker:
-            reply = worker.call(header).header
-        _add(refusal, os.path.basename(path), list(reply["changes"]), dict(reply["constants"]))
-
-
-def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, float]) -> None:
-    if not changes and not constants:
-        return
-    argument = repr({"constants": dict(constants)}) if constants else "True"
-    options = "".join(f" --constant {one}={value:g}" for one, value in constants.items())
-    shown = changes[:MOST_CHANGES] + [f"input {one} decides which part of the model runs" for one in constants]
-    cure = (
-        f"Create the session with fix={argument}, or once: qnnbridge fix {name} -o fixed.onnx{options}. "
-        f"It rewrites what QNN may not take ({'; '.join(shown)})."
-    )
-    refusal.fix = f"{cure} {refusal.fix}" if refusal.fix else cure
-    refusal.details["rewrites"] = changes
-    refusal.details["constants"] = dict(constants)
-
-
 def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str], dict[str, float]]:
-    """The worker's part: the changes of rewrites that may let QNN take more, and inputs that choose a branch."""
+    """The changes of rewrites that may let QNN take more, and inputs that choose a branch."""
     path = Path(source)
     model = graphs.load(path)
     constants = deciding_inputs(model)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.cache.work_folder import work_folder
-from qnnbridge_host.compile.compare import precision_of_operators
+from qnnbridge_host.create.compare import precision_of_operators
 from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions

@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from qnnbridge_host.npu_driver import driver_version
+from qnnbridge_host.machine.npu_driver import driver_version
 from qnnbridge_protocol.engine_settings import engine_of
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.records import NamedTuple

@@ -7,15 +7,15 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from qnnbridge_host.compile import publish
-from qnnbridge_host.compile.compiler import compile_together
-from qnnbridge_host.compile.destination import Destination, work_folder
-from qnnbridge_host.compile.errors import known_chips_text, unknown_chips, unknown_chips_text
-from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, blobs_of
-from qnnbridge_host.compile.worker import WorkOrder, ticking
+from qnnbridge_host.create import publish
+from qnnbridge_host.create.compiler import compile_together
+from qnnbridge_host.create.destination import Destination, work_folder
+from qnnbridge_host.create.errors import known_chips_text, unknown_chips, unknown_chips_text
+from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, blobs_of
+from qnnbridge_host.create.known_faults import known_faults
+from qnnbridge_host.create.worker import WorkOrder, ticking
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.writing import from_os, seen_from
-from qnnbridge_host.model_warnings import known_faults
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import CompileResult, Difference, ProgressStage, Validation
@@ -89,7 +89,7 @@ def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> V
         return Validation(skipped="It was not asked for.")
     if len(task.jobs) > 1 and files.placement is not None and files.placement.simulator:
         return Validation(skipped="The simulator cannot load a context binary that several models share.")
-    from qnnbridge_host.compile.validation import validate  # imports numpy, which a cache hit does not need
+    from qnnbridge_host.create.validation import validate  # imports numpy, which a cache hit does not need
 
     try:
         return validate(job, files, task.order, task.host)

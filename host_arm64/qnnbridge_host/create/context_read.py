@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from qnnbridge_protocol.errors import InvalidArgument, RemoteOSError
 
 if TYPE_CHECKING:
-    from qnnbridge_host.calls_back import CallsBack
     from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_host.request.calls_back import CallsBack
 
 # Name of the function on the wire.
 CONTEXT_READ: Final = "ep_context_read"

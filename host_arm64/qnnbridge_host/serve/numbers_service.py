@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.model_requests import (
+from qnnbridge_host.create.requests import (
     ApplicationModel,
     WorkerOrders,
     cache_settings,
@@ -26,7 +26,7 @@ from qnnbridge_host.model_requests import (
     open_model,
     stop_signal,
 )
-from qnnbridge_host.session_creation import ATTEMPTS
+from qnnbridge_host.create.session import ATTEMPTS
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelChanged, WorkerDied
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
@@ -34,10 +34,10 @@ from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.verdicts import Verdicts
-    from qnnbridge_host.cancellation import StopSignal
-    from qnnbridge_host.compile.worker import WorkOrder
-    from qnnbridge_host.in_flight import Request
+    from qnnbridge_host.create.worker import WorkOrder
     from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_host.request.cancellation import StopSignal
+    from qnnbridge_host.request.in_flight import Request
 
 # Operators whose results are others each time.
 RANDOM_OPS: Final = frozenset(
@@ -215,9 +215,9 @@ class NumbersService:
 
 
 def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
-    from qnnbridge_host.compile.jobs import CompilerInput
-    from qnnbridge_host.compile.reference import open_original
-    from qnnbridge_host.compile.worker import Worker
+    from qnnbridge_host.create.jobs import CompilerInput
+    from qnnbridge_host.create.reference import open_original
+    from qnnbridge_host.create.worker import Worker
     from qnnbridge_host.numerics.ranking import judge_all
 
     begun = time.monotonic()
@@ -293,7 +293,7 @@ def _badness(one: OutputNumbers) -> tuple[int, float]:
 
 def number_format(source: ModelSource) -> Any:
     """The NPU's number format for a model."""
-    from qnnbridge_host.compile.compare import precision_of_operators
+    from qnnbridge_host.create.compare import precision_of_operators
 
     return precision_of_operators(_operators(source))
 

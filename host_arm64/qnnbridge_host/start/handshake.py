@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def introduction() -> Hello:
     """The host's HELLO; it needs no heavy import."""
-    from qnnbridge_host.distributions import installed_versions
+    from qnnbridge_host.machine.distributions import installed_versions
 
     return Hello(
         # As `sharing.AVAILABLE`, which is not imported for this.
@@ -94,7 +94,7 @@ def _something_to_read(fd: int) -> bool:
 
 
 def _leave(defect: object) -> NoReturn:
-    from qnnbridge_host.transport import EXIT_OK, EXIT_PROTOCOL, leave
+    from qnnbridge_host.serve.transport import EXIT_OK, EXIT_PROTOCOL, leave
 
     leave(EXIT_OK if defect is None else EXIT_PROTOCOL)
 

@@ -25,21 +25,21 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.in_flight import NO_STEP, Request
-from qnnbridge_host.model_requests import ApplicationModel, WorkerOrders, progress_of, refuse_quarantined
-from qnnbridge_host.model_warnings import against, curing_rewrites, known_faults
-from qnnbridge_host.sessions import Enter, Sessions
+from qnnbridge_host.create.known_faults import against, curing_rewrites, known_faults
+from qnnbridge_host.create.requests import ApplicationModel, WorkerOrders, progress_of, refuse_quarantined
+from qnnbridge_host.engine.sessions import Enter, Sessions
+from qnnbridge_host.request.cancellation import StopSignal
+from qnnbridge_host.request.in_flight import NO_STEP, Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelError, PlacementRefused
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.entry import CacheEntry, Loadable
-    from qnnbridge_host.cache.lookup import Compile, SessionCache
     from qnnbridge_host.cache.store import Store
-    from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.create.lookup import Compile, SessionCache
+    from qnnbridge_host.create.worker import WorkOrder
+    from qnnbridge_host.engine.npu_reset import ResettableSession
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.npu_reset import ResettableSession
     from qnnbridge_protocol.model_records import CacheReply, CacheSettings, EntryFault, Notice
     from qnnbridge_protocol.specs import FixSpec, SessionInfo, SessionSpec
 
@@ -134,7 +134,7 @@ class SessionMaker:
                     raise refusal from None
                 text = f"QNN refuses {given.source.label} as it is; it was rewritten ({'; '.join(made.changes)})."
                 return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", text)])
-            from qnnbridge_host.rewrite.suggestion import suggest_fix
+            from qnnbridge_host.create.fixed_source import suggest_fix
 
             suggest_fix(refusal, given.source, creation.spec, self._order(creation))
             raise
@@ -307,7 +307,7 @@ class SessionMaker:
         size_bytes: int,
     ) -> ResettableSession:
         """Create it, in the way that the NPU's memory allows, which its placement then says."""
-        from qnnbridge_host.npu_memory import Unmapped, may_change, others_in_words, without_mapping
+        from qnnbridge_host.cache.npu_memory import Unmapped, may_change, others_in_words, without_mapping
 
         source = creation.source
         unmapped = Unmapped(creation.settings, source.fingerprint, source.label)
@@ -328,7 +328,7 @@ class SessionMaker:
         return session
 
     def _cache(self, creation: Creation, settings: CacheSettings) -> SessionCache:
-        from qnnbridge_host.cache.lookup import SessionCache
+        from qnnbridge_host.create.lookup import SessionCache
 
         progress = progress_of(creation.request, creation.source.label)
 
@@ -356,8 +356,8 @@ class SessionMaker:
             on_progress: Callable[[float], None],
         ) -> CacheEntry:
             self._stop_if_curable(creation)
-            from qnnbridge_host.compile import entry
-            from qnnbridge_host.compile.jobs import CompilerInput
+            from qnnbridge_host.create import entry
+            from qnnbridge_host.create.jobs import CompilerInput
 
             job = CompilerInput(creation.source, creation.spec, initializers=creation.initializers)
             warn = functools.partial(known_faults, creation.source, creation.spec, self._models.hello)

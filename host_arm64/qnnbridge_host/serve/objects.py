@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult
-from qnnbridge_host.in_flight import Request
+from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed, UnknownOperation
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
-    from qnnbridge_host.server import Answer
-    from qnnbridge_host.sessions import Enter, Sessions
+    from qnnbridge_host.engine.sessions import Enter, Sessions
 
 # Of one client. A program that makes more has forgotten to release them.
 MAX_OBJECTS: Final = 10_000

@@ -14,10 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qnnbridge_host.compile.errors import blame_unknown_chips, nothing_to_compile
-from qnnbridge_host.compile.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of
-from qnnbridge_host.compile.staging import StagingDir, staging_dir
-from qnnbridge_host.compile.worker import Worker, WorkOrder
+from qnnbridge_host.create.errors import blame_unknown_chips, nothing_to_compile
+from qnnbridge_host.create.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of
+from qnnbridge_host.create.staging import StagingDir, staging_dir
+from qnnbridge_host.create.worker import Worker, WorkOrder
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import are_same
 from qnnbridge_host.model.writing import from_host, from_os

@@ -7,13 +7,13 @@ waits ends when the request is withdrawn. Any thread.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.in_flight import Request
-from qnnbridge_host.model_requests import (
+from qnnbridge_host.create.known_faults import known_faults
+from qnnbridge_host.create.requests import (
     EXTERNAL_DATA_FOLDER,
     ApplicationModel,
     cache_settings,
@@ -28,18 +28,18 @@ from qnnbridge_host.model_requests import (
     seed_of,
     stop_signal,
 )
-from qnnbridge_host.model_warnings import known_faults
-from qnnbridge_host.session_creation import Creation, SessionMaker
-from qnnbridge_host.sessions import Enter, Sessions
+from qnnbridge_host.create.session import Creation, SessionMaker
+from qnnbridge_host.engine.sessions import Enter, Sessions
+from qnnbridge_host.request.cancellation import StopSignal
+from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.limits import fitting
 
 if TYPE_CHECKING:
-    from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.create.fixed_source import FixedSource
+    from qnnbridge_host.create.worker import WorkOrder
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.rewrite.fixed_source import FixedSource
-    from qnnbridge_host.server import Answer
     from qnnbridge_protocol.hello import Hello
     from qnnbridge_protocol.model_records import CacheSettings
     from qnnbridge_protocol.specs import HostInfo, SessionSpec
@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 class ModelService:
     """Serves the operations on models: identify, compile, create a session."""
 
-    def __init__(self, sessions: Sessions, hello: Hello | None = None, worker: str | None = None) -> None:
+    def __init__(self, sessions: Sessions, hello: Hello, worker: str | None = None) -> None:
         self._sessions = sessions
-        self._given_hello = hello
+        # How this host introduces itself: its machine and its versions.
+        self.hello = hello
         self._worker = worker
         self._maker = SessionMaker(sessions, self)
         self._info: HostInfo | None = None
@@ -168,6 +169,7 @@ class ModelService:
         if left_out:
             text = f"{source.label}: get_modelmeta() lacks texts that are too long: {', '.join(left_out)}."
             notices.append(Notice("model", text))
+        request.after = _load_modules_of_runs
         return {
             "session": made.session,
             "info": made.info.to_wire(),
@@ -193,9 +195,9 @@ class ModelService:
     ) -> ModelSource:
         """The model around a bare context binary; any other source as it is. What cannot run here is refused before
         anything reads the binary."""
+        from qnnbridge_host.create.wrapped import wrapped_source
         from qnnbridge_host.model.bare_binary import facts_of, sketch
         from qnnbridge_host.model.checks import before_session, path_for_qnn
-        from qnnbridge_host.wrap.sources import wrapped_source
 
         facts = facts_of(source.path) if source.path is not None else None
         if facts is None:
@@ -213,8 +215,8 @@ class ModelService:
 
     def compile(self, request: Request, _enter: Enter) -> Answer:
         """Compile models into files of the application's, each in a worker, tried before they are delivered."""
-        from qnnbridge_host.compile.destination import destination_of
-        from qnnbridge_host.compile.orchestrate import CompileTask, compile_to, finished
+        from qnnbridge_host.create.destination import destination_of
+        from qnnbridge_host.create.orchestrate import CompileTask, compile_to, finished
 
         stop = stop_signal(request)
         header = request.header
@@ -255,8 +257,8 @@ class ModelService:
 
     def fixed(self, request: Request, given: ApplicationModel, spec: SessionSpec, order: WorkOrder) -> FixedSource:
         """The rewritten copy in the place of a model, as `spec.fix` asks for it."""
-        from qnnbridge_host.compile.worker import ticking
-        from qnnbridge_host.rewrite.fixed_source import fixed_source
+        from qnnbridge_host.create.fixed_source import fixed_source
+        from qnnbridge_host.create.worker import ticking
 
         progress = progress_of(request, given.source.label)
         with ticking(lambda seconds: progress("rewriting", seconds)):
@@ -273,7 +275,7 @@ class ModelService:
         deadline: float | None,
         budget_s: float | None,
     ) -> WorkOrder:
-        from qnnbridge_host.compile.worker import WorkOrder, worker_command
+        from qnnbridge_host.create.worker import WorkOrder, worker_command
 
         return WorkOrder(
             command=worker_command(self._worker),
@@ -285,15 +287,6 @@ class ModelService:
             budget_s=budget_s,
             limits=self.hello.limits,
         )
-
-    @property
-    def hello(self) -> Hello:
-        """How this host introduces itself: its machine and its versions."""
-        if self._given_hello is None:
-            from qnnbridge_host.handshake import introduction
-
-            self._given_hello = introduction()
-        return self._given_hello
 
     def _judged(self, source: ModelSource) -> Hello:
         """HELLO for the checks of a compiled model. Of a QNN that is no wheel the loaded provider says more."""
@@ -338,3 +331,11 @@ def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
 
     found = shipped_numbers(source.path)
     return None if found is None else found.to_wire()
+
+
+def _load_modules_of_runs() -> None:
+    """After the answer to the session's creation: the application prepares its arrays before its first run."""
+    with contextlib.suppress(ImportError):  # a run that needs it says so
+        from qnnbridge_host.engine import ort_values  # noqa: F401
+        from qnnbridge_host.fastpath import channel  # noqa: F401
+        from qnnbridge_protocol import values  # noqa: F401

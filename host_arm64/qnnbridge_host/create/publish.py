@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from qnnbridge_host.compile.destination import Destination
-from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput, chip_numbers, job_key
+from qnnbridge_host.create.destination import Destination
+from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, chip_numbers, job_key
 from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, read_manifest, write_manifest
 from qnnbridge_host.model.source import KnownFile
 from qnnbridge_host.model.writing import from_os

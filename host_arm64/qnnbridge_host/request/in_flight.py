@@ -37,9 +37,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
-    from qnnbridge_host.calls_back import CallsBack
+    from qnnbridge_host.request.calls_back import CallsBack
 
 T = TypeVar("T")
+
+# Header and buffers of a REPLY.
+Answer = tuple[dict[str, Any], tuple[Any, ...]]
 
 # The phase of a request that is out of native code again, and goes on with other work.
 NO_STEP = "ready"

@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from qnnbridge_host.in_flight import Request
-from qnnbridge_host.npu_reset import Npu, ResettableSession
+from qnnbridge_host.engine.npu_reset import Npu, ResettableSession
+from qnnbridge_host.request.in_flight import Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, DeadlineExceeded
 
 if TYPE_CHECKING:
-    from qnnbridge_host.cancellation import StopSignal
     from qnnbridge_host.engine import Engine, EngineSession
+    from qnnbridge_host.request.cancellation import StopSignal
     from qnnbridge_protocol.specs import CompileSpec, SessionInfo, SessionSpec
 
 Enter = Callable[[str], None]
@@ -191,7 +191,6 @@ class Sessions:
         if request.withdrawn:
             self.close(request.id)
             raise Cancelled("The creation of the session was cancelled.")
-        request.after = _load_modules_of_runs
         return request.id
 
     def hold(self, number: int, use: Use) -> None:
@@ -260,14 +259,6 @@ class Sessions:
         for number in list(self._open):
             self.close(number)
         self._compiled.clear()
-
-
-def _load_modules_of_runs() -> None:
-    """After the answer to the session's creation: the application prepares its arrays before its first run."""
-    with contextlib.suppress(ImportError):  # a run that needs it says so
-        from qnnbridge_host.engine import ort_values  # noqa: F401
-        from qnnbridge_host.fastpath import channel  # noqa: F401
-        from qnnbridge_protocol import values  # noqa: F401
 
 
 def mark(what: str, request_id: int) -> None:

@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qnnbridge_host.compile.compiler import call_with_model, without_compiling
-from qnnbridge_host.compile.jobs import CompilerInput
-from qnnbridge_host.compile.worker import Worker
+from qnnbridge_host.create.compiler import call_with_model, without_compiling
+from qnnbridge_host.create.jobs import CompilerInput
+from qnnbridge_host.create.worker import Worker
 from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from qnnbridge_host.cache.entry import STEM, CacheEntry, EntryFile, EntryManifest
 from qnnbridge_host.cache.key import size_of
-from qnnbridge_host.cache.lookup import CannotStandFor, ModelNotDescribed
 from qnnbridge_host.cache.store import Store
-from qnnbridge_host.compile.compiler import compile_together
-from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput
-from qnnbridge_host.compile.worker import WorkOrder, ticking
+from qnnbridge_host.create.compiler import compile_together
+from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput
+from qnnbridge_host.create.lookup import CannotStandFor, ModelNotDescribed
+from qnnbridge_host.create.worker import WorkOrder, ticking
 from qnnbridge_host.model.source import ModelSource, hash_file
 from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 

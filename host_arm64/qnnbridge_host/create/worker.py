@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from qnnbridge_host.cancellation import StopSignal
-from qnnbridge_host.sessions import mark
+from qnnbridge_host.engine.sessions import mark
+from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (

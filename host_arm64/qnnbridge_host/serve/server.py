@@ -28,9 +28,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from qnnbridge_host.errors import SHORT_TEXT, describe, in_one_line
-from qnnbridge_host.in_flight import Declaration, InFlight, Lane, Request
-from qnnbridge_host.transport import EXIT_DEFECT, EXIT_OK, EXIT_PROTOCOL, ServerTransport
+from qnnbridge_host.request.errors import SHORT_TEXT, describe, in_one_line
+from qnnbridge_host.request.in_flight import Answer, Declaration, InFlight, Lane, Request
+from qnnbridge_host.serve.transport import EXIT_DEFECT, EXIT_OK, EXIT_PROTOCOL, ServerTransport
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.errors import (
     Busy,
@@ -45,10 +45,10 @@ from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge_host.calls_back import CallsBack
     from qnnbridge_host.fastpath.channel import FastCall
     from qnnbridge_host.fastpath.open_channels import OpenChannels
     from qnnbridge_host.fastpath.plans import BoundRuns
+    from qnnbridge_host.request.calls_back import CallsBack
 
 # How long a cancel waits for its effect.
 CANCEL_GRACE_S = 0.3
@@ -58,8 +58,6 @@ SPARE_THREADS = 4
 
 # Operations of `OpenChannels`.
 CHANNEL_OPERATIONS = frozenset(("channel.open", "slab.attach", "slab.release"))
-
-Answer = tuple[dict[str, Any], tuple[Any, ...]]
 
 
 class Handlers(Protocol):
@@ -343,7 +341,7 @@ class Server:
         request.emit = functools.partial(self._emit, number)
         functions = request.header.get("functions")
         if functions:
-            from qnnbridge_host.calls_back import CallsBack
+            from qnnbridge_host.request.calls_back import CallsBack
 
             timeout_s = request.header.get("function_timeout_s")
             request.calls_back = self._calls_back[number] = CallsBack(request, functions, timeout_s, self._send)
@@ -441,4 +439,4 @@ class _ServerSink:
         return self._handlers.find(session)
 
 
-__all__ = ["Answer", "Handlers", "Server"]
+__all__ = ["Handlers", "Server"]

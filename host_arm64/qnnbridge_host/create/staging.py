@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 from qnnbridge_host.cache.work_folder import work_folder
-from qnnbridge_host.compile.jobs import CompilerInput
+from qnnbridge_host.create.jobs import CompilerInput
 from qnnbridge_host.model.source import take_stamp
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import SessionSpec

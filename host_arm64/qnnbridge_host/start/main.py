@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 
-from qnnbridge_host.handshake import greet, introduction
+from qnnbridge_host.start.handshake import greet, introduction
 from qnnbridge_protocol.connection import Connection, Role
 from qnnbridge_protocol.drivers.processes import number_here
 
@@ -38,7 +38,7 @@ def main(
     """Serve one application over the two descriptors. Never returns."""
     parent, worker = _options(sys.argv[1:] if argv is None else argv)
     if sys.platform == "win32":
-        from qnnbridge_host.parent_watch import error_dialogs_off
+        from qnnbridge_host.start.parent_watch import error_dialogs_off
 
         error_dialogs_off()
     watch = _Watch(parent)
@@ -46,9 +46,9 @@ def main(
     greet(in_fd, out_fd, connection, watch.begin)
     watch.begin()
 
-    from qnnbridge_host.handlers import HostHandlers
-    from qnnbridge_host.server import Server
-    from qnnbridge_host.transport import ProcessTransport
+    from qnnbridge_host.serve.handlers import HostHandlers
+    from qnnbridge_host.serve.server import Server
+    from qnnbridge_host.serve.transport import ProcessTransport
 
     handlers = HostHandlers(_then_collect(load_engine or _load_engine), connection.hello, worker)
     Server(ProcessTransport(in_fd, out_fd), connection.hello, handlers, connection).run()
@@ -64,8 +64,8 @@ class _Watch:
     def begin(self) -> None:
         if not self._begun:
             self._begun = True
-            from qnnbridge_host import parent_watch
-            from qnnbridge_host.transport import EXIT_OK, leave
+            from qnnbridge_host.serve.transport import EXIT_OK, leave
+            from qnnbridge_host.start import parent_watch
 
             parent_watch.arm(self._parent, lambda: leave(EXIT_OK))
 

@@ -6,7 +6,9 @@ cache keeps the copy. Without the cache the copy is bytes, which live as long as
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,16 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, ModelError, OptionError
+from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, ModelError, OptionError, PlacementRefused
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.fixed_models import FixedModel
-    from qnnbridge_host.compile.worker import WorkOrder
+    from qnnbridge_host.create.worker import WorkOrder
     from qnnbridge_protocol.model_records import CacheSettings
 
 COMMAND: Final = "fix=True"
 WITHOUT_A_NAME: Final = "model.onnx"
+# A larger model takes longer to be read than a refusal may.
+MAX_BYTES: Final = 512 * 2**20
+MOST_CHANGES: Final = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,7 +161,7 @@ def _rewritten(
 ) -> FixedModel:
     """In a worker. `target` is an empty folder."""
     from qnnbridge_host.cache.fixed_models import FixedModel
-    from qnnbridge_host.compile.worker import Worker
+    from qnnbridge_host.create.worker import Worker
 
     with work_folder("fix") as work:
         path = source.path
@@ -171,3 +176,40 @@ def _rewritten(
         with Worker(order).running() as worker:
             reply = worker.call({"op": "worker.fix", "source": path, "target": os.fspath(written), **wanted}).header
     return FixedModel(os.fspath(written), tuple(str(change) for change in reply["changes"]))
+
+
+# --- a refusal -----------------------------------------------------------------------------------------
+
+
+def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpec, order: WorkOrder) -> None:
+    """Name `fix=True`, and the command, in a refusal that rewriting may cure. Never fails."""
+    from qnnbridge_host.cache.key import size_of
+    from qnnbridge_host.create.worker import Worker
+
+    readable = source.scan is not None and source.scan.format == "onnx"
+    if not readable or size_of(source) > MAX_BYTES or importlib.util.find_spec("onnx") is None:
+        return
+    with contextlib.suppress(BridgeError, OSError), work_folder("fix") as work:
+        path = source.path
+        if path is None:
+            path = os.path.join(work, WITHOUT_A_NAME)
+            Path(path).write_bytes(source.data or b"")
+        header = {"op": "worker.fix", "source": path, "sizes": dict(spec.free_dimensions_by_name)}
+        with Worker(order).running() as worker:
+            reply = worker.call(header).header
+        _add(refusal, os.path.basename(path), list(reply["changes"]), dict(reply["constants"]))
+
+
+def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, float]) -> None:
+    if not changes and not constants:
+        return
+    argument = repr({"constants": dict(constants)}) if constants else "True"
+    options = "".join(f" --constant {one}={value:g}" for one, value in constants.items())
+    shown = changes[:MOST_CHANGES] + [f"input {one} decides which part of the model runs" for one in constants]
+    cure = (
+        f"Create the session with fix={argument}, or once: qnnbridge fix {name} -o fixed.onnx{options}. "
+        f"It rewrites what QNN may not take ({'; '.join(shown)})."
+    )
+    refusal.fix = f"{cure} {refusal.fix}" if refusal.fix else cure
+    refusal.details["rewrites"] = changes
+    refusal.details["constants"] = dict(constants)

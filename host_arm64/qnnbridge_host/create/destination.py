@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from qnnbridge_host.compile.jobs import MODEL_SUFFIX, WITHOUT_A_NAME, blob_of, context_stem, safe_stem, stem_of
+from qnnbridge_host.create.jobs import MODEL_SUFFIX, WITHOUT_A_NAME, blob_of, context_stem, safe_stem, stem_of
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.model.writing import from_os
 from qnnbridge_protocol.errors import OptionError

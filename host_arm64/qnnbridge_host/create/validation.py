@@ -15,11 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from qnnbridge_host.compile.compare import compare, precision_of_operators, tolerance_text
-from qnnbridge_host.compile.compiler import compiled_spec
-from qnnbridge_host.compile.jobs import CompiledFiles, CompilerInput
-from qnnbridge_host.compile.reference import WorkerSession, open_original
-from qnnbridge_host.compile.worker import Worker, WorkOrder
+from qnnbridge_host.create.compare import compare, precision_of_operators, tolerance_text
+from qnnbridge_host.create.compiler import compiled_spec
+from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput
+from qnnbridge_host.create.reference import WorkerSession, open_original
+from qnnbridge_host.create.worker import Worker, WorkOrder
 from qnnbridge_host.model.checks import before_session
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import ModelSource

@@ -8,20 +8,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.in_flight import Request
-from qnnbridge_host.model_requests import deadline_of, model_and_tensors
-from qnnbridge_host.model_service import ModelService
-from qnnbridge_host.object_kinds import KINDS
-from qnnbridge_host.objects import HostObjects
-from qnnbridge_host.server import Answer
-from qnnbridge_host.sessions import Enter, Sessions
+from qnnbridge_host.create.requests import deadline_of, model_and_tensors
+from qnnbridge_host.create.service import ModelService
+from qnnbridge_host.engine.sessions import Enter, Sessions
+from qnnbridge_host.request.in_flight import Answer, Request
+from qnnbridge_host.serve.object_kinds import KINDS
+from qnnbridge_host.serve.objects import HostObjects
 from qnnbridge_protocol.errors import ProviderUnavailable, UnknownOperation
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine
-    from qnnbridge_host.npu_reset import ResettableSession
-    from qnnbridge_host.numbers_service import NumbersService
+    from qnnbridge_host.engine.npu_reset import ResettableSession
+    from qnnbridge_host.serve.numbers_service import NumbersService
     from qnnbridge_protocol.hello import Hello
 
 NPU_LANE: Final = "npu"
@@ -32,14 +31,14 @@ class HostHandlers:
 
     Args:
         load_engine: imports ONNX Runtime; is given what declares its phases.
-        hello: the host's HELLO; default the one of `handshake`.
+        hello: the host's HELLO.
         worker: value of the option ``--worker``: a JSON list, the command line that starts a worker.
     """
 
     def __init__(
         self,
         load_engine: Callable[[Callable[[str], None]], Engine],
-        hello: Hello | None = None,
+        hello: Hello,
         worker: str | None = None,
     ) -> None:
         self._sessions = Sessions(load_engine)
@@ -132,7 +131,7 @@ class HostHandlers:
     # --- operations on numbers ---
 
     def _verify(self, request: Request, _enter: Enter) -> Answer:
-        from qnnbridge_host.numbers_service import Question
+        from qnnbridge_host.serve.numbers_service import Question
 
         header = request.header
         try:
@@ -175,7 +174,7 @@ class HostHandlers:
     @property
     def _numbers_service(self) -> NumbersService:
         if self._numbers is None:
-            from qnnbridge_host.numbers_service import NumbersService
+            from qnnbridge_host.serve.numbers_service import NumbersService
 
             self._numbers = NumbersService(self._models)
         return self._numbers

@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from qnnbridge_host.cancellation import StopSignal
+from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_protocol.errors import ModelQuarantined
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
-    from qnnbridge_host.compile.worker import WorkOrder
-    from qnnbridge_host.context_read import ContextFolder
-    from qnnbridge_host.in_flight import Request
+    from qnnbridge_host.create.context_read import ContextFolder
+    from qnnbridge_host.create.fixed_source import FixedSource
+    from qnnbridge_host.create.worker import WorkOrder
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.rewrite.fixed_source import FixedSource
+    from qnnbridge_host.request.in_flight import Request
     from qnnbridge_protocol.hello import Hello
     from qnnbridge_protocol.model_records import CacheSettings
     from qnnbridge_protocol.specs import HostInfo, SessionSpec
@@ -107,7 +107,7 @@ def compile_jobs(
 ) -> list[Any]:
     """The jobs of a `model.compile`. Tensors come first, then the models without a path, in the order of the
     jobs."""
-    from qnnbridge_host.compile.jobs import CompilerInput
+    from qnnbridge_host.create.jobs import CompilerInput
     from qnnbridge_host.model.refusals import refuse_compiled
     from qnnbridge_protocol.specs import SessionSpec
     from qnnbridge_protocol.values import Decoder
@@ -173,7 +173,7 @@ def contexts_of_function(
     calls_back = request.calls_back
     if calls_back is None or "ep_context_read" not in calls_back:
         return None
-    from qnnbridge_host.context_read import fetch_contexts
+    from qnnbridge_host.create.context_read import fetch_contexts
 
     source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop)
     return fetch_contexts(source, calls_back)

@@ -1,0 +1,1 @@
+"""Serves one client: reads its requests, dispatches them to their operations, and answers."""
