@@ -11,8 +11,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-from qnnbridge._platform._native import Lock
-from qnnbridge._platform._shield import Changes, start_thread
+from qnnbridge_os.native import Lock
+from qnnbridge_os.shield import Changes, start_thread
 from qnnbridge_protocol.errors import Closed
 
 # The NPU works on one call at a time; more threads would only wait.

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qnnbridge._platform._native import SimpleQueue
-from qnnbridge._platform._shield import start_thread
 from qnnbridge._transport.channel import ChannelFailed
 from qnnbridge._transport.open_requests import inside
+from qnnbridge_os.native import SimpleQueue
+from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, CallBackFailed, HostError, OptionError
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import CALL_BACK_FEATURE

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge._background import refuse_at_the_end
 from qnnbridge._daemon import START_TIMEOUT_S, DaemonAccess
 from qnnbridge._host import Host
-from qnnbridge._platform._native import Lock
-from qnnbridge_protocol.drivers.processes import is_frozen
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.process_names import is_frozen
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.limits import Limits

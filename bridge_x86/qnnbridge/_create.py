@@ -16,9 +16,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._platform._native import Lock
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
+from qnnbridge_os import shield
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
 from qnnbridge_protocol.frames import Frame, Kind, desync
 from qnnbridge_protocol.model_records import (
@@ -55,7 +56,9 @@ _STAGES: Final = {
     "compiling": "{} is being compiled for QNN; it is kept for next time",
 }
 
-_PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+# Whose frames are not the application's.
+_FILES: Final = (__file__, shield.__file__)
+_OURS: Final = tuple(os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in _FILES)
 _said: set[str] = set()
 _said_lock = Lock()
 
@@ -360,7 +363,7 @@ def _warn(text: str) -> None:
 def warn_application(text: str, category: type[Warning]) -> None:
     """A warning at the line of the application that led here."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
 

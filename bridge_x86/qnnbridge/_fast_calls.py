@@ -17,10 +17,10 @@ from qnnbridge._fastpath.call import CallKey, CallSignature, Feed, Find, Names, 
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
 from qnnbridge._fastpath.memory import SHARED_BYTES, SharedArrays, allocate
 from qnnbridge._fastpath.plans import BOOL, CallPlan, ChannelPlans, NoSharedMemory
-from qnnbridge._platform._native import locks_hold
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._supervision.host_process import FastCallFailed
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge_os.native import locks_hold
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
 from qnnbridge_protocol.fastpath import ChannelKind
 from qnnbridge_protocol.field_types import field

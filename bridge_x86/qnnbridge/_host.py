@@ -16,9 +16,6 @@ from qnnbridge._background import silence_daemon_threads
 from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._fastpath.sharing import default_sharing
 from qnnbridge._launch.interpreter import HostInterpreter, engine_setting, find_host, host_command, host_environment
-from qnnbridge._platform import default_spawner
-from qnnbridge._platform._native import Lock
-from qnnbridge._platform._shield import when_gone
 from qnnbridge._releases import Releases, call_if_alive
 from qnnbridge._supervision.blame import Blame, IsolationLock
 from qnnbridge._supervision.deadlines import Patience, deadline_after
@@ -29,6 +26,9 @@ from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, Restar
 from qnnbridge._supervision.supervisor import Supervisor
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge_os.native import Lock
+from qnnbridge_os.processes import default_spawner
+from qnnbridge_os.shield import when_gone
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostStartFailed
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qnnbridge._host import NO_FUNCTIONS
-from qnnbridge._platform._shield import when_gone
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os.shield import when_gone
 from qnnbridge_protocol.errors import BridgeError, Closed, ForkedClient, InvalidArgument, StateLost
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame

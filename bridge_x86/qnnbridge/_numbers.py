@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._create import encoded, warn_application
-from qnnbridge._platform._native import Lock
-from qnnbridge._platform._shield import start_thread
 from qnnbridge._recipe import Verify
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge_os.native import Lock
+from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.model_records import NumbersReport

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._platform._native import RLock
+from qnnbridge_os.native import RLock
 
 if TYPE_CHECKING:
     import weakref

@@ -25,12 +25,12 @@ from qnnbridge._create import (
     too_late,
 )
 from qnnbridge._launch.interpreter import engine_not_taken
-from qnnbridge._platform._shield import TooLate, in_turn, when_gone
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._replay import Live, ReplayingSession
 from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge_os.shield import TooLate, in_turn, when_gone
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, StateLost
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame

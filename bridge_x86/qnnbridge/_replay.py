@@ -29,11 +29,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from qnnbridge._platform._native import RLock
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._supervision.deadlines import OnDeadline, Patience, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os.native import RLock
 from qnnbridge_protocol.errors import (
     BridgeError,
     Closed,

@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from qnnbridge._platform._native import Lock
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError
 
 if TYPE_CHECKING:

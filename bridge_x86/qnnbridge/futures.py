@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import Background
-from qnnbridge._platform._shield import Changes
 from qnnbridge._run_options import RunOptions, coerce_run_options
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os.shield import Changes
 from qnnbridge_protocol.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Future = concurrent.futures.Future
 
 class _FutureOfRun(Future[list[Any]]):
     """Waits for its end without the lock of a `Future`, which is Python's: a signal handler that raises in the wait
-    could leave it taken, and the thread of the run could never set the result (see `_shield`)."""
+    could leave it taken, and the thread of the run could never set the result (see `shield`)."""
 
     def __init__(self) -> None:
         super().__init__()

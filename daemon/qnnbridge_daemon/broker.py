@@ -25,7 +25,6 @@ from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_daemon.shared_sessions import SharedSessions
 from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.drivers.processes import this_system
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.hello import (
     CALL_BACK_FEATURE,
@@ -37,6 +36,7 @@ from qnnbridge_protocol.hello import (
     SHARING_FEATURES,
     Hello,
 )
+from qnnbridge_protocol.process_names import this_system
 
 if TYPE_CHECKING:
     from qnnbridge_daemon.shared_sessions import SharedModel

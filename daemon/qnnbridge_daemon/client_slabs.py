@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._fastpath.sharing import next_slab_number
-from qnnbridge_daemon._platform import KeptMemory
 from qnnbridge_daemon.accounts import Account
 from qnnbridge_host.fastpath.shared_memory import AttachedSlab, Slabs
+from qnnbridge_os.door import KeptMemory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,7 +97,7 @@ class ClientSlabs(Slabs):
         kept = None
         try:
             if sys.platform == "linux":
-                from qnnbridge_host._platform._posix_sharing import check_sealed
+                from qnnbridge_os._posix_sharing import check_sealed
 
                 check_sealed(where)
             # Before it is mapped: a handle is closed by that.

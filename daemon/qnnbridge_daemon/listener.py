@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qnnbridge_daemon._platform import DaemonEndpoint, Streams
+from qnnbridge_os.door import DaemonEndpoint, Streams
 from qnnbridge_protocol.auth import PROOF_BYTES, AdmissionCode, ClientIdentity, DaemonAnswer, DaemonSide, NotProven
 
 if TYPE_CHECKING:
-    from qnnbridge._platform import DaemonStream
+    from qnnbridge_os.door import DaemonStream
 
 _log = logging.getLogger("qnnbridge.daemon.door")
 

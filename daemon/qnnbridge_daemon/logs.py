@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from qnnbridge._daemon.discovery import runtime_folder
 from qnnbridge._diagnosis.reports import make_private_parents, state_dir
-from qnnbridge._platform import default_runtime_folder
+from qnnbridge_os.private import default_runtime_folder
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -69,7 +69,7 @@ def leave_stderr(log: Path) -> None:
     os.dup2(fd, 1)
     os.close(fd)
     if sys.platform == "win32":
-        from qnnbridge_host._platform._win32_stdio import set_standard_handles
+        from qnnbridge_os.windows_stdio import set_standard_handles
 
         set_standard_handles()
     faulthandler.enable()

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from qnnbridge._platform import wait_writable, writer
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter
+from qnnbridge_os.descriptors import ByteReader, ByteWriter
+from qnnbridge_os.processes import stop_writing, wait_writable, writer
 
 T = TypeVar("T")
 
@@ -107,10 +107,7 @@ class ClientStreams:
 
     def _close(self) -> None:
         self._interrupt.close()
-        if sys.platform == "win32":
-            from qnnbridge._platform._win32_streams import stop_writing
-
-            stop_writing(self._out_fd)
+        stop_writing(self._out_fd)
         os.close(self._in_fd)
         os.close(self._out_fd)
 
@@ -124,7 +121,7 @@ if sys.platform == "win32":
 
     import msvcrt
 
-    from qnnbridge._platform import _win32_api as api
+    from qnnbridge_os import _win32_api as api
 
     class Interrupt:
         """Brings a thread back that waits for the client's next byte."""

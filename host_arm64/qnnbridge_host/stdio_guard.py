@@ -11,7 +11,7 @@ import os
 import sys
 
 if sys.platform == "win32":
-    from qnnbridge_host._platform._win32_stdio import make_binary, set_standard_handles
+    from qnnbridge_os.windows_stdio import make_binary, set_standard_handles
 
 _claimed: tuple[int, int] | None = None
 

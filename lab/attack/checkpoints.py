@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import qnnbridge
+import qnnbridge_os
 import qnnbridge_protocol
 
 NUMBER = signal.SIGVTALRM
@@ -32,7 +33,8 @@ _LIBRARY = tuple(
     os.path.join(os.path.dirname(os.__file__), *parts)
     for parts in (("threading.py",), ("contextlib.py",), ("weakref.py",), ("concurrent", "futures", "_base.py"))
 )
-_OURS = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (qnnbridge, qnnbridge_protocol))
+_PACKAGES = (qnnbridge, qnnbridge_os, qnnbridge_protocol)
+_OURS = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in _PACKAGES)
 
 
 class Interrupted(BaseException):

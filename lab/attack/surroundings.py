@@ -36,7 +36,7 @@ def attack() -> Report:
         os.chmod(folder, 0o755)
         poison = Path(folder, "poison")
         poison.mkdir()
-        for name in ("sitecustomize", "msgpack", "numpy", "qnnbridge_protocol"):
+        for name in ("sitecustomize", "msgpack", "numpy", "qnnbridge_os", "qnnbridge_protocol"):
             Path(poison, f"{name}.py").write_text("raise SystemExit('poisoned')\n")
         for name, value in _variables(poison).items():
             _check(report, name, _run({name: value}, host_only=name.startswith("PYTHON")))

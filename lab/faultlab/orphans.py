@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from qnnbridge._platform import wait_readable
+from qnnbridge_os.processes import wait_readable
 
 STATES = ("idle", "run", "create", "compile", "gil", "slots", "fork", "fork-run")
 # What the README promises.

@@ -23,8 +23,8 @@ import secrets
 import struct
 from typing import Final
 
-from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import VersionMismatch
+from qnnbridge_protocol.process_names import is_frozen
 
 AUTH_VERSION: Final = 1
 TOKEN_BYTES: Final = 32

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import HandshakeFailed, HostStartFailed, VersionMismatch, from_wire
 from qnnbridge_protocol.frames import WIRE_VERSION, desync
 from qnnbridge_protocol.limits import MIN_HEADER_BYTES, Limits
+from qnnbridge_protocol.process_names import is_frozen
 from qnnbridge_protocol.records import NamedTuple
 
 TYPE_CHECKING = False

@@ -12,10 +12,10 @@ from typing import Any
 
 import qnnbridge
 from qnnbridge._daemon import DaemonAccess
-from qnnbridge._platform import enlarge_pipe
-from qnnbridge._platform._fds import OwnedFds
 from qnnbridge_daemon.broker import Broker, ClientEnds
 from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_os.fds import OwnedFds
+from qnnbridge_os.processes import enlarge_pipe
 
 # Only a defect waits this long.
 GRACE_S = 20.0

@@ -22,11 +22,11 @@ from qnnbridge._daemon.discovery import (
     runtime_folder,
     write_discovery,
 )
-from qnnbridge_daemon._platform import make_endpoint
 from qnnbridge_daemon.listener import AdmittedClient, Listener
+from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
+from qnnbridge_os.door import make_endpoint
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.connection import Connection, Role
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import DAEMON_FEATURE, Hello

@@ -125,7 +125,7 @@ def test_a_proof_that_was_overheard_opens_nothing(door: tuple[Listener, Discover
 @needs.linux
 def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discovery, Path]) -> None:
     """The kernel reports the user. The folder's rights would refuse it earlier, so the test widens them."""
-    from qnnbridge._platform._posix_daemon import check_peer
+    from qnnbridge_os._posix_door import check_peer
 
     check_peer(1000, 1000)
     with pytest.raises(PermissionError, match="user 1001, not to 1000"):
@@ -159,7 +159,7 @@ def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discove
 def test_a_daemon_of_another_user_is_not_told_anything(
     door: tuple[Listener, Discovery, Path], behind: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge._platform import _posix_daemon as _posix_door
+    from qnnbridge_os import _posix_door
 
     real = _posix_door._peer
     monkeypatch.setattr(_posix_door, "_peer", lambda connection: (real(connection)[0], os.getuid() + 1))
@@ -170,10 +170,10 @@ def test_a_daemon_of_another_user_is_not_told_anything(
 
 def test_a_visitor_that_comes_while_the_door_is_closed_does_no_harm() -> None:
     """The accepting thread wakes and releases the endpoint while the closing thread still uses it."""
-    from qnnbridge_daemon._platform import _posix as _posix_gate
+    from qnnbridge_os import _posix_door
 
     folder = make_runtime_folder()
-    gate = _posix_gate.DaemonEndpoint(folder, _posix_gate.make_endpoint(folder))
+    gate = _posix_door.DaemonEndpoint(folder, _posix_door.make_endpoint(folder))
     released = threading.Event()
 
     def accept() -> None:

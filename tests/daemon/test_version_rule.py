@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import qnnbridge
+from qnnbridge_os.descriptors import ByteReader
 from qnnbridge_protocol.connection import Connection, Role
-from qnnbridge_protocol.drivers.descriptors import ByteReader
 from qnnbridge_protocol.errors import HandshakeFailed, VersionMismatch
 from qnnbridge_protocol.frames import WIRE_VERSION, Frame
 from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, Hello, check_releases, negotiate, refusal

@@ -28,6 +28,7 @@ pytestmark = [needs.posix, pytest.mark.timeout(300)]
 TOP = Path(__file__).parents[2]
 PACKAGES = (
     "protocol/qnnbridge_protocol",
+    "protocol/qnnbridge_os",
     "host_arm64/qnnbridge_host",
     "bridge_x86/qnnbridge",
     "daemon/qnnbridge_daemon",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import qnnbridge
-from qnnbridge_protocol.drivers.processes import name_of
+from qnnbridge_protocol.process_names import name_of
 
 FAKE_HOST = str(Path(__file__).with_name("fake_host.py"))
 PATCHED_HOST = str(Path(__file__).with_name("patched_host.py"))

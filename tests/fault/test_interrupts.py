@@ -14,7 +14,7 @@ import pytest
 from lab.attack import interrupts
 from lab.attack.checkpoints import Walker
 
-from qnnbridge._platform import wait_readable
+from qnnbridge_os.processes import wait_readable
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0

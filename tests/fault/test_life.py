@@ -20,7 +20,7 @@ from tests.fakes.later import until
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._platform import wait_readable
+from qnnbridge_os.processes import wait_readable
 
 X = np.arange(4, dtype=np.float32)
 ROOT = Path(__file__).parents[2]

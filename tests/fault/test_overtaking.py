@@ -22,8 +22,8 @@ from qnnbridge import errors
 from qnnbridge._fastpath.channel import FastChannel
 from qnnbridge._fastpath.channel_pool import ChannelPool
 from qnnbridge._fastpath.plans import ChannelPlans
-from qnnbridge._platform import wait_readable
 from qnnbridge._supervision.host_process import HostProcess
+from qnnbridge_os.processes import wait_readable
 from qnnbridge_protocol.fastpath import call_id
 
 CPU = "CPUExecutionProvider"

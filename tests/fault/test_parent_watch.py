@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import qnnbridge
-from qnnbridge._platform import wait_readable
+from qnnbridge_os.processes import wait_readable
 
 # What the README promises.
 END_TIMEOUT_S = 5.0

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from tests.fakes.descriptors import no_more_than
 
-from qnnbridge import _platform
-from qnnbridge._platform import ChildProcess, OwnedFds, default_spawner, enlarge_pipe, wait_readable, write_some
+from qnnbridge_os import processes
+from qnnbridge_os.fds import OwnedFds
+from qnnbridge_os.processes import ChildProcess, default_spawner, enlarge_pipe, wait_readable, write_some
 from qnnbridge_protocol.errors import ForkedClient, HostNotFound, HostStartFailed
 
 TIMEOUT_S = 20.0
@@ -310,8 +311,8 @@ def test_an_interrupted_caller_leaves_no_child(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     program = f"""
 import os, signal, subprocess, sys, threading
-from qnnbridge._platform import default_spawner
-from qnnbridge._platform import _posix_process
+from qnnbridge_os.processes import default_spawner
+from qnnbridge_os import _posix_process
 started = []
 real = _posix_process._spawn
 def slow(*order):
@@ -541,7 +542,7 @@ def test_a_dead_child_does_not_kill_a_command_line_tool() -> None:
     """Tools set SIGPIPE back to its deadly default, so that `tool | head` ends quietly."""
     program = (
         "import os, signal\n"
-        "from qnnbridge._platform import default_spawner, write_some\n"
+        "from qnnbridge_os.processes import default_spawner, write_some\n"
         "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
         "child = default_spawner().spawn(['true'], dict(os.environ), None)\n"
         "child.wait(20)\n"
@@ -560,4 +561,4 @@ def test_a_dead_child_does_not_kill_a_command_line_tool() -> None:
 
 
 def test_the_package_offers_what_it_promises() -> None:
-    assert all(hasattr(_platform, name) for name in _platform.__all__)
+    assert all(hasattr(processes, name) for name in processes.__all__)

@@ -14,8 +14,8 @@ from tests.unit.fake_clock import FakeClock
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._platform import wait_readable
 from qnnbridge._supervision.restart_policy import RestartPolicy
+from qnnbridge_os.processes import wait_readable
 
 X = np.arange(4, dtype=np.float32)
 

@@ -23,7 +23,7 @@ fi
 # An editable install names the source roots that held code when it was made; a later one is missing from it.
 has_all_packages() {
   "$1/bin/python" -I -c 'from importlib.util import find_spec
-assert all(map(find_spec, ("qnnbridge_protocol", "qnnbridge_host", "qnnbridge", "qnnbridge_daemon", "qnnbridge_tools")))' 2>/dev/null
+assert all(map(find_spec, ("qnnbridge_protocol", "qnnbridge_os", "qnnbridge_host", "qnnbridge", "qnnbridge_daemon", "qnnbridge_tools")))' 2>/dev/null
 }
 
 # environment VERSION EXTRA

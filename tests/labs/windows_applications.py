@@ -139,7 +139,7 @@ def look_at_ctrl_c() -> Any:
 def look_in_a_job() -> Any:
     import _winapi
 
-    from qnnbridge._platform._win32_api import assign_to_job, create_job
+    from qnnbridge_os._win32_api import assign_to_job, create_job
 
     job = create_job()
     application = subprocess.Popen([PYTHON, __file__, "in_a_job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

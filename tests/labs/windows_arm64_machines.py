@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
 from qnnbridge._launch.installed import computer_machine, interpreter_machine, process_machine
-from qnnbridge._platform import registered_pythons
+from qnnbridge_os.programs import registered_pythons
 from qnnbridge_tools.doctor import _windows_facts
 from qnnbridge_tools.versions.library import read_library
 

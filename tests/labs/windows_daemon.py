@@ -23,17 +23,15 @@ from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, report
 
 import qnnbridge  # isort: skip
 from qnnbridge._daemon.discovery import read_discovery, runtime_folder
-from qnnbridge._platform import _win32_daemon as security
-from qnnbridge._platform._win32_api import in_job_that_kills
-from qnnbridge._platform._win32_daemon import (
+from qnnbridge_os import _win32_private as security
+from qnnbridge_os._win32_api import in_job_that_kills
+from qnnbridge_os._win32_door import (
+    DaemonEndpoint,
     DaemonStream,
     connect_to_daemon,
-    make_private_folder,
-    read_private_file,
-    why_not_private,
-    write_private_file,
+    make_endpoint,
 )
-from qnnbridge_daemon._platform._win32 import DaemonEndpoint, make_endpoint
+from qnnbridge_os.private import make_private_folder, read_private_file, why_not_private, write_private_file
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "mul_1.onnx"
 
@@ -261,7 +259,8 @@ def start_from_a_job_that_lets_nobody_leave() -> Any:
     limits.
     """
     child = start(
-        "from qnnbridge._platform import _win32_api, start_detached\n"
+        "from qnnbridge_os import _win32_api\n"
+        "from qnnbridge_os.processes import start_detached\n"
         "for kills in (True, False):\n"
         "    _win32_api.in_job_that_kills = lambda: kills\n"
         "    try:\n"

@@ -17,7 +17,7 @@ sys.path[:0] = ROOTS
 
 import psutil  # noqa: E402
 
-from qnnbridge._platform import ChildProcess, default_spawner, wait_readable, write_some  # noqa: E402
+from qnnbridge_os.processes import ChildProcess, default_spawner, wait_readable, write_some  # noqa: E402
 from qnnbridge_protocol.errors import BridgeError  # noqa: E402
 
 # The ARM64 lab starts a program in 2 s, on a busy machine in 20.

@@ -25,12 +25,12 @@ from tests.fakes.hosts import fake_host, script
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
 from qnnbridge._fastpath.channel_pool import ChannelPool
-from qnnbridge._platform._win32_streams import ChannelStreams, SharedMemory, give_handle, reclaim
 from qnnbridge._transport.channel import Deadline
 from qnnbridge_daemon import client_slabs
-from qnnbridge_daemon._platform._win32 import KeptMemory
 from qnnbridge_daemon.options import BrokerSettings
-from qnnbridge_host._platform._win32_sharing import map_memory
+from qnnbridge_os._win32_door import KeptMemory
+from qnnbridge_os._win32_sharing import map_memory
+from qnnbridge_os._win32_streams import ChannelStreams, SharedMemory, give_handle, reclaim
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 
 import qnnbridge  # isort: skip
@@ -217,7 +217,7 @@ def what_was_not_sent_is_taken_back() -> Any:
 @fact
 def a_second_end_that_cannot_be_given() -> Any:
     """The first is taken back."""
-    from qnnbridge._platform import _win32_streams as sharing
+    from qnnbridge_os import _win32_streams as sharing
 
     given: list[int] = []
 

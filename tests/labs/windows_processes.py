@@ -25,14 +25,8 @@ import psutil  # isort: skip
 from qnnbridge._launch.installed import executable_machine, process_machine
 from qnnbridge._launch.interpreter import find_host
 from qnnbridge._launch.stderr import StderrCollector
-from qnnbridge._platform import (
-    default_spawner,
-    is_writing,
-    native_machine,
-    registered_pythons,
-    wait_readable,
-    write_some,
-)
+from qnnbridge_os.processes import default_spawner, is_writing, native_machine, wait_readable, write_some
+from qnnbridge_os.programs import registered_pythons
 
 # --- start and end -------------------------------------------------------------------------------------------
 
@@ -50,8 +44,8 @@ def echo() -> Any:
 @fact
 def libraries_of_a_frozen_application() -> Any:
     """PyInstaller's loader sets the folder; a host must not have it."""
-    from qnnbridge._platform import _win32_api as api
-    from qnnbridge._platform._win32_process import plain_dll_search
+    from qnnbridge_os import _win32_api as api
+    from qnnbridge_os._win32_process import plain_dll_search
 
     api.set_dll_folder("C:\\app")
     sys.frozen = True  # type: ignore[attr-defined]
@@ -129,7 +123,7 @@ def close_ends_a_child_that_is_alive() -> Any:
 def application_killed() -> Any:
     """The job of a killed application ends its child, which watches nothing itself."""
     code = (
-        "from qnnbridge._platform import default_spawner\n"
+        "from qnnbridge_os.processes import default_spawner\n"
         "child = default_spawner().spawn([sys.executable, '-c', 'import time; time.sleep(60)'], os.environ, None)\n"
         "print(child.pid)\n"
         "sys.stdin.read()\n"

@@ -74,7 +74,7 @@ def python_without_qnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (site / libraries.name).symlink_to(libraries)
         for told in package.parent.glob(f"{name}-*.dist-info"):
             (site / told.name).symlink_to(told)
-    for name in ("qnnbridge_host", "qnnbridge_protocol"):
+    for name in ("qnnbridge_host", "qnnbridge_os", "qnnbridge_protocol"):
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None

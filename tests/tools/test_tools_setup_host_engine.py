@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qnnbridge._launch.installed import Surroundings
-from qnnbridge._platform import RegisteredPython
+from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
 from qnnbridge_protocol.specs import HostInfo

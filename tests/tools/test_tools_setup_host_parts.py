@@ -18,8 +18,8 @@ from tests import needs
 
 from qnnbridge._launch.installed import Surroundings
 from qnnbridge._launch.interpreter import configured_host
-from qnnbridge._platform import RegisteredPython
 from qnnbridge_host.model.releases import Release, for_version, generated_on
+from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
 from qnnbridge_tools.setup_host.environment import (

@@ -19,6 +19,7 @@ import qnnbridge
 ROOT = Path(__file__).parents[2]
 SOURCES = {
     "qnnbridge_protocol": ROOT / "protocol",
+    "qnnbridge_os": ROOT / "protocol",
     "qnnbridge_host": ROOT / "host_arm64",
     "qnnbridge": ROOT / "bridge_x86",
     "qnnbridge_daemon": ROOT / "daemon",
@@ -55,7 +56,6 @@ PARTS_OF_THE_HOST = {
         "qnnbridge_host.request.in_flight",
         "qnnbridge_host.fastpath",
         "qnnbridge_host.engine.calls",
-        "qnnbridge_host._platform",
     ),
     "qnnbridge_tools": PARTS_FOR_TOOLS,
     "qnnbridge_models": PARTS_FOR_TOOLS,
@@ -66,9 +66,9 @@ NEEDING_ONNX = ("qnnbridge_host.graph", "qnnbridge_host.numerics", "qnnbridge_ho
 
 # `model/` and `cache/` of the host run in tools and in tests without ONNX Runtime.
 PURE = ("qnnbridge_host.model", "qnnbridge_host.cache")
-PURE_MAY_IMPORT = {*sys.stdlib_module_names, "filelock", "platformdirs", "qnnbridge_protocol"}
-# Calls of the operating system that the standard library lacks.
-PURE_PLATFORM = "qnnbridge_host._platform"
+PURE_MAY_IMPORT = {*sys.stdlib_module_names, "filelock", "platformdirs", "qnnbridge_os", "qnnbridge_protocol"}
+# Its waits and its children raise our errors, and a host's process has a name of the wire.
+OS_MAY_IMPORT = ("qnnbridge_protocol.errors", "qnnbridge_protocol.process_names", "qnnbridge_os")
 
 PUBLIC_MODULES = {
     "qnnbridge",
@@ -142,7 +142,18 @@ def test_model_and_cache_need_neither_onnxruntime_nor_numpy() -> None:
         for module in MODULES
         if within(module, *PURE)
         for name in imports(module)
-        if name.partition(".")[0] not in PURE_MAY_IMPORT and not within(name, *PURE, PURE_PLATFORM)
+        if name.partition(".")[0] not in PURE_MAY_IMPORT and not within(name, *PURE)
+    ]
+    assert wrong == []
+
+
+def test_the_room_of_the_operating_system_needs_errors_and_names_alone() -> None:
+    wrong = [
+        f"{module}: {name}"
+        for module in MODULES
+        if within(module, "qnnbridge_os")
+        for name in imports(module)
+        if name.partition(".")[0] not in sys.stdlib_module_names and not within(name, *OS_MAY_IMPORT)
     ]
     assert wrong == []
 
@@ -215,6 +226,8 @@ def forwards(statements: list[ast.stmt]) -> bool:
             continue
         if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", "") == "__all__":
             continue
+        if isinstance(statement, ast.If) and "sys.platform" in ast.unparse(statement.test):
+            return False  # it chooses
         if isinstance(statement, ast.If) and forwards([*statement.body, *statement.orelse]):
             continue
         return False
@@ -255,18 +268,28 @@ REPLACED = {
     "os": {"waitpid"},
 }
 # The original, and a thread that is started inside of one of the operating system's.
-MAY_BE_REPLACED = {("qnnbridge._platform._native", "Popen"), ("qnnbridge._platform._shield", "Thread")}
+MAY_BE_REPLACED = {
+    ("qnnbridge_os.native", "Popen"),
+    ("qnnbridge_os.shield", "Thread"),
+    # Host and daemon are programs of their own, without greenlets.
+    ("qnnbridge_os._posix_parent", "poll"),
+    ("qnnbridge_os._posix_parent", "sleep"),
+    ("qnnbridge_os._posix_door", "poll"),
+    ("qnnbridge_os._posix_door", "socket"),
+    ("qnnbridge_os._posix_door", "Lock"),
+    ("qnnbridge_os._win32_door", "Lock"),
+}
 
 
 def test_the_bridge_waits_with_what_greenlets_do_not_replace() -> None:
     found = set()
-    for name in [name for name in MODULES if within(name, "qnnbridge")]:
+    for name in [name for name in MODULES if within(name, "qnnbridge", "qnnbridge_os")]:
         for node in ast.walk(tree(name)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 base, word = node.func.value, node.func.attr
                 if isinstance(base, ast.Name) and word in REPLACED.get(base.id, ()):
                     found.add((name, word))
-            elif isinstance(node, ast.ImportFrom) and name != "qnnbridge._platform._native":
+            elif isinstance(node, ast.ImportFrom) and name != "qnnbridge_os.native":
                 found |= {(name, one.name) for one in node.names if one.name in REPLACED.get(node.module or "", ())}
     assert found <= MAY_BE_REPLACED
 

@@ -18,7 +18,7 @@ import pytest
 from tests import needs
 
 from qnnbridge._transport.channel import Channel
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
+from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import HostCrashed
 
 # What a pipe of Linux holds; others hold less.

@@ -21,9 +21,9 @@ from qnnbridge._launch.interpreter import (
     host_command,
     host_environment,
 )
-from qnnbridge._platform import RegisteredPython
-from qnnbridge_protocol.drivers.processes import name_of
+from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound
+from qnnbridge_protocol.process_names import name_of
 
 HEADERS = Path(__file__).with_name("data") / "executables"
 
@@ -344,7 +344,7 @@ def test_packages_are_looked_for_without_importing_them(monkeypatch: pytest.Monk
 
 
 def test_a_registry_entry_is_understood_with_what_it_has() -> None:
-    from qnnbridge._platform._programs import registered_python
+    from qnnbridge_os.programs import registered_python
 
     def read(values: dict[str, str], install: dict[str, str], tag: str = "3.13-arm64") -> RegisteredPython | None:
         return registered_python("PythonCore", tag, values, install)

@@ -19,6 +19,7 @@ import qnnbridge_protocol
 ROOT = Path(__file__).parents[2]
 SOURCES = {
     "qnnbridge_protocol": ROOT / "protocol",
+    "qnnbridge_os": ROOT / "protocol",
     "qnnbridge_host": ROOT / "host_arm64",
     "qnnbridge": ROOT / "bridge_x86",
     "qnnbridge_daemon": ROOT / "daemon",
@@ -26,14 +27,16 @@ SOURCES = {
     "qnnbridge_models": ROOT / "tools",
     "qnnbridge_serve": ROOT / "tools",
 }
+BELOW = {"qnnbridge_protocol", "qnnbridge_os"}
 MAY_IMPORT = {
     "qnnbridge_protocol": set(),
-    "qnnbridge_host": {"qnnbridge_protocol"},
-    "qnnbridge": {"qnnbridge_protocol"},
-    "qnnbridge_daemon": {"qnnbridge_protocol", "qnnbridge", "qnnbridge_host"},
-    "qnnbridge_tools": {"qnnbridge_protocol", "qnnbridge", "qnnbridge_daemon", "qnnbridge_host"},
-    "qnnbridge_models": {"qnnbridge_protocol", "qnnbridge", "qnnbridge_host", "qnnbridge_tools"},
-    "qnnbridge_serve": {"qnnbridge_protocol", "qnnbridge", "qnnbridge_daemon", "qnnbridge_host", "qnnbridge_tools"},
+    "qnnbridge_os": {"qnnbridge_protocol"},
+    "qnnbridge_host": BELOW,
+    "qnnbridge": BELOW,
+    "qnnbridge_daemon": {*BELOW, "qnnbridge", "qnnbridge_host"},
+    "qnnbridge_tools": {*BELOW, "qnnbridge", "qnnbridge_daemon", "qnnbridge_host"},
+    "qnnbridge_models": {*BELOW, "qnnbridge", "qnnbridge_host", "qnnbridge_tools"},
+    "qnnbridge_serve": {*BELOW, "qnnbridge", "qnnbridge_daemon", "qnnbridge_host", "qnnbridge_tools"},
 }
 # The one command `qnnbridge` has the subcommands of all packages.
 COMMAND_LINE = ROOT / "tools" / "qnnbridge_tools" / "cli.py"
@@ -124,7 +127,7 @@ def test_the_errors_load_nothing_that_may_be_broken() -> None:
 
 @pytest.mark.process
 def test_hello_can_be_said_before_anything_heavy_is_loaded() -> None:
-    loaded = loaded_after("import qnnbridge_protocol.connection, qnnbridge_protocol.drivers.descriptors")
+    loaded = loaded_after("import qnnbridge_protocol.connection, qnnbridge_os.descriptors")
     assert not loaded & set(HEAVY)
 
 

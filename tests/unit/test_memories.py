@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "memories.md"
 PACKAGES = (
     ROOT / "protocol" / "qnnbridge_protocol",
+    ROOT / "protocol" / "qnnbridge_os",
     ROOT / "bridge_x86" / "qnnbridge",
     ROOT / "host_arm64" / "qnnbridge_host",
     ROOT / "daemon" / "qnnbridge_daemon",

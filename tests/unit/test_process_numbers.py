@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests import needs
 
-from qnnbridge_protocol.drivers.processes import name_of, number_here, this_system
+from qnnbridge_protocol.process_names import name_of, number_here, this_system
 
 ELSEWHERE = "4711@win32:ARM"
 
@@ -32,7 +32,7 @@ def test_what_names_no_process_is_refused(name: str) -> None:
 
 @needs.linux
 def test_a_process_namespace_is_a_system_of_its_own(tmp_path: Path) -> None:
-    program = "from qnnbridge_protocol.drivers.processes import this_system; print(this_system())"
+    program = "from qnnbridge_protocol.process_names import this_system; print(this_system())"
     here, there = (
         subprocess.run([*before, sys.executable, "-c", program], capture_output=True, text=True, check=False)
         for before in ([], ["unshare", "--user", "--map-root-user", "--pid", "--fork"])

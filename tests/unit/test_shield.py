@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from qnnbridge._platform import _shield
-from qnnbridge._platform._shield import shielded, start_thread
+from qnnbridge_os import shield
+from qnnbridge_os.shield import shielded, start_thread
 
 
 def no_memory_before(thread: threading.Thread, start: Callable[[threading.Thread], None]) -> None:
@@ -47,8 +47,8 @@ def break_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., No
 def test_shielded_work_is_done_once_whatever_becomes_of_its_thread(
     fault: Callable[..., None], break_threads: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_shield, "_BEGIN_S", 0.5)
-    monkeypatch.setattr(_shield, "_SLICE_S", 0.1)
+    monkeypatch.setattr(shield, "_BEGIN_S", 0.5)
+    monkeypatch.setattr(shield, "_SLICE_S", 0.1)
     break_threads(fault)
     done: list[int] = []
 
@@ -87,7 +87,7 @@ def test_too_little_memory_for_a_thread_is_the_error_of_too_many_threads(monkeyp
     def refuse(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(_shield, "start_new_thread", refuse)
+    monkeypatch.setattr(shield, "start_new_thread", refuse)
     with pytest.raises(RuntimeError, match="no memory"):
         start_thread("test", print)
     assert shielded("test", lambda: 3) == 3

@@ -14,6 +14,7 @@ _OWN = "qnnbridge.__pyinstaller"
 hiddenimports = [
     *collect_submodules("qnnbridge", filter=lambda name: not name.startswith(_OWN)),
     *collect_submodules("qnnbridge_protocol"),
+    *collect_submodules("qnnbridge_os"),
     "psutil",
     "tomllib" if sys.version_info >= (3, 11) else "tomli",
 ]

@@ -14,9 +14,9 @@ import numpy as np
 
 from qnnbridge._buckets.plan import Sizes
 from qnnbridge._numbers import MAX_BYTES
-from qnnbridge._platform._native import Lock
-from qnnbridge._platform._shield import start_thread
 from qnnbridge._recipe import Verify
+from qnnbridge_os.native import Lock
+from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer
 
 _log = logging.getLogger("qnnbridge.buckets")

@@ -53,12 +53,12 @@ from qnnbridge._feeds import FeedChecker
 from qnnbridge._numbers import NOT_RUN, verify_mode
 from qnnbridge._ort_value import to_application
 from qnnbridge._outputs import Counted
-from qnnbridge._platform._native import Lock
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import RunArguments
 from qnnbridge._session import CpuFallbackWarning, check_outputs
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.model_records import NumbersReport
 from qnnbridge_protocol.specs import Placement

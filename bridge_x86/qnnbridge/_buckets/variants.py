@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from qnnbridge._background import Background
 from qnnbridge._buckets.plan import BucketPlan, Sizes
-from qnnbridge._platform._native import Lock, RLock
-from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._providers import CPU
 from qnnbridge._session import BaseSession
 from qnnbridge._session_options import SessionOptions
+from qnnbridge_os.native import Lock, RLock
+from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.model_records import CacheStatus, NumbersReport
 from qnnbridge_protocol.specs import Placement, ProviderSpec

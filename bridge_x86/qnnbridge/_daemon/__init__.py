@@ -16,7 +16,7 @@ Invariants: the folder in which both sides meet belongs to this user alone, or i
 hint: no process is ended by a number in it, and a stale file costs one failed connection. The daemon's lock
 decides which of several started ones stays.
 
-`_host`, `_connect` and the tools call it. It imports the protocol, `_platform`, `_supervision` and `_launch`.
+`_host`, `_connect` and the tools call it. It imports the protocol, `qnnbridge_os`, `_supervision` and `_launch`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from qnnbridge_protocol.drivers.processes import is_frozen
+from qnnbridge_protocol.process_names import is_frozen
 
 START_TIMEOUT_S: Final = 60.0
 

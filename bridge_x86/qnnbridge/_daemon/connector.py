@@ -22,20 +22,14 @@ from typing import TYPE_CHECKING, Final
 from qnnbridge._daemon import DaemonAccess, command
 from qnnbridge._daemon.discovery import Discovery, existing_runtime_folder, read_discovery, runtime_folder
 from qnnbridge._daemon.start import Starting
-from qnnbridge._platform import (
-    ChildProcess,
-    DaemonStream,
-    OwnedFds,
-    abandon_stream,
-    connect_to_daemon,
-    connection_ended,
-    release_stream,
-)
-from qnnbridge._platform._native import Lock, sleep
 from qnnbridge._supervision.deaths import DeathReport
 from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed
+from qnnbridge_os.door import DaemonStream, abandon_stream, connect_to_daemon, connection_ended, release_stream
+from qnnbridge_os.fds import OwnedFds
+from qnnbridge_os.native import Lock, sleep
+from qnnbridge_os.processes import ChildProcess
 from qnnbridge_protocol.auth import (
     ANSWER_BYTES,
     CHALLENGE_BYTES,

@@ -18,9 +18,9 @@ import secrets
 from pathlib import Path
 from typing import Any, Final
 
-from qnnbridge import _platform as platform
-from qnnbridge._platform import read_private_file, write_private_file
-from qnnbridge._platform._native import sleep
+from qnnbridge_os import private
+from qnnbridge_os.native import sleep
+from qnnbridge_os.private import read_private_file, write_private_file
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.errors import HostStartFailed
 
@@ -33,14 +33,14 @@ _NOT_PRIVATE: Final = (
 def runtime_folder() -> Path:
     """Where it is, or would be: ``QNNBRIDGE_RUNTIME_DIR``, else the place that the system has for such things."""
     named = os.environ.get(VARIABLE)
-    return Path(os.path.abspath(os.path.expanduser(named))) if named else platform.default_runtime_folder()
+    return Path(os.path.abspath(os.path.expanduser(named))) if named else private.default_runtime_folder()
 
 
 def make_runtime_folder() -> Path:
     """The folder, made if it is not there. Raises `HostStartFailed` if it cannot be made, or be trusted."""
     folder = runtime_folder()
     try:
-        platform.make_private_folder(folder)
+        private.make_private_folder(folder)
     except OSError as error:
         raise _refused(folder, f"it cannot be made ({error.strerror or error})") from error
     _check_folder(folder)
@@ -62,13 +62,13 @@ def _check_folder(path: Path) -> bool:
 def check_private(path: Path) -> bool:
     """Whether it is there. Raises `HostStartFailed` if it is not for us alone."""
     try:
-        problem = platform.why_not_private(path)
+        problem = private.why_not_private(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise _refused(path, f"it cannot be looked at ({error.strerror or error})") from error
     if problem is not None:
-        raise _refused(path, problem, platform.how_to_make_private(path), _NOT_PRIVATE)
+        raise _refused(path, problem, private.how_to_make_private(path), _NOT_PRIVATE)
     return True
 
 

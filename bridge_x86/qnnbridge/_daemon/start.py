@@ -20,9 +20,10 @@ from typing import Final, Literal
 
 from qnnbridge._daemon import command
 from qnnbridge._daemon.discovery import make_runtime_folder
-from qnnbridge._platform import Detached, native_machine, start_detached, start_failed, wait_readable
-from qnnbridge_protocol.drivers.processes import is_frozen
+from qnnbridge_os.processes import Detached, native_machine, start_detached, wait_readable
+from qnnbridge_os.programs import start_failed
 from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
+from qnnbridge_protocol.process_names import is_frozen
 
 READY: Final = "@qnnbridge-daemon ready"
 # Another daemon holds the lock.
@@ -34,7 +35,7 @@ MODULE: Final = "qnnbridge_daemon"
 DETACHED: Final = "--detached"
 TAKE_OVER: Final = "--take-over"
 
-_PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_host", "qnnbridge", MODULE)
+_PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_os", "qnnbridge_host", "qnnbridge", MODULE)
 # The daemon is the one that has a host of its own.
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
 _PATHS: Final = tuple(

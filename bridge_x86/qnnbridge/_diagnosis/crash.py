@@ -19,7 +19,7 @@ from qnnbridge._diagnosis.exit_codes import ExitStatus
 from qnnbridge._diagnosis.log_rules import HINT, STRONG, SYMPTOM
 from qnnbridge._diagnosis.ort_log import explain_lines
 from qnnbridge._launch.stderr import parse_line, shorten
-from qnnbridge._platform import native_machine
+from qnnbridge_os.processes import native_machine
 from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
 
 _CPUINFO: Final = "/proc/cpuinfo"
@@ -47,7 +47,7 @@ def processor_of(host_machine: str = "") -> str:
 
 def _name() -> str:
     if sys.platform == "win32":
-        from qnnbridge_protocol.drivers.win32_processor import processor_name
+        from qnnbridge_os.windows_processor import processor_name
 
         return " ".join((processor_name() or "").split())
     try:
@@ -60,7 +60,7 @@ def _name() -> str:
 
 def _emulator() -> str:
     if sys.platform == "win32":
-        from qnnbridge_protocol.drivers.win32_processor import wine_version
+        from qnnbridge_os.windows_processor import wine_version
 
         version = wine_version()
         return f"Wine {version}" if version else ""

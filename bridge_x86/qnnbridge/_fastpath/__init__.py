@@ -31,5 +31,5 @@ free when its array is gone. What an exception dropped between two lines is foun
 
 `_fast_calls` makes the call, `call` has the key, `plans` the plans, `channel` the pipes, `channel_pool` opens and
 closes channels, `memory` has the shared memory, `_bound_values` the values of bindings, `sharing` settings and
-limits. Sessions and the daemon call it. The folder imports `_transport`, `_platform` and `_feed_rules`.
+limits. Sessions and the daemon call it. The folder imports `_transport`, `qnnbridge_os` and `_feed_rules`.
 """

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from qnnbridge._platform import ChannelStreams, wait_readable, wait_writable, writer
 from qnnbridge._transport.open_requests import NO_CONTEXT, CallContext, ChannelFailed
+from qnnbridge_os.processes import ChannelStreams, wait_readable, wait_writable, writer
 from qnnbridge_protocol.errors import ProtocolDesync, from_wire
 from qnnbridge_protocol.fastpath import (
     CHANNEL_MAGIC,

@@ -27,11 +27,12 @@ from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChanne
 from qnnbridge._fastpath.memory import Slab, SlabOfArrays, slab_size
 from qnnbridge._fastpath.plans import ChannelPlans, NoSharedMemory
 from qnnbridge._fastpath.sharing import Sharing
-from qnnbridge._platform import ChannelStreams, ShareHandle, _fds, reclaim
-from qnnbridge._platform._native import Lock, RLock
-from qnnbridge._platform._shield import start_thread
 from qnnbridge._transport.channel import ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import NO_CONTEXT, ChannelFailed
+from qnnbridge_os import fds
+from qnnbridge_os.native import Lock, RLock
+from qnnbridge_os.processes import ChannelStreams, ShareHandle, reclaim
+from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.fastpath import MAX_CHANNELS, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
 
@@ -107,7 +108,7 @@ class ChannelPool:
         self._requests = connection.requests
         self._sharing = sharing
         self._on_look = on_look
-        self._forks = _fds.forks
+        self._forks = fds.forks
         self._lock = RLock()
         # Held while the host attaches memory that several callers may want to attach, which may take long.
         # Re-entrant locks know their owner, so Ctrl+C between taking it and entering the block cannot leave it
@@ -136,7 +137,7 @@ class ChannelPool:
 
     def take_idle(self) -> ChannelPlans | None:
         """An idle channel for the calling thread alone; ``None`` if none is idle."""
-        if self._forks != _fds.forks:
+        if self._forks != fds.forks:
             return None
         try:
             return self.idle.pop()
@@ -224,7 +225,7 @@ class ChannelPool:
         """
         sharing = self._sharing
         agreement = self._connection.agreement
-        if self._forks != _fds.forks or sharing.why_not is not None or self.closed or agreement is None:
+        if self._forks != fds.forks or sharing.why_not is not None or self.closed or agreement is None:
             return None
         if time.monotonic() < self._next_try:
             return None

@@ -22,8 +22,8 @@ from qnnbridge._fastpath.sharing import Room, Sharing, next_slab_number
 from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
 from qnnbridge._node import Node
 from qnnbridge._option_fields import suggest
-from qnnbridge._platform import SharedMemory, ShareHandle
-from qnnbridge._platform._native import Lock
+from qnnbridge_os.native import Lock
+from qnnbridge_os.processes import SharedMemory, ShareHandle
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import InvalidArgument
 

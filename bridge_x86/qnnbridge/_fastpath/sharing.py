@@ -7,8 +7,8 @@ import os
 import weakref
 from collections.abc import Callable
 
-from qnnbridge._platform import CHANNELS, MEMORY
-from qnnbridge._platform._native import Lock
+from qnnbridge_os.native import Lock
+from qnnbridge_os.processes import CHANNELS, MEMORY
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES
 
 # Each piece of arrays keeps a descriptor open, because the next host has to be shown it.

@@ -16,5 +16,5 @@ keeps a bounded part: the beginning, the end, and the text of open requests betw
 than its bounds.
 
 `HostNotFound` is the one error of the search. `_host`, `_supervision` and the tools call it. It imports the
-protocol and `_platform`.
+protocol and `qnnbridge_os`.
 """

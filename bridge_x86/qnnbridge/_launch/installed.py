@@ -17,15 +17,15 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from qnnbridge._platform import (
+from qnnbridge_os.processes import native_machine
+from qnnbridge_os.programs import (
     Executable,
     RegisteredPython,
     executable_machine,
-    native_machine,
     read_executable,
     registered_pythons,
 )
-from qnnbridge_protocol.drivers.processes import is_frozen
+from qnnbridge_protocol.process_names import is_frozen
 
 _WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 

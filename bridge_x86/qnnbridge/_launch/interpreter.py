@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from qnnbridge._launch.installed import Surroundings, interpreter_machine, registered_host, running_host
-from qnnbridge_protocol.drivers.processes import is_frozen, name_of
 from qnnbridge_protocol.errors import BridgeError, HostNotFound
+from qnnbridge_protocol.process_names import is_frozen, name_of
 
 HOST_MODULE = "qnnbridge_host"
 

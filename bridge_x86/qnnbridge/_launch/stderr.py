@@ -24,9 +24,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from qnnbridge._platform import OwnedFds
-from qnnbridge._platform._native import Lock
-from qnnbridge._platform._shield import Changes, start_thread
+from qnnbridge_os.fds import OwnedFds
+from qnnbridge_os.native import Lock
+from qnnbridge_os.shield import Changes, start_thread
 
 # Evidence is for a person: longer lines are cut in the middle (characters).
 MAX_LINE: Final = 400

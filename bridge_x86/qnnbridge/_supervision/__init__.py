@@ -20,6 +20,6 @@ fails no call.
 
 `restart_policy`, `blame` and `quarantine` are pure decisions: time comes from a `Clock`, nothing is started or
 killed here. `host_process` starts and ends one process; `supervisor` and `deaths` carry the decisions out,
-`deadlines` ends calls whose time is up. `_host` and the sessions call it. It imports the protocol, `_platform`,
+`deadlines` ends calls whose time is up. `_host` and the sessions call it. It imports the protocol, `qnnbridge_os`,
 `_launch`, `_transport`, `_fastpath` and `_diagnosis`.
 """

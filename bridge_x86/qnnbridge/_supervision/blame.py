@@ -25,9 +25,9 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Final, Literal
 
-from qnnbridge._platform._native import Lock
-from qnnbridge._platform._shield import Changes
 from qnnbridge._transport.channel import CallContext, Deadline
+from qnnbridge_os.native import Lock
+from qnnbridge_os.shield import Changes
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus

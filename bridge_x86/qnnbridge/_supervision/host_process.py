@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._launch.stderr import StderrCollector
-from qnnbridge._platform import ChildProcess, Spawner, out_of_memory_kills
-from qnnbridge._platform._native import Lock
 from qnnbridge._transport.channel import CallContext, Channel, ChannelFailed, Deadline
-from qnnbridge_protocol.drivers.processes import this_system
+from qnnbridge_os.native import Lock
+from qnnbridge_os.processes import ChildProcess, Spawner, out_of_memory_kills
 from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed, VersionMismatch
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello, elsewhere
 from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.process_names import this_system
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath.channel_pool import ChannelPool

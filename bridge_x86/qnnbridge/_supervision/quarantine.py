@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge._diagnosis.reports import state_dir, write_whole
-from qnnbridge._platform._native import Lock
 from qnnbridge._supervision.blame import NativeCall, Points
 from qnnbridge._supervision.restart_policy import Clock, RealClock
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import ModelQuarantined
 
 LIMIT_POINTS: Final = 2.0

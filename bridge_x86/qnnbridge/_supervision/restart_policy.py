@@ -42,7 +42,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from qnnbridge._platform._native import Lock
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BreakerOpen, BridgeError, from_wire
 
 if TYPE_CHECKING:

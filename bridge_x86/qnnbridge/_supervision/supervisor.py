@@ -15,13 +15,14 @@ import weakref
 from collections.abc import Callable
 
 from qnnbridge._background import refuse_at_the_end
-from qnnbridge._platform import Spawner, _fds
-from qnnbridge._platform._native import Lock, check_locks, sleep
-from qnnbridge._platform._shield import Changes, shielded, start_thread
 from qnnbridge._supervision.deaths import DeathHandler, DeathReport
 from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess, Launch
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
+from qnnbridge_os import fds
+from qnnbridge_os.native import Lock, check_locks, sleep
+from qnnbridge_os.processes import Spawner
+from qnnbridge_os.shield import Changes, shielded, start_thread
 from qnnbridge_protocol.errors import (
     BridgeError,
     Closed,
@@ -80,7 +81,7 @@ class Supervisor:
         self._reach = reach
         self.counters = Counters()
         self._owner_pid = os.getpid()
-        self._forks = _fds.forks
+        self._forks = fds.forks
         self._process: HostProcess | None = None
         # A generation that has not said HELLO yet.
         self._starting: HostProcess | None = None
@@ -113,7 +114,7 @@ class Supervisor:
     def current(self) -> HostProcess | None:
         """`running`, for the path of quick calls: without a system call."""
         process = self._process
-        return process if process is not None and process.usable and self._forks == _fds.forks else None
+        return process if process is not None and process.usable and self._forks == fds.forks else None
 
     def process(self, deadline: float | None) -> HostProcess:
         """A generation that takes calls; starts one if need be.

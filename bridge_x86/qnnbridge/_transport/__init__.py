@@ -22,5 +22,5 @@ next host's pipes get the same numbers.
 
 `channel` makes calls over its pipes, `open_requests` keeps the state of every call, `reply_stream` takes answers
 that come in parts. The supervisor and `_replay` call it; the fast path adds channels beside the connection. It
-imports the protocol and `_platform`.
+imports the protocol and `qnnbridge_os`.
 """

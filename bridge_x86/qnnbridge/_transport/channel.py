@@ -17,10 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnnbridge._platform import is_writing, let_ctrl_c_through, wait_readable, wait_writable, writer
-from qnnbridge._platform._fds import is_device, is_marked, mark_of
-from qnnbridge._platform._native import RLock
-from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._transport.open_requests import (
     NO_CONTEXT,
     CallContext,
@@ -42,8 +38,12 @@ from qnnbridge._transport.open_requests import (
     remaining,
     stalled,
 )
+from qnnbridge_os.descriptors import ByteReader, ByteWriter, last_first
+from qnnbridge_os.fds import is_device, is_marked, mark_of
+from qnnbridge_os.native import RLock
+from qnnbridge_os.processes import is_writing, let_ctrl_c_through, wait_readable, wait_writable, writer
+from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.connection import Connection, Role, State
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, last_first
 from qnnbridge_protocol.errors import BridgeError, ProtocolDesync
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import Agreement, Hello, refusal
@@ -154,7 +154,7 @@ class Channel:
                 (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
         finally:
-            # One step of C, as all that must not be left out (see `_shield`).
+            # One step of C, as all that must not be left out (see `shield`).
             self._callers.waiting.pop(waiter, None)
             self._callers.has_left()
         if answer.kind is Kind.ERROR:

@@ -32,8 +32,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from qnnbridge._platform._native import Lock, RLock, local
-from qnnbridge._platform._shield import Changes, TooLate, in_turn
+from qnnbridge_os.native import Lock, RLock, local
+from qnnbridge_os.shield import Changes, TooLate, in_turn
 from qnnbridge_protocol.errors import (
     BridgeError,
     CallBackFailed,

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qnnbridge._host_objects import HostObject, object_message
-from qnnbridge._platform._native import RLock
-from qnnbridge._platform._shield import TooLate, in_turn
 from qnnbridge._supervision.deadlines import Patience, overdue
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os.native import RLock
+from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import BridgeError, Closed, HostCrashed, HostStartFailed, StateLost
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from qnnbridge._platform._shield import start_thread
 from qnnbridge.genai._generation import GenerationStats
 from qnnbridge.genai._generator import Generator, GeneratorParams
 from qnnbridge.genai._model import Model
 from qnnbridge.genai._tokenizer import Tokenizer
+from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, OptionError
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]

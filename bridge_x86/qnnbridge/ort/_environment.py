@@ -19,11 +19,11 @@ from typing import Any
 from qnnbridge._connect import default_host
 from qnnbridge._launch.interpreter import find_host
 from qnnbridge._option_fields import OrtHardwareDeviceType, incompatible
-from qnnbridge._platform._native import Lock
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._memory import OrtMemoryInfo, OrtSyncStream
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError, RemoteTypeError
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE
 

@@ -20,8 +20,8 @@ from typing import Any
 from qnnbridge._connect import default_host
 from qnnbridge._launch.interpreter import find_host
 from qnnbridge.ort._environment import host_version, package_folders
-from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.process_names import is_frozen
 
 _log = logging.getLogger("qnnbridge.ort")
 

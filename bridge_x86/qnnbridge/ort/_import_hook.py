@@ -38,8 +38,8 @@ from typing import Any, Final
 import platformdirs
 
 from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.drivers.processes import is_frozen
 from qnnbridge_protocol.errors import BreakerOpen, HostStartFailed
+from qnnbridge_protocol.process_names import is_frozen
 
 # Set where the drop-in is on; its value is the folder.
 VARIABLE = "QNNBRIDGE_DROPIN"
@@ -129,10 +129,11 @@ def show_in_words() -> None:
 def _is_ours(file: str) -> bool:
     """Whether a frame is of qnnbridge, or of Python's own import on the way to it."""
     import qnnbridge
+    import qnnbridge_os
     import qnnbridge_protocol
     from qnnbridge.ort import _import_hook
 
-    folders = [os.path.dirname(str(package.__file__)) for package in (qnnbridge, qnnbridge_protocol)]
+    folders = [os.path.dirname(str(package.__file__)) for package in (qnnbridge, qnnbridge_os, qnnbridge_protocol)]
     folders.append(os.environ.get(_import_hook.VARIABLE, folders[0]))
     return file.startswith("<frozen ") or any(file.startswith(folder + os.sep) for folder in folders)
 

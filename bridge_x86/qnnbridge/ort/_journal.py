@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Protocol
 
-from qnnbridge._platform._native import Lock, local
+from qnnbridge_os.native import Lock, local
 
 REPORT_VARIABLE = "QNNBRIDGE_REPORT_DIR"
 

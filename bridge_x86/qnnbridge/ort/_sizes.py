@@ -21,9 +21,9 @@ from qnnbridge._buckets.plan import free_dimensions, name_axes
 from qnnbridge._buckets.variants import opener
 from qnnbridge._create import identify, show_notices
 from qnnbridge._ort_value import OrtValue
-from qnnbridge._platform._native import Lock
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.ort._providers import SIZES_VARIABLE
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.model_records import Notice
 

@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._connect import chosen_host
-from qnnbridge._platform._native import Lock
 from qnnbridge._supervision.deadlines import deadline_after
 from qnnbridge.speech._audio import Audio, AudioReader
 from qnnbridge.speech._decoders import TimeLeft, WindowDecoder, run_bound, unlimited
@@ -35,6 +34,7 @@ from qnnbridge.speech._folder import (
 )
 from qnnbridge.speech._loading import Layout, SessionChoices, WhisperSessions, open_sessions
 from qnnbridge.speech._rules import TokenRules, TokenSpan, spans_of
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import Cancelled, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.specs import Fallback, Placement
 

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from qnnbridge_host.engine.sessions import mark
 from qnnbridge_host.request.cancellation import StopSignal
+from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.connection import Connection, Role, State
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import (
     BridgeError,
     DeadlineExceeded,

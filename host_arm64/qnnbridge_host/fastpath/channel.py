@@ -19,7 +19,7 @@ from qnnbridge_host.engine.calls import StopHandle
 from qnnbridge_host.fastpath.plans import BoundPlan, BoundRuns, make_plan
 from qnnbridge_host.request.errors import describe
 from qnnbridge_host.request.in_flight import Request
-from qnnbridge_protocol.drivers.descriptors import ByteWriter, blocking_write
+from qnnbridge_os.descriptors import ByteWriter, blocking_write
 from qnnbridge_protocol.errors import BridgeError, Cancelled, InvalidArgument, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.fastpath import (
     HEAD_BYTES,

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_os.sharing import AVAILABLE, drop, map_memory, open_stream
 from qnnbridge_protocol.errors import InvalidArgument
 from qnnbridge_protocol.fastpath import MAX_SLABS
-
-if sys.platform == "win32":
-    from qnnbridge_host._platform._win32_sharing import AVAILABLE, drop, map_memory, open_stream
-else:
-    from qnnbridge_host._platform._posix_sharing import AVAILABLE, drop, map_memory, open_stream
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 
 if sys.platform == "win32":
-    from qnnbridge_host._platform._win32_driver import windows
+    from qnnbridge_os.windows_registry import windows
 else:
 
     def windows() -> Windows | None:

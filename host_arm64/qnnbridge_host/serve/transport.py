@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
+from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 
 if TYPE_CHECKING:
     from qnnbridge_host.fastpath.shared_memory import Slabs

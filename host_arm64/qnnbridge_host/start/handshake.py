@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
+from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.connection import Connection, State
-from qnnbridge_protocol.drivers.descriptors import ByteReader, ByteWriter, blocking_write
-from qnnbridge_protocol.drivers.processes import this_system
 from qnnbridge_protocol.errors import HandshakeFailed, ProtocolDesync, VersionMismatch
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
+from qnnbridge_protocol.process_names import this_system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

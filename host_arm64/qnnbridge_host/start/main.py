@@ -11,7 +11,7 @@ import sys
 
 from qnnbridge_host.start.handshake import greet, introduction
 from qnnbridge_protocol.connection import Connection, Role
-from qnnbridge_protocol.drivers.processes import number_here
+from qnnbridge_protocol.process_names import number_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

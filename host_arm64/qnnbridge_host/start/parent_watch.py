@@ -12,10 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-if sys.platform == "win32":
-    from qnnbridge_host._platform._win32 import ParentHandle, error_dialogs_off
-else:
-    from qnnbridge_host._platform._posix import ParentHandle, error_dialogs_off
+from qnnbridge_os.parent import ParentHandle, error_dialogs_off
 
 __all__ = ["arm", "error_dialogs_off"]
 

@@ -78,7 +78,7 @@ def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
 def _newest_arm64_python() -> tuple[int, int] | None:
     """The newest registered ARM64 Python, which would become the host's."""
     from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, interpreter_machine
-    from qnnbridge._platform import registered_pythons
+    from qnnbridge_os.programs import registered_pythons
 
     versions = []
     for python in registered_pythons():

@@ -189,7 +189,7 @@ class RealMachine:
         return _windows.subkeys(root, key) if _windows else ()
 
     def registered_pythons(self) -> Sequence[RegisteredInterpreter]:
-        from qnnbridge._platform import registered_pythons
+        from qnnbridge_os.programs import registered_pythons
 
         return tuple(
             RegisteredInterpreter(p.launcher_tag, "{}.{}".format(*p.version), p.executable, p.prefix)

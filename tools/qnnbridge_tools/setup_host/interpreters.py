@@ -17,7 +17,7 @@ from pathlib import Path
 
 from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, Surroundings, interpreter_machine
 from qnnbridge._launch.interpreter import host_environment
-from qnnbridge._platform import RegisteredPython
+from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound
 
 ASK_TIMEOUT_S = 30.0

@@ -33,7 +33,7 @@ class Library:
 
 def read_library(path: str, *, version: bool) -> Library | None:
     """``None`` for what is neither PE nor ELF, or cut off within its header. Raises `OSError`."""
-    from qnnbridge._platform import read_executable
+    from qnnbridge_os.programs import read_executable
 
     header = read_executable(path)
     if header is None:

@@ -21,7 +21,7 @@ from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
 if TYPE_CHECKING:
     import subprocess
 
-    from qnnbridge._platform._fds import OwnedFds
+    from qnnbridge_os.fds import OwnedFds
 
 PE_MACHINES = {0x014C: "x86", 0x01C4: "ARM", 0x8664: "x64", 0xAA64: "ARM64"}
 ELF_MACHINES = {0x03: "i386", 0x28: "arm", 0x3E: "x86_64", 0xA4: "hexagon", 0xB7: "aarch64", 0xF3: "riscv"}

@@ -1,29 +1,33 @@
-"""The connection to the daemon on Linux, and the private folder: a Unix socket, which carries descriptors.
+"""The daemon's socket on Linux, both ends: a Unix socket, which carries descriptors; what is handed out through it,
+and the daemon's place among processes.
 
 Invariants: nothing that is opened here is inherited by programs, and descriptors that are received are closed in
-a fork (`OwnedFds`). A stream belongs to one thread; `drop` may be called by any.
+a fork (`OwnedFds`). A stream belongs to one thread, and so does `accept`; `drop` and `close` of the endpoint may be
+called by any.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import select
-import shlex
+import signal
 import socket
-import stat
 import struct
 import sys
-import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from qnnbridge._platform._fds import OwnedFds
-from qnnbridge._platform._native import original, sleep
+from qnnbridge_os.fds import OwnedFds
+from qnnbridge_os.native import original, sleep
 
 assert sys.platform != "win32"
 
-from qnnbridge._platform._posix_streams import poll_fd  # noqa: E402 - type checkers find it empty on Windows
+from qnnbridge_os._posix_sharing import open_stream  # noqa: E402 - type checkers find it empty on Windows
+from qnnbridge_os._posix_streams import enlarge_pipe, poll_fd  # noqa: E402
 
 SOCKET_NAME: Final = "daemon.sock"
 
@@ -187,69 +191,137 @@ def release_stream(write_fd: int, read_fd: int) -> None:
     """Called before they are closed. Nothing to do here: no call waits in them."""
 
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_BACKLOG: Final = 1024
+_DESCRIPTORS: Final = 65536
 
 
-def default_runtime_folder() -> Path:
-    """Where sockets of this user belong."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isdir(runtime):
-        return Path(runtime, "qnnbridge")
-    return Path(tempfile.gettempdir(), f"qnnbridge-{os.getuid()}")
+def make_endpoint(folder: Path) -> str:
+    """The name of the listener that a `DaemonEndpoint` opens."""
+    return str(folder / SOCKET_NAME)
 
 
-def make_private_folder(path: Path) -> None:
-    """Make the folder for us alone, with those above it. One that exists is left as it is: `why_not_private`
-    judges."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        pass
+class DaemonEndpoint:
+    """The open door. Only for the holder of the folder's lock: a socket that lies there is of a dead daemon."""
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        """Raises `OSError`."""
+        self._path = folder / SOCKET_NAME
+        self._path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            before = os.umask(0o177)
+            try:
+                with SocketPath(folder) as path:
+                    self._socket.bind(path)
+            finally:
+                os.umask(before)
+            self._socket.listen(_BACKLOG)
+            self._socket.setblocking(False)
+            self._wake_r, self._wake_w = os.pipe()
+        except BaseException:
+            self._socket.close()
+            raise
+        # A visitor may wake `accept` up as well: then it is released while it is being closed.
+        self._lock = threading.Lock()
+        self._closed = self._released = False
+
+    def accept(self) -> DaemonStream | None:
+        """The next visitor; ``None`` when the gate was closed. Raises `OSError` if there is no descriptor for
+        it."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._wake_r, select.POLLIN)
+        while True:
+            poll.poll()
+            if self._closed:
+                return None
+            try:
+                return DaemonStream(self._socket.accept()[0])
+            except (BlockingIOError, ConnectionAbortedError):
+                continue  # it went away again
+
+    def close(self) -> None:
+        """No visitor comes in any more. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._path.unlink(missing_ok=True)
+            if not self._released:
+                os.write(self._wake_w, b"!")
+
+    def release(self) -> None:
+        """No thread is in `accept` any more."""
+        with self._lock:
+            self._released = True
+            self._socket.close()
+            os.close(self._wake_r)
+            os.close(self._wake_w)
 
 
-def why_not_private(path: Path) -> str | None:
-    """The fault of a folder or file that only this user may use; ``None`` if there is none."""
-    return _why_not_private(os.lstat(path))
+class Streams:
+    """Two one-way pipes to a client. `in_fd` and `out_fd` are ours, the others on their way to the client."""
+
+    def __init__(self) -> None:
+        self.in_fd, self._their_write = os.pipe()
+        try:
+            self._their_read, self.out_fd = os.pipe()
+        except BaseException:
+            os.close(self.in_fd)
+            os.close(self._their_write)
+            raise
+        enlarge_pipe(self.in_fd)
+        enlarge_pipe(self.out_fd)
+
+    def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
+        """Give the client its ends, with the answer. Raises `OSError`; ours stay open then."""
+        stream.send_with_ends(answer((0, 0)), (self._their_read, self._their_write), deadline)
+
+    def release_theirs(self) -> None:
+        """The client has them, or never will."""
+        os.close(self._their_read)
+        os.close(self._their_write)
+
+    def close_ours(self) -> None:
+        os.close(self.in_fd)
+        os.close(self.out_fd)
 
 
-def _why_not_private(status: os.stat_result) -> str | None:
-    if stat.S_ISLNK(status.st_mode):
-        return "it is a symbolic link"
-    if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
-        return "it is neither a folder nor a file"
-    if status.st_uid != os.getuid():
-        return f"it belongs to user {status.st_uid}, not to you ({os.getuid()})"
-    if status.st_mode & _OTHERS:
-        return f"others may use it (mode {stat.S_IMODE(status.st_mode):04o})"
-    return None
+def let_go_of_terminal() -> None:
+    """Continue in a child that needs no collecting; the started process ends here."""
+    if os.fork():
+        os._exit(0)
 
 
-def how_to_make_private(path: Path) -> str | None:
-    """A command; ``None`` for a path of another user, a link, or one that is gone by now."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
-        return None
-    return f"If no other user needs it: chmod go-rwx {shlex.quote(str(path))}"
+def allow_descriptors() -> None:
+    """As many as the system lets this user have. By default it is 1024, and each client takes a few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def read_private_file(path: Path, limit: int) -> bytes:
-    """The beginning of a file that only this user can have written: what was opened is looked at, not its name,
-    which another file may have by now. Raises `OSError`."""
-    # Without O_NONBLOCK a pipe in its place would be waited for.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        problem = _why_not_private(os.fstat(fd))
-        if problem is not None:
-            raise PermissionError(f"{path}: {problem}")
-        return file.read(limit)
+def on_leave(leave: Callable[[], None]) -> None:
+    """Call `leave` when the system or the user asks for the end. The main thread has to be the caller."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: leave())
 
 
-def write_private_file(path: Path, data: bytes) -> None:
-    """Make a new file that only this user can read. Raises `FileExistsError`."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(data)
+class KeptMemory:
+    """Memory of a client, kept so that the NPU host can be shown it, by a descriptor of this process. Any thread.
+
+    The client closes its own as soon as the daemon has mapped the memory.
+    """
+
+    def __init__(self, where: dict[str, Any]) -> None:
+        """Raises `OSError`, `ValueError`."""
+        self._fd = open_stream(where, write=False)
+        self._place = {**where, "pid": os.getpid(), "fd": self._fd}
+
+    def share_handle(self, _pid: int) -> dict[str, Any]:
+        """For the host with this process id. It opens it here, as the daemon did at the client."""
+        return self._place
+
+    def close(self) -> None:
+        """Once. It will not be shared again."""
+        os.close(self._fd)

@@ -23,8 +23,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from qnnbridge._platform._native import RLock
-from qnnbridge._platform._shield import when_gone
+from qnnbridge_os.native import RLock
+from qnnbridge_os.shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":

@@ -20,14 +20,14 @@ from collections.abc import Callable, Sequence
 from ctypes import wintypes
 from typing import Any
 
-from qnnbridge._platform import _win32_api as api
-from qnnbridge._platform._fds import OwnedFds, closed_by_others
-from qnnbridge._platform._native import Lock, SimpleQueue, sleep
-from qnnbridge._platform._shield import Changes, is_interruptible, start_thread
+from qnnbridge_os import _win32_api as api
+from qnnbridge_os.fds import OwnedFds, closed_by_others
+from qnnbridge_os.native import Lock, SimpleQueue, sleep
+from qnnbridge_os.shield import Changes, is_interruptible, start_thread
 
 assert sys.platform == "win32"
 
-from qnnbridge_protocol.drivers.win32_mapping import map_shared  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_mapping import map_shared  # noqa: E402 - type checkers find it empty on Linux
 
 BUFFER_BYTES = 1 << 20
 # Up to this size, copying chunks together is cheaper than a system call for each.
@@ -257,12 +257,11 @@ _PAGE_READWRITE = 0x4
 _PROCESS_DUP_HANDLE = 0x40
 _INVALID_HANDLE = ctypes.c_void_p(-1).value
 
-_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
-_kernel32.CreateFileMappingW.argtypes = (
+api.kernel32.CreateFileMappingW.argtypes = (
     *(wintypes.HANDLE, ctypes.c_void_p, wintypes.DWORD, wintypes.DWORD, wintypes.DWORD),
     wintypes.LPCWSTR,
 )
-_kernel32.CreateFileMappingW.restype = wintypes.HANDLE
+api.kernel32.CreateFileMappingW.restype = wintypes.HANDLE
 
 
 class SharedMemory:
@@ -271,7 +270,7 @@ class SharedMemory:
     def __init__(self, size: int, *, writable: bool) -> None:
         """Raises `OSError`."""
         self.size = size
-        section = _kernel32.CreateFileMappingW(
+        section = api.kernel32.CreateFileMappingW(
             _INVALID_HANDLE, None, _PAGE_READWRITE, size >> 32, size & 0xFFFFFFFF, None
         )
         if not section:

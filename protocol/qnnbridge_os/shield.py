@@ -33,7 +33,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from qnnbridge._platform._native import Lock, RLock, SimpleQueue, get_ident, start_new_thread, threads_are_replaced
+from qnnbridge_os.native import Lock, RLock, SimpleQueue, get_ident, start_new_thread, threads_are_replaced
 
 T = TypeVar("T")
 

@@ -1,36 +1,51 @@
-"""The daemon's socket or pipe, its streams, kept memory and process: one module per system, chosen here."""
+"""The daemon's socket or pipe: both ends of it, and what goes through. One module per system, chosen here."""
 
 from __future__ import annotations
 
 import sys
 
 if sys.platform == "win32":
-    from qnnbridge_daemon._platform._win32 import (
+    from qnnbridge_os._win32_door import (
         DaemonEndpoint,
+        DaemonStream,
         KeptMemory,
         Streams,
+        abandon_stream,
         allow_descriptors,
+        connect_to_daemon,
+        connection_ended,
         let_go_of_terminal,
         make_endpoint,
         on_leave,
+        release_stream,
     )
 else:
-    from qnnbridge_daemon._platform._posix import (
+    from qnnbridge_os._posix_door import (
         DaemonEndpoint,
+        DaemonStream,
         KeptMemory,
         Streams,
+        abandon_stream,
         allow_descriptors,
+        connect_to_daemon,
+        connection_ended,
         let_go_of_terminal,
         make_endpoint,
         on_leave,
+        release_stream,
     )
 
 __all__ = [
     "DaemonEndpoint",
+    "DaemonStream",
     "KeptMemory",
     "Streams",
+    "abandon_stream",
     "allow_descriptors",
+    "connect_to_daemon",
+    "connection_ended",
     "let_go_of_terminal",
     "make_endpoint",
     "on_leave",
+    "release_stream",
 ]

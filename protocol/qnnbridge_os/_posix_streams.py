@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnnbridge._platform._fds import OwnedFds, closed_by_others, mark_of
-from qnnbridge._platform._native import original
-from qnnbridge._platform._shield import shielded, when_gone
+from qnnbridge_os.fds import OwnedFds, closed_by_others, mark_of
+from qnnbridge_os.native import original
+from qnnbridge_os.shield import shielded, when_gone
 
 assert sys.platform != "win32"
 
@@ -78,6 +78,10 @@ def wait_writable(fd: int, timeout_s: float | None) -> bool:
 def is_writing(fd: int) -> bool:
     """Whether a thread of this process waits in a write to the pipe; nothing here writes so."""
     return False
+
+
+def stop_writing(fd: int) -> None:
+    """The descriptor is about to be closed. Nothing to do: see `is_writing`."""
 
 
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
@@ -145,7 +149,7 @@ class SharedMemory:
         shielded("qnnbridge memory", lambda: self._make(size, writable=writable))
 
     def _make(self, size: int, *, writable: bool) -> None:
-        from qnnbridge_protocol.drivers.posix_mapping import (
+        from qnnbridge_os._posix_mapping import (
             map_shared,
         )  # ctypes, which a session's start does not need
 

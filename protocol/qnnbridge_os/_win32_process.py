@@ -20,16 +20,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from qnnbridge._platform import _win32_api as api
-from qnnbridge._platform._fds import OwnedFds
-from qnnbridge._platform._native import Lock, popen
-from qnnbridge._platform._programs import ChildProcess, DetachedBase, start_failed
-from qnnbridge_protocol.drivers.processes import is_frozen
+from qnnbridge_os import _win32_api as api
+from qnnbridge_os.fds import OwnedFds
+from qnnbridge_os.native import Lock, popen
+from qnnbridge_os.programs import ChildProcess, DetachedBase, start_failed
 from qnnbridge_protocol.errors import HostStartFailed
+from qnnbridge_protocol.process_names import is_frozen
 
 assert sys.platform == "win32"
 
-from qnnbridge._platform._win32_streams import BUFFER_BYTES, stop_writing  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_streams import BUFFER_BYTES, stop_writing  # noqa: E402 - type checkers find it empty on Linux
 
 _log = logging.getLogger("qnnbridge.process")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _winapi
 import ctypes
 import msvcrt
 import sys
@@ -9,20 +10,14 @@ from ctypes import wintypes
 
 assert sys.platform == "win32"
 
-_SYNCHRONIZE = 0x00100000
+from qnnbridge_os._win32_api import kernel32  # noqa: E402 - type checkers find it empty on Linux
+
 _QUERY_LIMITED_INFORMATION = 0x1000
-_INFINITE = 0xFFFFFFFF
-_WAIT_OBJECT_0 = 0
 _ERROR_INVALID_PARAMETER = 87  # OpenProcess of an unused process id
 
 _WRITE_ABORT_MSG, _CALL_REPORTFAULT = 1, 2
 
-_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
-_kernel32.OpenProcess.argtypes = (wintypes.DWORD, wintypes.BOOL, wintypes.DWORD)
-_kernel32.OpenProcess.restype = wintypes.HANDLE
-_kernel32.WaitForSingleObject.argtypes = (wintypes.HANDLE, wintypes.DWORD)
-_kernel32.GetCurrentProcess.restype = wintypes.HANDLE
-_kernel32.GetProcessTimes.argtypes = (wintypes.HANDLE, *[ctypes.POINTER(wintypes.FILETIME)] * 4)
+kernel32.GetProcessTimes.argtypes = (wintypes.HANDLE, *[ctypes.POINTER(wintypes.FILETIME)] * 4)
 
 
 def error_dialogs_off() -> None:
@@ -46,26 +41,26 @@ class ParentHandle:
     means: tuple[str, ...] = ("handle",)
 
     def __init__(self, pid: int) -> None:
-        handle = _kernel32.OpenProcess(_SYNCHRONIZE | _QUERY_LIMITED_INFORMATION, False, pid)
-        if not handle:
-            code = ctypes.get_last_error()
-            if code == _ERROR_INVALID_PARAMETER:
-                raise ProcessLookupError(f"process {pid} is gone")
-            raise ctypes.WinError(code)
+        try:
+            handle = _winapi.OpenProcess(_winapi.SYNCHRONIZE | _QUERY_LIMITED_INFORMATION, False, pid)
+        except OSError as error:
+            if error.winerror == _ERROR_INVALID_PARAMETER:
+                raise ProcessLookupError(f"process {pid} is gone") from None
+            raise
         self._handle = handle
-        if _kernel32.WaitForSingleObject(handle, 0) == _WAIT_OBJECT_0:
+        if _winapi.WaitForSingleObject(handle, 0) == _winapi.WAIT_OBJECT_0:
             raise ProcessLookupError(f"process {pid} has ended")
         # Windows reuses process ids at once: no parent is younger than its child.
-        if _created(handle) > _created(_kernel32.GetCurrentProcess()):
+        if _created(handle) > _created(_winapi.GetCurrentProcess()):
             raise ProcessLookupError(f"process {pid} is gone and its number belongs to another one")
 
     def wait(self) -> None:
         """Until the process has ended."""
-        _kernel32.WaitForSingleObject(self._handle, _INFINITE)
+        _winapi.WaitForSingleObject(self._handle, _winapi.INFINITE)
 
 
 def _created(process: int) -> int:
     times = [wintypes.FILETIME() for _ in range(4)]
-    if not _kernel32.GetProcessTimes(process, *map(ctypes.byref, times)):
+    if not kernel32.GetProcessTimes(process, *map(ctypes.byref, times)):
         return 0
     return int(times[0].dwHighDateTime) << 32 | int(times[0].dwLowDateTime)

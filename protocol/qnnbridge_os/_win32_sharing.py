@@ -16,7 +16,7 @@ from typing import Any
 
 assert sys.platform == "win32"
 
-from qnnbridge_protocol.drivers.win32_mapping import map_shared  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_mapping import map_shared  # noqa: E402 - type checkers find it empty on Linux
 
 AVAILABLE = True
 

@@ -19,7 +19,7 @@ _JOB_KILL_ON_CLOSE = 0x2000
 
 _FILE_PIPE_LOCAL_INFORMATION = 24
 
-_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
 _ntdll = ctypes.WinDLL("ntdll")
 
 
@@ -67,25 +67,25 @@ class _IoStatus(ctypes.Structure):
     _fields_ = (("Status", ctypes.c_void_p), ("Information", ctypes.c_void_p))
 
 
-_kernel32.CreateJobObjectW.argtypes = (ctypes.c_void_p, wintypes.LPCWSTR)
-_kernel32.CreateJobObjectW.restype = wintypes.HANDLE
-_kernel32.SetInformationJobObject.argtypes = (wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD)
-_kernel32.QueryInformationJobObject.argtypes = (
+kernel32.CreateJobObjectW.argtypes = (ctypes.c_void_p, wintypes.LPCWSTR)
+kernel32.CreateJobObjectW.restype = wintypes.HANDLE
+kernel32.SetInformationJobObject.argtypes = (wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD)
+kernel32.QueryInformationJobObject.argtypes = (
     *(wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD),
     ctypes.c_void_p,
 )
-_kernel32.AssignProcessToJobObject.argtypes = (wintypes.HANDLE, wintypes.HANDLE)
-_kernel32.TerminateJobObject.argtypes = (wintypes.HANDLE, wintypes.UINT)
-_kernel32.ResumeThread.argtypes = (wintypes.HANDLE,)
-_kernel32.ResumeThread.restype = wintypes.DWORD
-_kernel32.SetErrorMode.argtypes = (wintypes.UINT,)
-_kernel32.SetErrorMode.restype = wintypes.UINT
-_kernel32.GetDllDirectoryW.argtypes = (wintypes.DWORD, wintypes.LPWSTR)
-_kernel32.SetDllDirectoryW.argtypes = (wintypes.LPCWSTR,)
+kernel32.AssignProcessToJobObject.argtypes = (wintypes.HANDLE, wintypes.HANDLE)
+kernel32.TerminateJobObject.argtypes = (wintypes.HANDLE, wintypes.UINT)
+kernel32.ResumeThread.argtypes = (wintypes.HANDLE,)
+kernel32.ResumeThread.restype = wintypes.DWORD
+kernel32.SetErrorMode.argtypes = (wintypes.UINT,)
+kernel32.SetErrorMode.restype = wintypes.UINT
+kernel32.GetDllDirectoryW.argtypes = (wintypes.DWORD, wintypes.LPWSTR)
+kernel32.SetDllDirectoryW.argtypes = (wintypes.LPCWSTR,)
 _MOST_CHARACTERS = 32768
-_kernel32.CancelIoEx.argtypes = (wintypes.HANDLE, ctypes.c_void_p)
-_kernel32.DisconnectNamedPipe.argtypes = (wintypes.HANDLE,)
-_kernel32.GetCurrentProcess.restype = wintypes.HANDLE
+kernel32.CancelIoEx.argtypes = (wintypes.HANDLE, ctypes.c_void_p)
+kernel32.DisconnectNamedPipe.argtypes = (wintypes.HANDLE,)
+kernel32.GetCurrentProcess.restype = wintypes.HANDLE
 _ntdll.NtQueryInformationFile.argtypes = (
     wintypes.HANDLE,
     ctypes.POINTER(_IoStatus),
@@ -101,14 +101,12 @@ def _last_error() -> OSError:
 
 def create_job() -> int:
     """A job that ends all its processes when its last handle is closed, and shows no dialog when one crashes."""
-    job: int | None = _kernel32.CreateJobObjectW(None, None)
+    job: int | None = kernel32.CreateJobObjectW(None, None)
     if not job:
         raise _last_error()
     limits = _ExtendedLimits()
     limits.BasicLimitInformation.LimitFlags = _JOB_KILL_ON_CLOSE | _JOB_DIE_ON_UNHANDLED_EXCEPTION
-    if not _kernel32.SetInformationJobObject(
-        job, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)
-    ):
+    if not kernel32.SetInformationJobObject(job, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)):
         raise _last_error()
     return job
 
@@ -116,7 +114,7 @@ def create_job() -> int:
 def in_job_that_kills() -> bool:
     """Whether this process is in a job that ends all its processes when it is closed."""
     limits = _ExtendedLimits()
-    if not _kernel32.QueryInformationJobObject(
+    if not kernel32.QueryInformationJobObject(
         None, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits), None
     ):
         return False  # in no job
@@ -124,44 +122,44 @@ def in_job_that_kills() -> bool:
 
 
 def assign_to_job(job: int, process: int) -> None:
-    if not _kernel32.AssignProcessToJobObject(job, process):
+    if not kernel32.AssignProcessToJobObject(job, process):
         raise _last_error()
 
 
 def terminate_job(job: int, exit_code: int) -> None:
-    if not _kernel32.TerminateJobObject(job, exit_code):
+    if not kernel32.TerminateJobObject(job, exit_code):
         raise _last_error()
 
 
 def resume_thread(thread: int) -> None:
-    if _kernel32.ResumeThread(thread) == 0xFFFFFFFF:
+    if kernel32.ResumeThread(thread) == 0xFFFFFFFF:
         raise _last_error()
 
 
 def set_error_mode(mode: int) -> int:
     """Returns the mode that was."""
-    return int(_kernel32.SetErrorMode(mode))
+    return int(kernel32.SetErrorMode(mode))
 
 
 def dll_folder() -> str:
     """Where DLLs are looked for before the system's folders; empty if nowhere else."""
     buffer = ctypes.create_unicode_buffer(_MOST_CHARACTERS)
-    _kernel32.GetDllDirectoryW(_MOST_CHARACTERS, buffer)
+    kernel32.GetDllDirectoryW(_MOST_CHARACTERS, buffer)
     return buffer.value
 
 
 def set_dll_folder(folder: str) -> None:
-    _kernel32.SetDllDirectoryW(folder or None)
+    kernel32.SetDllDirectoryW(folder or None)
 
 
 def cancel_io(file: int) -> None:
     """Make the system calls on this handle that threads of this process are blocked in fail."""
-    _kernel32.CancelIoEx(file, None)
+    kernel32.CancelIoEx(file, None)
 
 
 def disconnect_pipe(pipe: int) -> None:
     """The client of this end of a named pipe is sent away."""
-    _kernel32.DisconnectNamedPipe(pipe)
+    kernel32.DisconnectNamedPipe(pipe)
 
 
 def write_quota(pipe: int) -> int:
@@ -184,7 +182,7 @@ _MACHINES_BY_NAME = {"X86": "x86", "AMD64": "x64", "ARM64": "ARM64"}
 def native_machine() -> str:
     """What the computer really is. Emulation hides it from everything but this function of Windows."""
     try:
-        is_wow64_process2 = _kernel32.IsWow64Process2
+        is_wow64_process2 = kernel32.IsWow64Process2
     except AttributeError:  # before Windows 10 1709
         name = os.environ.get("PROCESSOR_ARCHITEW6432") or os.environ.get("PROCESSOR_ARCHITECTURE", "")
         return _MACHINES_BY_NAME.get(name.upper(), name)
@@ -194,6 +192,6 @@ def native_machine() -> str:
         ctypes.POINTER(wintypes.USHORT),
         ctypes.POINTER(wintypes.USHORT),
     )
-    if not is_wow64_process2(_kernel32.GetCurrentProcess(), ctypes.byref(process), ctypes.byref(native)):
+    if not is_wow64_process2(kernel32.GetCurrentProcess(), ctypes.byref(process), ctypes.byref(native)):
         raise _last_error()
     return _MACHINES.get(native.value, hex(native.value))

@@ -15,7 +15,7 @@ from typing import Any
 
 assert sys.platform != "win32"
 
-from qnnbridge_protocol.drivers.posix_mapping import map_shared  # noqa: E402 - type checkers find it empty on Windows
+from qnnbridge_os._posix_mapping import map_shared  # noqa: E402 - type checkers find it empty on Windows
 
 # Whether this host can open streams and memory of an application.
 AVAILABLE = sys.platform == "linux"

@@ -8,7 +8,7 @@ import select
 import sys
 import time
 
-from qnnbridge_protocol.drivers.processes import HOST_NAME
+from qnnbridge_protocol.process_names import HOST_NAME
 
 assert sys.platform != "win32"
 

@@ -1,31 +1,24 @@
-"""The connection to the daemon on Windows: a named pipe, the users at its ends, and the private folder.
+"""Folders and files that only this user may use, on Windows: their access list decides.
 
-A user is known by the SID, an access list by its text form (SDDL). The pipe is opened for overlapped calls, so that
-each has a deadline. Raises `OSError` (`ctypes.WinError`) throughout. A stream belongs to one thread; `drop` may be
-called by any.
+A user is known by the SID, an access list by its text form (SDDL). Raises `OSError` (`ctypes.WinError`) throughout.
 """
 
 from __future__ import annotations
 
 import _winapi
 import ctypes
-import errno
 import msvcrt
 import os
 import re
 import stat
 import sys
-import time
 from ctypes import wintypes
 from pathlib import Path
-from typing import Any, Final
-
-from qnnbridge._platform import _win32_api as api
-from qnnbridge._platform._fds import OwnedFds
+from typing import Final
 
 assert sys.platform == "win32"
 
-from qnnbridge._platform._win32_streams import stop_writing, wait_readable  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_api import kernel32  # noqa: E402 - type checkers find it empty on Linux
 
 SYSTEM: Final = "SY"
 ADMINISTRATORS: Final = "BA"
@@ -39,7 +32,6 @@ _TOKEN_QUERY: Final = 0x8
 _TOKEN_USER: Final = 1
 _QUERY_LIMITED_INFORMATION: Final = 0x1000
 
-_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
 _advapi32 = ctypes.WinDLL("advapi32", use_last_error=True)
 
 
@@ -51,8 +43,8 @@ class _SecurityAttributes(ctypes.Structure):
     )
 
 
-_kernel32.LocalFree.argtypes = (ctypes.c_void_p,)
-_kernel32.LocalFree.restype = ctypes.c_void_p
+kernel32.LocalFree.argtypes = (ctypes.c_void_p,)
+kernel32.LocalFree.restype = ctypes.c_void_p
 _advapi32.OpenProcessToken.argtypes = (wintypes.HANDLE, wintypes.DWORD, ctypes.POINTER(wintypes.HANDLE))
 _advapi32.GetTokenInformation.argtypes = (
     *(wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD),
@@ -101,7 +93,7 @@ class OwnerOnly:
     def __del__(self) -> None:
         descriptor = getattr(self, "_descriptor", None)
         if descriptor:
-            _kernel32.LocalFree(descriptor)
+            kernel32.LocalFree(descriptor)
 
 
 def user_sid(pid: int | None = None) -> str:
@@ -133,7 +125,7 @@ def access_list(where: str | int, kind: int = KERNEL_OBJECT) -> str:
             raise ctypes.WinError(ctypes.get_last_error())
         return _take_text(text)
     finally:
-        _kernel32.LocalFree(descriptor)
+        kernel32.LocalFree(descriptor)
 
 
 def owner_of(sddl: str) -> str:
@@ -177,160 +169,7 @@ def _take_text(text: ctypes.c_void_p) -> str:
     try:
         return ctypes.wstring_at(text.value or 0)
     finally:
-        _kernel32.LocalFree(text)
-
-
-PIPE_PREFIX: Final = "\\\\.\\pipe\\qnnbridge-"
-
-_IDENTIFICATION: Final = 0x00100000 | 0x00010000  # SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION
-_BUSY_WAIT_MS: Final = 200
-_ERROR_PIPE_BUSY: Final = 231
-_ERROR_SEM_TIMEOUT: Final = 121
-for _function in (_kernel32.GetNamedPipeClientProcessId, _kernel32.GetNamedPipeServerProcessId):
-    _function.argtypes = (wintypes.HANDLE, ctypes.POINTER(wintypes.ULONG))
-
-
-class DaemonStream:
-    """One connection at the door. peer_pid: as Windows reports it."""
-
-    def __init__(self, handle: int, *, client: bool) -> None:
-        self._handle = handle
-        self._dropped = False
-        asked = _kernel32.GetNamedPipeServerProcessId if client else _kernel32.GetNamedPipeClientProcessId
-        pid = wintypes.ULONG()
-        self.peer_pid = int(pid.value) if asked(handle, ctypes.byref(pid)) else 0
-
-    def check_peer(self) -> None:
-        """Raises `PermissionError` if another user is at the other end, or the user cannot be found out."""
-        if not self.peer_pid:
-            raise PermissionError("Windows does not tell which user is at the other end")
-        try:
-            theirs = user_sid(self.peer_pid)
-        except OSError as error:
-            raise PermissionError(
-                f"process {self.peer_pid} belongs to another user, or runs as administrator ({error})"
-            ) from error
-        check_peer(theirs, user_sid())
-
-    def receive(self, count: int, deadline: float) -> bytes:
-        """So many bytes. Raises `TimeoutError`, `ConnectionError`."""
-        data = b""
-        while len(data) < count:
-            pending, _ = _winapi.ReadFile(self._handle, count - len(data), overlapped=True)
-            self.finish(pending, deadline)
-            data += bytes(pending.getbuffer() or b"")
-        return data
-
-    def receive_with_ends(self, count: int, fds: OwnedFds, deadline: float) -> bytes:
-        """`receive`; the handles are in the record, see `ends`."""
-        return self.receive(count, deadline)
-
-    def ends(self, handles: tuple[int, int], fds: OwnedFds) -> tuple[int, int]:
-        """Descriptors for the two handles that the daemon has given to this process."""
-        if not all(handles):
-            raise ConnectionError("the daemon sent no streams")
-        read_fd = fds.adopt(msvcrt.open_osfhandle(handles[0], os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT))
-        write_fd = fds.adopt(msvcrt.open_osfhandle(handles[1], os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT))
-        return read_fd, write_fd
-
-    def send(self, data: bytes, deadline: float) -> None:
-        """All of it. Raises `TimeoutError`, `ConnectionError`."""
-        while data:
-            pending, _ = _winapi.WriteFile(self._handle, data, overlapped=True)
-            data = data[self.finish(pending, deadline) :]
-
-    def drop(self) -> None:
-        """Waiting calls fail. The handle stays until `close`."""
-        self._dropped = True
-        api.cancel_io(self._handle)
-
-    def close(self) -> None:
-        handle, self._handle = self._handle, 0
-        if handle:
-            _winapi.CloseHandle(handle)
-
-    def finish(self, pending: Any, deadline: float) -> int:
-        """Wait for an operation; its count of bytes."""
-        left_ms = int(max(0.0, deadline - time.monotonic()) * 1000)
-        try:
-            in_time = _winapi.WaitForMultipleObjects([pending.event], False, left_ms) == _winapi.WAIT_OBJECT_0
-        except BaseException:
-            pending.cancel()
-            pending.GetOverlappedResult(True)
-            raise
-        if not in_time:
-            pending.cancel()
-        try:
-            count, _ = pending.GetOverlappedResult(True)
-        except OSError as error:
-            raise ConnectionResetError(f"the other side closed the connection ({error})") from error
-        if count:
-            return int(count)
-        # It was cancelled, or the stream has ended.
-        if self._dropped:
-            raise ConnectionAbortedError("others were waiting")
-        if not in_time:
-            raise TimeoutError("the other side did not answer in time")
-        raise ConnectionResetError("the other side closed the connection")
-
-
-def check_peer(user: str, own: str) -> None:
-    """Raises `PermissionError` unless both ends belong to the same user."""
-    if user != own:
-        raise PermissionError(f"the other end belongs to user {user}, not to {own}")
-
-
-def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStream:
-    """A connection to the daemon at this pipe. Raises `OSError` if there is none."""
-    if not endpoint.startswith(PIPE_PREFIX):
-        raise FileNotFoundError(errno.ENOENT, f"{endpoint} is no pipe of qnnbridge")
-    access = _winapi.GENERIC_READ | _winapi.GENERIC_WRITE
-    flags = _winapi.FILE_FLAG_OVERLAPPED | _IDENTIFICATION
-    while True:
-        try:
-            handle = _winapi.CreateFile(
-                endpoint, access, 0, _winapi.NULL, _winapi.OPEN_EXISTING, flags, _winapi.NULL
-            )
-            return DaemonStream(handle, client=True)
-        except OSError as error:
-            if error.winerror != _ERROR_PIPE_BUSY:
-                raise
-        if time.monotonic() >= deadline:
-            raise TimeoutError("the daemon accepts no connection")
-        try:
-            _winapi.WaitNamedPipe(endpoint, _BUSY_WAIT_MS)
-        except OSError as error:
-            if error.winerror not in (_ERROR_SEM_TIMEOUT, _ERROR_PIPE_BUSY):
-                raise
-
-
-def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Whether the other end of this pipe is closed. Waits for at most the given time for that."""
-    if not wait_readable(read_fd, timeout_s):
-        return False
-    try:
-        _winapi.PeekNamedPipe(msvcrt.get_osfhandle(read_fd), 0)
-    except OSError:
-        return True
-    return False  # there is something to read
-
-
-def abandon_stream(write_fd: int) -> None:
-    """Let the other side see the end, and keep the number: another thread may be about to write to it."""
-    stop_writing(write_fd)
-    api.cancel_io(msvcrt.get_osfhandle(write_fd))
-    null = os.open(os.devnull, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT)
-    try:
-        os.dup2(null, write_fd, inheritable=False)
-    finally:
-        os.close(null)
-
-
-def release_stream(write_fd: int, read_fd: int) -> None:
-    """Called before they are closed: ends the calls that wait in them."""
-    stop_writing(write_fd)
-    for fd in (write_fd, read_fd):
-        api.cancel_io(msvcrt.get_osfhandle(fd))
+        kernel32.LocalFree(text)
 
 
 _GENERIC_READ = 0x80000000
@@ -345,7 +184,7 @@ _ERROR_ALREADY_EXISTS = 183
 # The system and administrators can do everything anyway; "owner" and "creator owner" mean its owner, in other
 # words.
 _TRUSTED = {SYSTEM, ADMINISTRATORS, "S-1-5-18", "S-1-5-32-544", "OW", "CO", "S-1-3-0", "S-1-3-4"}
-_kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)
+kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)
 
 
 def default_runtime_folder() -> Path:
@@ -359,7 +198,7 @@ def make_private_folder(path: Path) -> None:
     judges."""
     path.parent.mkdir(parents=True, exist_ok=True)
     attributes = OwnerOnly(inherit=True)
-    if not _kernel32.CreateDirectoryW(str(path), attributes.address):
+    if not kernel32.CreateDirectoryW(str(path), attributes.address):
         code = ctypes.get_last_error()
         if code != _ERROR_ALREADY_EXISTS:
             raise ctypes.WinError(code)

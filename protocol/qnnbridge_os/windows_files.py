@@ -6,6 +6,7 @@ of characters that every program can open.
 
 from __future__ import annotations
 
+import _winapi
 import ctypes
 import os
 import sys
@@ -13,9 +14,10 @@ from ctypes import wintypes
 
 assert sys.platform == "win32"
 
+from qnnbridge_os._win32_api import kernel32  # noqa: E402 - type checkers find it empty on Linux
+
 _FILE_READ_ATTRIBUTES = 0x0080
 _SHARE_ALL = 0x1 | 0x2 | 0x4
-_OPEN_EXISTING = 3
 _BACKUP_SEMANTICS = 0x02000000
 _FILE_BASIC_INFO = 0
 _NS_PER_TICK = 100
@@ -33,28 +35,20 @@ class _BasicInfo(ctypes.Structure):
     )
 
 
-_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
-_create_file = _kernel32.CreateFileW
-_create_file.argtypes = (
-    *(wintypes.LPCWSTR, wintypes.DWORD, wintypes.DWORD, ctypes.c_void_p),
-    *(wintypes.DWORD, wintypes.DWORD, wintypes.HANDLE),
-)
-_create_file.restype = wintypes.HANDLE
-_close_handle = _kernel32.CloseHandle
-_close_handle.argtypes = (wintypes.HANDLE,)
-_get_information = _kernel32.GetFileInformationByHandleEx
+_get_information = kernel32.GetFileInformationByHandleEx
 _get_information.argtypes = (wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD)
 _get_information.restype = wintypes.BOOL
-_get_short_path = _kernel32.GetShortPathNameW
+_get_short_path = kernel32.GetShortPathNameW
 _get_short_path.argtypes = (wintypes.LPCWSTR, wintypes.LPWSTR, wintypes.DWORD)
 _get_short_path.restype = wintypes.DWORD
-_INVALID = ctypes.c_void_p(-1).value
 
 
 def change_time_ns(path: str, status: os.stat_result) -> int:
     """Nanoseconds since 1970. The time of the last write where the file system keeps no other (FAT)."""
-    handle = _create_file(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, None, _OPEN_EXISTING, _BACKUP_SEMANTICS, None)
-    if handle in (None, _INVALID):
+    no, existing = _winapi.NULL, _winapi.OPEN_EXISTING
+    try:
+        handle = _winapi.CreateFile(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, no, existing, _BACKUP_SEMANTICS, no)
+    except OSError:
         return status.st_mtime_ns
     try:
         info = _BasicInfo()
@@ -62,7 +56,7 @@ def change_time_ns(path: str, status: os.stat_result) -> int:
             return status.st_mtime_ns
         return (info.ChangeTime - _EPOCH_TICKS) * _NS_PER_TICK if info.ChangeTime else status.st_mtime_ns
     finally:
-        _close_handle(handle)
+        _winapi.CloseHandle(handle)
 
 
 def short_path(path: str) -> str:

@@ -9,25 +9,26 @@ from ctypes import wintypes
 
 assert sys.platform == "win32"
 
+from qnnbridge_os._win32_api import kernel32  # noqa: E402 - type checkers find it empty on Linux
+
 _FILE_MAP_WRITE = 0x2
 _FILE_MAP_READ = 0x4
 
-_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
-_kernel32.MapViewOfFile.argtypes = (
+kernel32.MapViewOfFile.argtypes = (
     *(wintypes.HANDLE, wintypes.DWORD, wintypes.DWORD, wintypes.DWORD),
     ctypes.c_size_t,
 )
-_kernel32.MapViewOfFile.restype = ctypes.c_void_p
-_kernel32.UnmapViewOfFile.argtypes = (ctypes.c_void_p,)
+kernel32.MapViewOfFile.restype = ctypes.c_void_p
+kernel32.UnmapViewOfFile.argtypes = (ctypes.c_void_p,)
 
 
 def map_shared(section: int, size: int, *, writable: bool) -> memoryview:
     """All of it, and touched. It is unmapped when nothing refers to the view any more. Raises `OSError`."""
-    address = _kernel32.MapViewOfFile(section, _FILE_MAP_WRITE if writable else _FILE_MAP_READ, 0, 0, size)
+    address = kernel32.MapViewOfFile(section, _FILE_MAP_WRITE if writable else _FILE_MAP_READ, 0, 0, size)
     if not address:
         raise ctypes.WinError(ctypes.get_last_error())
     memory = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(memory, _kernel32.UnmapViewOfFile, address).atexit = False
+    weakref.finalize(memory, kernel32.UnmapViewOfFile, address).atexit = False
     view = memoryview(memory).cast("B")
     # Touched now: a page that is missing costs a microsecond when it is met in a call.
     for offset in range(0, size, 4096):

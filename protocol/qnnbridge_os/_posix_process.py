@@ -22,16 +22,16 @@ from _queue import Empty
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from qnnbridge._platform._fds import OwnedFds, no_fork
-from qnnbridge._platform._native import Lock, SimpleQueue, popen, sleep, waitpid
-from qnnbridge._platform._programs import ChildProcess, DetachedBase, start_failed
-from qnnbridge._platform._shield import start_thread
-from qnnbridge_protocol.drivers.processes import HOST_NAME
+from qnnbridge_os.fds import OwnedFds, no_fork
+from qnnbridge_os.native import Lock, SimpleQueue, popen, sleep, waitpid
+from qnnbridge_os.programs import ChildProcess, DetachedBase, start_failed
+from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import ForkedClient, HostStartFailed
+from qnnbridge_protocol.process_names import HOST_NAME
 
 assert sys.platform != "win32"
 
-from qnnbridge._platform._posix_streams import enlarge_pipe, poll_fd  # noqa: E402 - type checkers find it empty on Windows
+from qnnbridge_os._posix_streams import enlarge_pipe, poll_fd  # noqa: E402 - type checkers find it empty on Windows
 
 _log = logging.getLogger("qnnbridge.process")
 
@@ -133,7 +133,7 @@ class PosixChild:
             # What the host left behind goes with it. Only now: as long as the exit code is not collected, no other
             # process and no other group can have got this number.
             _kill_group(self.pid)
-            # Collected and kept in one step of C: it is given only once (see `_shield`).
+            # Collected and kept in one step of C: it is given only once (see `shield`).
             self._collected.extend(itertools.starmap(waitpid, ((self.pid, 0),)))
         code = os.waitstatus_to_exitcode(self._collected[0][1])
         self._process.returncode = code  # or Popen would call the process a forgotten one

@@ -1,1 +1,0 @@
-"""The differences between operating systems on the host's side."""
