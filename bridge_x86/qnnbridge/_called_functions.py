@@ -89,6 +89,8 @@ class CalledFunctions:
             self._functions[LOG] = log
         self._on_news = on_news
         self._channel: Channel | None = None
+        # Copied when the call is made: the function sees the caller's context variables, such as those of a
+        # web framework.
         self._context = contextvars.copy_context()
         self._frames: SimpleQueue[Frame | None] = SimpleQueue()
         self._serves = False
@@ -113,13 +115,17 @@ class CalledFunctions:
         self._channel = process.channel
         try:
             yield self
+        # The host has died or hangs: that is the answer, whatever the function raised before.
         except HostError:
             raise
         except BaseException:
+            # The host only reports that its function failed; the application gets its own exception object
+            # back.
             if self._raised is not None:
                 raise self._raised from None
             raise
         finally:
+            # Ends the thread, unless it hangs in the function: then it is left, as a daemon thread.
             self._frames.put(None)
             self._raised = self._channel = None
 
@@ -129,12 +135,14 @@ class CalledFunctions:
             if self._on_news is not None:
                 self._on_news(frame)
             return
+        # Only handed over: this thread reads the connection for all callers and must not wait for a function.
         self._frames.put(frame)
         if not self._serves:
             self._serves = True
             start_thread("qnnbridge function", self._context.run, self._serve)
 
     def _serve(self) -> None:
+        # Marks the thread, so that a call of the same host from inside the function is refused (`reentered`).
         inside.channel = channel = self._channel
         while channel is not None and (frame := self._frames.get()) is not None:
             header, buffers = self._answer(frame)

@@ -41,10 +41,12 @@ _log = logging.getLogger("qnnbridge.session")
 _cache_log = logging.getLogger("qnnbridge.cache")
 
 # How long to wait for the host's log lines of a failed creation.
+# They come by stderr, another pipe than the answer, and may be read later.
 LOG_TIMEOUT_S: Final = 1.0
 
 # Environment variable: ``warn`` lets a compiled model through that cannot run by all that is known of it.
 CONTEXT_CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"
+# Sessions from the cache take less and say nothing.
 FIRST_WORD_S: Final = 2.0
 WORD_EVERY_S: Final = 15.0
 # From here on the words are warnings: people see those.
@@ -118,8 +120,10 @@ class CreateRequest:
         if self.kill_after_s is not None:
             header["kill_after_s"] = self.kill_after_s
         if deadline is not None:
+            # Relative: the clocks of two systems (Wine, a container, ssh) differ.
             header["budget_s"] = max(1.0, deadline - time.monotonic())
         if recipe.spec.model_path is None:
+            # The host knows by the missing model_path that the last buffer is the model.
             buffers += (recipe.data or b"",)  # behind the tensors
         return header, buffers
 
@@ -161,6 +165,8 @@ class Created:
                 tuple(str(change) for change in header.get("fixed") or ()),
                 None if fix is None else FixSpec.from_wire(fix),
             )
+        # An answer of another version or a damaged host: a desync, which ends the connection, and not an
+        # error of the caller.
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"a reply to session.create without a proper description ({error})") from None
 
@@ -190,6 +196,7 @@ class RequestNews:
         if type(header.get("label")) is str:
             self.label = header["label"]
         if frame.kind is Kind.PHASE:
+            # A native step: from now on a death counts against the model that this frame names.
             self.stage, self._native = "", self._native or header.get("phase") != "ready"
             if type(header.get("fingerprint")) is str:
                 self.fingerprint = header["fingerprint"]
@@ -241,18 +248,24 @@ def create(
     while_busy: called when the request has been sent.
     """
     cancellation = None if request.again else request.recipe.cancellation
+    # Only the application's own creation: a session that is made again for a call is not cancelled by a flag
+    # that was set for another one.
     if cancellation is not None and cancellation.terminate:
         raise _load_canceled(request.recipe)
     header, buffers = request.message(deadline)
 
     def on_sent(number: int) -> None:
+        # First, so that an interrupted caller can release the session that the host may make.
         request_id.append(number)
         for relay in (canceled, withdrawn):
             if relay is not None:
                 relay(number)
+        # Loads numpy and the modules of runs while the host works.
         while_busy()
 
     try:
+        # What the application set up for a whole process (thread pools, for example) is set up in each new
+        # host before its first session.
         host.repeat_remembered(process, deadline)
         with (
             host.isolate(context, deadline),
@@ -263,6 +276,7 @@ def create(
                 process, (header, buffers), deadline, context, on_sent, news, request.recipe.functions
             )
     except BridgeError as error:
+        # ONNX Runtime's own error class and text for this: applications look for code 12.
         if isinstance(error, Cancelled) and cancellation is not None and cancellation.terminate:
             raise _load_canceled(request.recipe) from None
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
@@ -362,6 +376,7 @@ def _warn(text: str) -> None:
 
 def warn_application(text: str, category: type[Warning]) -> None:
     """A warning at the line of the application that led here."""
+    # Counted here: `warnings.warn(skip_file_prefixes=)` is new in Python 3.12.
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         level, frame = level + 1, frame.f_back
@@ -375,6 +390,7 @@ def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> Ses
     """
     placement = info.placement
     if not (placement.known and placement.backend and not placement.qnn_nodes):
+        # Lines of a creation that succeeded are not kept in memory.
         process.stderr.forget(request_id)
         return info
     from qnnbridge._diagnosis.ort_log import decode_stderr, explain_lines

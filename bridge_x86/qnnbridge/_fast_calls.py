@@ -116,13 +116,18 @@ def run(
     Raises:
         FastCallFailed: the call failed; the slow path continues it.
     """
+    # Read once: process and number belong together (`Live`), and another thread may replace them at any time.
     live = remote.live
     if live is None:
         return None
     wish = wish or _PLAIN
     process, host, out = live.process, remote.host, wish.out
+    # Both are plain attributes. A host that fails right after this look fails the call below, which is
+    # handled like any death.
     if process.retiring or process.channel.requests.failure is not None:
         return None
+    # The reasons are the collections themselves (releases that wait, suspects, kills): no flag has to be kept
+    # in step.
     if (any(host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process):
         return None
     pool = process.pool
@@ -130,6 +135,8 @@ def run(
         return None
     signature = None
     if wish.fresh:
+        # A result that may stay in shared memory needs its size before the key is made: its place is part of
+        # the key.
         signature = find(names, feed)
         if signature is None:
             return None
@@ -138,11 +145,14 @@ def run(
     if key is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
+    # From here on this thread has the channel. Whatever happens it goes back in `finally`, or stays with the
+    # abandoned calls.
     plans = pool.take_idle()
     try:
         plan = None if plans is None else plans.find(key)
         if plan is None:
             signature = signature or find(names, feed)
+            # Each channel has its own plans, so a known call may have none on this one.
             if signature is None or signature.slow or signature.not_before > monotonic():
                 return None
             if plans is None:
@@ -152,6 +162,7 @@ def run(
         else:
             signature = plan.signature
         assert plans is not None
+        # Arrays that do not fit go by the connection, which raises the application's error or converts.
         if signature.slow or (out is not None and not fits(out, signature, writeable=not wish.fresh)):
             return None
         return _call(remote, live, plans, plan, key, signature, out, deadline, on_channel)
@@ -181,6 +192,8 @@ def _call(
     process, channel = live.process, plans.channel
     channel.context = remote.context
     # Whatever becomes of the call, the host may read and write these until it is over.
+    # Set before anything is sent: an exception may come between two lines, and `_retire` keeps what is pinned
+    # alive for as long as the host may still write to it.
     channel.pinned = key
     try:
         if plan is None:
@@ -192,7 +205,10 @@ def _call(
             # is not made.
             channel.broken = True
             on_channel(process, channel)
+        # The copy is not under the deadline: it is bounded by memory bandwidth, and a half copied input is
+        # harmless.
         plan.put_in(key.arrays)
+        # Not exact with several threads, and need not be: a statistic.
         remote.host.sharing.shared_calls += 1
         head = channel.call(plan.number, deadline)
         if head is None:
@@ -222,6 +238,7 @@ def _plan(
     """The new plan for this call; ``None`` if the host refuses it, or there is no memory."""
     try:
         return plans.make(live.session, key, signature, deadline)
+    # A question about a plan computes nothing, so the call itself has not begun.
     except ChannelTimeout:
         raise Deadline("not-started") from None
     except ProtocolDesync:
@@ -238,6 +255,8 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
     if head.kind is not ChannelKind.VALUES:
         channel.broken = True
         raise desync(f"{head.kind.name} to a call")
+    # For good: a model whose output shapes depend on values would otherwise ask for a plan that fails each
+    # time.
     signature.slow = True
     decoder = Decoder(frame.buffers)
     values = [decoder.value(item) for item in field(frame.header, "outputs", "tuple[Any, ...]")]
@@ -248,10 +267,12 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
 def _upkeep(remote: FastSession, process: HostProcess) -> bool:
     """Do once a second what the slow path does before every call. False if the call must take the slow path."""
     supervisor = remote.host.supervisor
+    # `locks_hold` is false once eventlet has replaced the locks of objects that exist (`_native`).
     if remote.closed or not (remote.host.blame.quiet and locks_hold()) or supervisor.current is not process:
         return False
     if remote.host.log_function is not None:
         return False
+    # Before the look at the quarantine's file, so that other threads do not all look at once.
     remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
     try:
         supervisor.check_quarantine(remote.context)
@@ -277,12 +298,16 @@ def _look_after(
     channel = plans.channel
     try:
         if isinstance(error, ChannelEnded):
+            # A closed channel may be the host's end or only the channel's. The death is explained only if it
+            # is the host's.
             _host_gone(process, deadline)
             error = ChannelRetired()
         elif isinstance(error, ChannelTimeout):
             error = Deadline(_give_up(process, plans) if channel.sent else "not-started")
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
+        # Everything else that can interrupt a call is not the bridge's: KeyboardInterrupt, SystemExit, an
+        # exception of a handler.
         elif channel.broken and channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
             # Ctrl+C, for example: cancel the call. The host may have it even if it is not marked as sent yet.
             _give_up(process, plans)
@@ -291,6 +316,8 @@ def _look_after(
     if isinstance(error, ChannelFailed):
         error.request_id = channel.call_id
     if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
+        # `busy` counts as well: an interrupt between the write and the assignment of `sent` leaves a call
+        # that the host has.
         in_place = (channel.sent or channel.busy) and _changes_inputs(key, out)
         raise FastCallFailed(process, error, deadline, in_place=in_place) from None
 
@@ -322,6 +349,8 @@ def _give_up(process: HostProcess, plans: ChannelPlans) -> str:
     and with it the blocks that the host may write to."""
     channel, pool = plans.channel, process.pool
     assert pool is not None
+    # The work is done: only its answer was not read to its end. The channel is broken and is closed by
+    # `give_back`.
     if channel.answer_begun:
         channel.busy = False
         return "finished"
@@ -329,6 +358,7 @@ def _give_up(process: HostProcess, plans: ChannelPlans) -> str:
     try:
         state = process.channel.cancel(channel.call_id, monotonic() + CANCEL_TIMEOUT_S)
         # A call that was not started never will be, and may not even have been sent.
+        # A cancelled call answers soon with its error; when that is read, the channel can be used again.
         if state != "still-running" and (channel.settle(SETTLE_TIMEOUT_S) or state == "not-started"):
             channel.busy = False
             return state

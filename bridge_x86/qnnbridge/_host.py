@@ -138,6 +138,8 @@ class Host:
     ) -> None:
         self._python = python
         self._env = dict(env or {})
+        # As variables of the host's environment, so that one place (`engine_settings`) reads arguments,
+        # variables and file; `env=` has the last word.
         if engine is not None or ep_path is not None:
             from qnnbridge_protocol.engine_settings import engine_variables  # no other session needs it
 
@@ -149,6 +151,7 @@ class Host:
         self._connector = None if _daemon is None else _connector(_daemon)
         # The interpreter that was chosen; ``None`` before the first start.
         self.interpreter: HostInterpreter | None = None
+        # One for all generations: suspects stay suspects when the host is started again.
         blame = Blame()
         # The supervisor does not keep the host, which is ended when the application drops it.
         myself = weakref.ref(self)
@@ -171,6 +174,7 @@ class Host:
                 launch, connector, restart or connector.policy, connector.inquest, connector.reach
             )
         self.blame = blame
+        # The attributes from here on belong to the application's side and outlive each host process.
         self._isolation = IsolationLock(blame)
         self.sharing = default_sharing(shared_memory, spin)
         self._arrays: SharedArrays | None = None
@@ -208,6 +212,8 @@ class Host:
 
         A daemon continues: only the connection to it is closed.
         """
+        # First: a thread that waits in `reach` for a daemon then gives up, and the supervisor's lock becomes
+        # free.
         if self._connector is not None:
             self._connector.close()
         self.supervisor.close()
@@ -290,6 +296,7 @@ class Host:
     def ping(self, timeout: float = 5.0) -> float:
         """Seconds of a round trip. Raises `DeadlineExceeded`, which alone does not mean that the host is ill."""
         deadline = deadline_after(timeout)
+        # Before the comparison: it may start the next generation, for which the facts are asked anew.
         process = self._process(deadline)
         begin = time.perf_counter()
         try:
@@ -310,6 +317,8 @@ class Host:
     @property
     def arrays(self) -> SharedArrays:
         """The application's arrays in shared memory."""
+        # Twice, the second time under the lock: two threads must not make two, of which one would be dropped
+        # with its arrays.
         if self._arrays is None:
             from qnnbridge._fastpath.memory import SharedArrays  # imports numpy
 
@@ -336,6 +345,7 @@ class Host:
         """Give the host one more environment variable, from a fresh process on. ``False``: it has that already."""
         if variable in self._env:
             return False
+        # The launch is asked for anew (`forget_launch`): it was made with the old environment.
         self._env[variable] = text
         self.supervisor.forget_launch()
         self.restart()
@@ -361,6 +371,7 @@ class Host:
                     continue
                 raise
             try:
+                # One attempt has one relay: a CANCEL names a request of this process.
                 with TerminateRelay(stop, process) as on_sent:
                     return process.call(header, buffers, deadline, CallContext(str(header.get("op"))), on_sent)
             except Deadline:
@@ -374,6 +385,8 @@ class Host:
                 innocent = not self.supervisor.may_be_caused_by(process, failure)
                 if innocent and not isinstance(error, Closed) and patience.is_left():
                     continue
+                # One repetition although it may be the cause: operations here (facts, identifying) are safe
+                # to repeat.
                 if last or error.retry == "pointless":
                     raise error from None
                 last = True
@@ -411,6 +424,7 @@ class Host:
         for kind, arguments in self._remembered:
             header = {"op": "object.create", "kind": kind, "arguments": dict(arguments)}
             made = process.call(header, (), deadline, CallContext("object.create", kind)).header
+            # The handle only: what it set up in the host's process stays.
             process.channel.one_way.add({"op": "object.release", "objects": [made["object"]]})
         self._remembered_in = process.generation
 
@@ -441,6 +455,8 @@ class Host:
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release the queue of the finalizers, replace a host that has grown too large."""
         self._releases.send(process)
+        # Put in again after each `send`, which empties the queue: the queue is what keeps calls off the fast
+        # path.
         if self.log_function is not None:
             self._releases.keep_slow()
         # Objects would be lost with the host; it is replaced when the last one is released.
@@ -458,6 +474,7 @@ class Host:
 
     def keep_object(self, generation: int, number: int) -> None:
         """An object was made in this generation. Those of older ones are lost."""
+        # `pop` with a default: a finalizer or another thread may do the same.
         for older in [one for one in self._objects if one < generation]:
             self._objects.pop(older, None)
         self._objects.setdefault(generation, set()).add(number)
@@ -471,6 +488,7 @@ class Host:
 
     def _launch(self) -> Launch:
         if self._connector is not None:
+            # The daemon is there already; `DaemonConnector.spawn` ignores the arguments.
             argv: list[str] = []
         elif self._command is None:
             self.interpreter = find_host(self._python)

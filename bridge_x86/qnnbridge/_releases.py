@@ -21,6 +21,7 @@ class Releases:
     """waiting: operation that releases it, generation and number of each."""
 
     def __init__(self) -> None:
+        # A deque: `append` is atomic, so a finalizer in the middle of any other line does no harm.
         self.waiting: collections.deque[tuple[str, int, int]] = collections.deque()
         # Re-entrant: a signal handler may make a call while its thread is in here.
         self._lock = RLock()
@@ -47,6 +48,7 @@ class Releases:
             objects = [number for operation, _, number in mine if operation == "object.release"]
             if objects:
                 process.channel.one_way.add({"op": "object.release", "objects": objects})
+            # Not `clear`: what was appended meanwhile stays for the next call.
             for _ in known:
                 self.waiting.popleft()
 

@@ -99,10 +99,13 @@ class RemoteSession(ReplayingSession):
         # Generation and number, while there is something to release. Known to what releases it in the place of a
         # finalizer, which must not know the session.
         self._place: list[tuple[int, int]] = []
+        # It only appends to a queue (`Releases.add` takes no lock). The next call sends the release.
         when_gone(self, functools.partial(_release_later, host, self._place))
 
     def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
         """Whether a call may take the fast path, whose requests cannot carry these arguments to a daemon."""
+        # A private host is this application's: it repeats and ends it itself. A daemon repeats and ends on
+        # its own, and has to be asked in the request's header, for which a call of 32 bytes has no room.
         return not self.host.is_daemon or (retry in (None, self.retry) and on_deadline == "raise")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline, stop: Terminable | None = None) -> SessionInfo:
@@ -115,6 +118,8 @@ class RemoteSession(ReplayingSession):
         if self.host.is_daemon and on_deadline == "kill" and deadline is not None:
             # Only the daemon may end a host that other applications share.
             self._kill_at, on_deadline = deadline, "raise"
+            # This side waits a little longer than the daemon, so that the daemon's error, which names the
+            # cause, arrives before this side's own deadline.
             deadline += KILL_ANSWER_S
         self.with_retry(self._id_in, timeout_s, self.retry, on_deadline, self._create_context, deadline)
         self._kill_at = self._stop = None
@@ -127,6 +132,8 @@ class RemoteSession(ReplayingSession):
         """
         from qnnbridge._bound_values import lost_in_place
 
+        # Three ends of a call whose inputs may be overwritten: the host has died, its connection was
+        # replaced, or its NPU was lost. All others leave the host running, and the slow path reports them.
         error, supervisor = failed.error, self.host.supervisor
         if isinstance(error, ChannelFailed):
             death = supervisor.lost(failed.process, error, failed.deadline)
@@ -163,6 +170,7 @@ class RemoteSession(ReplayingSession):
         from qnnbridge_protocol.values import Decoder, Encoder  # numpy, which making a session does not need
 
         deadline = deadline_after(timeout_s)  # before the encoding, which takes seconds for millions of texts
+        # Encoded once for all attempts.
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
@@ -198,6 +206,7 @@ class RemoteSession(ReplayingSession):
         waits for so many seconds until it is.
         """
         with self._lock:
+            # Under the lock of `_create`: no thread makes the session between the look and the change.
             process, number = self.host.supervisor.running, self.session_id
             there = self.is_in_host
             self.live = None
@@ -235,15 +244,19 @@ class RemoteSession(ReplayingSession):
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         self.forward({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
+        # Only after the host has accepted them: a refused option would make every later creation fail.
         self._dynamic |= options  # for the next host
 
     def close(self) -> None:
         """Release the session in the host. Idempotent; never blocks for long."""
         if self._closed:
             return
+        # First: the fast path looks at `live` without a lock, and sends no call of a session that is being
+        # closed.
         self.live = None
         self._closed = True  # a thread that is making it checks this and releases the result
         process = self.host.supervisor.running
+        # A session of an earlier generation ended with its host: there is nothing to release.
         if process is not None and process.generation == self._generation:
             try:
                 process.call({"op": "session.close", "session": self.session_id}, deadline=time.monotonic() + 2.0)
@@ -270,13 +283,19 @@ class RemoteSession(ReplayingSession):
         only_in: the generation that has the request's object; `StateLost` if it is gone.
         deadline: if the time began before this.
         """
+        # A request that itself says "terminate" is sent, so that ONNX Runtime gives its own answer to it; no
+        # CANCEL follows.
         terminates = asks_to_terminate(header)
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
+                # Here and not before the loop: a death during an earlier attempt may have replaced the
+                # generation meanwhile.
                 raise profile_lost()
             request = {**header, "session": self._id_in(process, deadline)}
             if self.host.is_daemon:
+                # The daemon counts deaths of its own host, which this side does not see; both sides count by
+                # the same number.
                 request["retry"] = retries
                 if kill and deadline is not None:
                     request["kill_after_s"] = _seconds_until(deadline)
@@ -284,7 +303,11 @@ class RemoteSession(ReplayingSession):
             context = self._context_of(
                 header["op"]
             )  # the session may be another than at the attempt before, on the CPU
+            # `isolate` first: a suspect that waits for its turn to run alone has no request yet that could be
+            # cancelled.
             with self.host.isolate(context, deadline), TerminateRelay(stop, process, terminates) as on_sent:
+                # With a function for log lines the host calls back before it answers; a thread of the call
+                # serves it.
                 if self.host.log_function is None:
                     return process.call(request, buffers, deadline, context, on_sent)
                 return self.host.call_with_functions(process, (request, buffers), deadline, context, on_sent)
@@ -298,6 +321,8 @@ class RemoteSession(ReplayingSession):
         result = self.with_retry(
             attempt, timeout_s, retries, "raise" if kill else on_deadline, context, deadline, failed
         )
+        # A good reply proves the host's worth to the restart policy, and counts for the acquittal of a
+        # suspect.
         self.host.supervisor.good_reply(self.context, "running")
         return result
 
@@ -308,10 +333,14 @@ class RemoteSession(ReplayingSession):
 
     def _id_in(self, process: HostProcess, deadline: float | None) -> int:
         """The session's number in this generation; makes the session there if it is not yet."""
+        # Read without the lock: the generation is set last in `_made`, after the number that belongs to it.
         if process.generation == self._generation:
             return self.session_id
 
         def make() -> None:
+            # A loop and not an if: `_make_room` releases other models when the NPU is full, after which the
+            # attempt is repeated; another thread may have made the session while this one waited for its
+            # turn.
             while process.generation != self._generation:
                 try:
                     self._create(process, deadline)
@@ -322,6 +351,7 @@ class RemoteSession(ReplayingSession):
         try:
             in_turn(self._lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), make)
         except TooLate:
+            # The turn did not come in time, so the host never had the request.
             raise Deadline("not-started") from None
         return self.session_id
 
@@ -331,6 +361,8 @@ class RemoteSession(ReplayingSession):
             # A suspect runs alone; for that it must be known which model this is.
             self.describe(deadline)
             recipe = self.recipe
+        # A profile that the application has ended is not recorded again by the next host, which would write a
+        # second file.
         spec = self._profile.to_make(recipe.spec)
         if again and self.fix is not None and not recipe.on_cpu:
             spec = dataclasses.replace(spec, fix=self.fix)  # never again with the numbers that it cured
@@ -355,6 +387,8 @@ class RemoteSession(ReplayingSession):
         news = RequestNews(recipe.label, self._on_progress or WaitLog(lambda: news.label))
         if recipe.fingerprint:
             self._book_on(recipe.fingerprint, recipe.label)
+        # `numbers` gets the request's number, which is the session's, when it is sent: an interrupted
+        # creation can then be released.
         before, numbers = self._generation, list[int]()
         try:
             try:
@@ -362,12 +396,15 @@ class RemoteSession(ReplayingSession):
                     host, process, request, self._create_context, deadline, news, self._while_busy, numbers
                 )
             finally:
+                # Whatever ends the creation, the progress reports have named the model (and the entry that
+                # native code worked on). If the host died, that is the suspect.
                 if news.fingerprint:
                     self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
                     self._entry = news.entry
                     if news.entry is None:
                         self._remember_source(news.fingerprint)
             self._made(process, created, again=again)
+        # The host's own answer: it keeps no session then.
         except BridgeError:
             raise
         except BaseException as error:  # its time is up, or an interrupt
@@ -380,6 +417,8 @@ class RemoteSession(ReplayingSession):
             if late is not None:
                 raise late from None
             raise
+        # Only now: the host has set the named entries aside. If the creation failed, the next attempt names
+        # them again.
         for where in invalid:
             host.invalid_entries.pop(where, None)
         self._profile.made(spec, process.generation)
@@ -393,16 +432,19 @@ class RemoteSession(ReplayingSession):
         self._book_on(created.blame, created.model.label, entry=created.cache.id is not None)
         self._count(created.cache, again=again)
         show_notices(created.notices)
+        # One statement, with the generation last: `_id_in` and the fast path read them without the lock.
         self.info, self.session_id, self._generation = created.info, created.number, process.generation
         self._place[:] = [(process.generation, created.number)]
         self.is_shared = created.shared
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)
+        # `live` comes after everything that the fast path reads from this session.
         self._note_part_of_qnn(self.info.placement)
         self.live = Live(process, created.number)
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)
+        # Closed by another thread while this one made it: nobody else would release it.
         if self._closed:
             self.host.release_later(self._generation, self.session_id)
         self.host.recycler.created(process.generation, self._key)
@@ -413,6 +455,8 @@ class RemoteSession(ReplayingSession):
         was_from_cache = self._from_cache
         self._entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
         self._from_cache = self._entry is not None
+        # Status and counters describe the application's creation; a silent one in the next host changes them
+        # only for the worse (an entry that was lost).
         if not again:
             self.cache_status = cache.status
         elif was_from_cache and not self._from_cache:

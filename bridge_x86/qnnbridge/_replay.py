@@ -132,6 +132,8 @@ class ReplayingSession:
         may_repeat = retry > 0
         patience = Patience(deadline)
         while True:
+            # An account of the quarantine holds for one set of versions (ONNX Runtime, QNN, driver), so it is
+            # checked twice.
             # Before: a known poison must not cost a start of the host. Behind: the first HELLO names the versions.
             if failed is None:
                 self._check_quarantine()
@@ -139,6 +141,8 @@ class ReplayingSession:
                     process = supervisor.process(deadline)
                 except HostStartFailed as error:
                     if error.details.get("from_outside") and may_repeat and patience.is_left():
+                        # From outside: SIGKILL, SIGTERM or Ctrl+C by another program, or the kernel when
+                        # memory is short.
                         continue  # killed while it started
                     raise
                 self.host.settle_versions(process, deadline)
@@ -146,12 +150,18 @@ class ReplayingSession:
                 self.host.before_call(process)
             else:
                 process = failed.process
+            # Before the attempt: only a death on QNN is cured by going to the CPU, and another thread may
+            # move the session.
             on_cpu = self.recipe.on_cpu
             try:
                 if failed is not None:
                     before, failed = failed, None
+                    # The failure of the fast path enters the loop as if this attempt had failed: same blame,
+                    # same repetition.
                     raise before.take()
                 return attempt(process, deadline)
+            # The host is being replaced by plan and does not work on the request. No death, so nothing is
+            # counted.
             except ChannelRetired:
                 continue
             except ChannelFailed as failure:
@@ -159,13 +169,22 @@ class ReplayingSession:
                     continue  # it did not finish in time, by our own plan
                 death: BridgeError | None = supervisor.lost(process, failure, deadline)
                 assert death is not None
+                # A creation from the cache that kills the host is repeated without `retry`: the caller never
+                # asked for that entry.
                 if self._is_the_entrys_fault(death) and context.op == self._create_context.op:
                     continue  # it was not requested; the model itself has not been tried yet
                 counts, innocent = 1, not supervisor.may_be_caused_by(process, failure)
+                # With retry=0 the caller wants no request sent twice, not even one that another call's death
+                # took along. A request without an id was never written.
                 innocent = innocent and (may_repeat or failure.request_id is None)
+            # The process that compiles for the host. The host itself lives on, so its sessions and generation
+            # stay.
             except WorkerDied as error:
+                # Here and below: a daemon has repeated, blamed and explained already. This side only raises
+                # what it says.
                 if self.host.is_daemon:
                     raise as_onnxruntime(error) from None
+                # `counts` is 0: no call of the serving host was lost.
                 death, counts = self._worker_died(process, error), 0
                 innocent = may_repeat and death.details.get("from_outside") is True
             except ModelQuarantined as refusal:
@@ -184,10 +203,15 @@ class ReplayingSession:
                 retry -= 1
                 supervisor.counters.retried_calls += 1
                 continue
+            # The death was another's: repeated without using up `retry`, as long as the deadline (or
+            # `Patience`) lasts.
             if innocent and not isinstance(death, Closed) and patience.is_left():
                 supervisor.counters.retried_calls += counts
                 continue
+            # "Pointless": a cause that a restart does not cure, such as a missing library.
             if retry <= 0 or (death.retry == "pointless" and self._concerns_me(death)):
+                # The last way out: the death just counted may have put the model into quarantine, and
+                # fallback="cpu" allows the CPU.
                 if not may_repeat or on_cpu or not self._went_to_cpu():
                     try:
                         raise as_onnxruntime(death) from None
@@ -201,6 +225,7 @@ class ReplayingSession:
 
     def _is_the_entrys_fault(self, error: BridgeError) -> bool:
         """Whether only the cache's compiled model killed a host; the next host then learns it."""
+        # Only if this session's call was the only one in native code: with several, blame is not proven.
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         entry = self._entry
         if entry is None or suspects != {self.context.fingerprint} or error.details.get("from_outside"):
@@ -223,6 +248,7 @@ class ReplayingSession:
 
     def _book_on(self, fingerprint: str, label: str, *, entry: bool = False) -> None:
         """The suspect if the host dies: the model, or the cache entry that stands for it."""
+        # Replaced, never changed: contexts of calls under way belong to other threads.
         if fingerprint != self.context.fingerprint or label != self.context.model:
             suspect: dict[str, Any] = {"fingerprint": fingerprint, "model": label, "entry": entry}
             self.context = dataclasses.replace(self.context, **suspect)
@@ -295,6 +321,7 @@ class ReplayingSession:
             )
             self._create_context = dataclasses.replace(self.context, op="session.create")
             self._moved_because = error.message
+            # 0 is no generation: the next call makes the session anew, now with the CPU's options.
             self._generation = 0
             self.live = None
         self.host.supervisor.counters.cpu_fallbacks += 1

@@ -63,6 +63,8 @@ class BaseSession(RunVariants):
         self._background = Background("qnnbridge run_async")
 
     def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
+        # The fields below are set only when the host has made the session. So `set_providers`, which opens a
+        # second time, leaves the old session in use if the new one cannot be made.
         remote = RemoteSession(host, recipe, retry=retry, timeout_s=self._timeout, while_busy=_load_modules_of_runs)
         info = remote.open(self._timeout, on_deadline)
         # Loaded while the host made the session, not for its start, which would wait for numpy.
@@ -88,6 +90,8 @@ class BaseSession(RunVariants):
             no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
             if no_results is not None:
                 warnings.warn(f"{remote.recipe.label}: {no_results}", RuntimeWarning, stacklevel=4)
+        # No CPU by accident: with fallback="cpu" a session in which QNN took no node is counted, logged and
+        # warned of. A host whose placement is not known (`known`) proves nothing in either direction.
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
             text = f"{remote.recipe.label} runs on the CPU: no node of it could be placed on QNN"
             text += f" ({placement.cause})" if placement.cause else ""
@@ -129,6 +133,8 @@ class BaseSession(RunVariants):
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             feeds = self._checker.check(check.samples(left_s))
+        # `samples` raises it for inputs that cannot be made up, such as strings or sizes that the model
+        # leaves open.
         except OptionError:
             return  # the first call shows it
         results = self._remote.run(
@@ -163,6 +169,7 @@ class BaseSession(RunVariants):
             check = self._numbers or NumbersCheck(self._remote, "off")
             given = "the inputs given" if input_feed is not None else MADE_UP
             feeds = self._checker.check(check.samples(limit) if input_feed is None else input_feed)
+            # Before the run: another thread's first call must not start the same comparison meanwhile.
             check.waits = False
             results = self._remote.run(
                 None, feeds, None, timeout_s=limit, retry=self._remote.retry, on_deadline="raise"
@@ -211,6 +218,8 @@ class BaseSession(RunVariants):
 
                 out = None if out is None else check_out(out, names or self._output_names)
                 wish = Wish(out, "borrowed" if out is None else "")
+            # Run options (tags, `terminate`, profiling of a run) are no part of a plan, so a call with them
+            # always takes the connection.
             results, failed = None, None
             if run_options is None:
                 results, failed = self._run_repeated(names, input_feed, wish, timeout, retry, on_deadline)
@@ -243,7 +252,11 @@ class BaseSession(RunVariants):
             limit = self._timeout if timeout is None else timeout
             return self._run_fast(remote, self._known.find, names, feed, limit, wish), None
         except FastCallFailed as failure:
+            # The exception is left before the slow path goes on: it would keep this frame, and with it the
+            # call's arrays, alive until the repetition has ended.
             failed = failure.alone()
+        # An output that is bound to an input's memory may be half written. A repetition would compute from
+        # these bytes, so the caller gets `StateLost` where the host has ended.
         if failed.in_place:
             remote.refuse_repetition(failed)
         return None, failed
@@ -254,6 +267,8 @@ class BaseSession(RunVariants):
 
         values = self._run_values(names, input_feed, how)
         if how.run_options is None and input_feed.__class__ is dict:
+            # Learned after the connection has checked and computed the call. A copy: another thread may
+            # change the application's dict meanwhile.
             self._known.learn(names, dict(input_feed), values)
         return [to_application(value) for value in values]
 
@@ -308,6 +323,7 @@ class BaseSession(RunVariants):
             feeds = self._checker.check(input_feed)
             names = check_outputs(requested, self._output_names)
             if self._remote.info.placement.qnn_nodes:
+                # Without a node on QNN ONNX Runtime raises its own error, whose text applications know.
                 self._checker.refuse_missing(feeds)
             spec, options = self._run_spec(how.run_options)
             values = self._remote.run(
@@ -342,6 +358,7 @@ class BaseSession(RunVariants):
     ) -> None:
         """Make the session again with other providers."""
         old = self._remote
+        # The new session first: if it cannot be made, the old one stays. For a moment the host has both.
         self._open(with_providers(old.recipe, providers, provider_options), old.host, old.retry)
         old.close()
 
@@ -375,6 +392,8 @@ class BaseSession(RunVariants):
 
     def close(self) -> None:
         """Release the session in the host. Idempotent."""
+        # In this order: calls of `run_async` may still look up signatures, and the session's number is
+        # released last.
         self._background.wait(CLOSE_TIMEOUT_S)
         self._known.forget()
         self._remote.close()

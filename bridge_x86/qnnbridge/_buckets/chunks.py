@@ -62,6 +62,7 @@ def windows(size: int, length: int, context: Context) -> list[Chunk]:
     found: list[Chunk] = []
     kept = 0
     while kept < size:
+        # The last window is moved back to end at the true end, so that it overlaps more and is never padded.
         start = max(0, min(kept - context.left, size - length))
         to = size if start + length == size else start + length - context.right
         found.append(Chunk(start, kept, to))
@@ -104,6 +105,7 @@ def join(
     for at, (relation, axis) in enumerate(zip(relations, axes, strict=True)):
         kept = []
         for values, window in zip(results, cuts, strict=True):
+            # In steps of the output: a vocoder makes `factor` samples of each frame.
             begin = 0 if window.keep_from == 0 else relation.factor * (window.keep_from - window.start)
             whole = window.keep_to == size
             end = None if whole else relation.factor * (window.keep_to - window.start)
@@ -135,6 +137,8 @@ def measure(
     plan: BucketPlan, number: int, relations: Sequence[Relation], axes: Sequence[int], zeros: Zeros, run: Run
 ) -> Context:
     """How far the model looks along a symbol. Raises `OptionError` if that is everywhere."""
+    # Doubled until what is seen does not reach an end: the smallest input that shows the context is the
+    # cheapest to run.
     size = plan.buckets[number][0]
     while size <= LONGEST_PROBE:
         found = [_seen(plan, number, relations, axes, zeros, run, size, seed) for seed in range(PROBES)]
@@ -175,11 +179,14 @@ def _seen(
                 changed[name] = value
     left = right = 0
     for before, after, relation, axis in zip(run(feeds), run(changed), relations, axes, strict=True):
+        # Exactly: both run the same kernels with the same sizes, so what is not reached is equal in every
+        # bit.
         differs = np.asarray(before) != np.asarray(after)
         others = tuple(one for one in range(differs.ndim) if one != axis)
         hit = np.flatnonzero(differs.any(others))
         if not hit.size:
             continue
+        # It reaches the first or last step: the model may look further than this input is long.
         if hit[0] < relation.factor or hit[-1] >= differs.shape[axis] - relation.factor:
             return None
         left = max(left, -(-int(hit[-1] + 1) // relation.factor) - 1 - place)
@@ -205,7 +212,9 @@ def check_exact(
             f"and the largest bucket has {plan.buckets[number][-1]}.",
             fix=f"Give a bucket of more than {context.total}, better of {4 * context.total}.",
         )
+    # The shortest window overlaps most often, so it shows an error that a longer one would hide.
     length = usable[0]
+    # Three windows: a first, a middle and a last one.
     size = 2 * length + 1
     feeds = random_feeds(zeros(size), PROBES)
     cuts = windows(size, length, context)

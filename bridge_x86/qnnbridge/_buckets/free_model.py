@@ -34,6 +34,7 @@ _log = logging.getLogger("qnnbridge.buckets")
 # Of the largest value. Padding that reaches the results at all changes them by more than sums of other lengths.
 HARMLESS: Final = 1e-4
 # Signs that hide padding with zeros from a maximum, or a rectifier, in one sample show it in another.
+# Both signs, all below zero, all above zero.
 SPREADS: Final = ((1.0, 0.0), (-1.0, -0.1), (1.0, 0.1))
 _WITH_ZEROS: Final = "With zeros: "
 _MASK: Final = re.compile(r"mask|attention(?!s)|valid", re.IGNORECASE)
@@ -70,6 +71,7 @@ class FreeModel:
         """How the outputs follow from the sizes."""
         plan = variants.plan
         if len(plan.fixed) == len(plan.symbols):
+            # The model need not even run with free sizes then.
             return OutputShapes({})  # nothing is padded, so nothing is cut
 
         def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
@@ -109,10 +111,12 @@ class FreeModel:
         """
         plan = variants.plan
         padded = [name for number, name in enumerate(plan.symbols) if number not in plan.unpadded]
+        # Zeros before windows: one padded run is cheaper than several that overlap.
         changes = self._changes_of_zeros(variants, shapes, deadline)
         if not changes:
             return dataclasses.replace(arguments, pad_all=0, decided=True), "pad=0"
         reasons = [changes]
+        # Windows cut along one symbol only.
         for name in padded if len(padded) == 1 else ():
             chunked = dataclasses.replace(arguments, chunk={name: None})
             try:
@@ -125,6 +129,7 @@ class FreeModel:
         try:
             make_plan(arguments, self.model, self.recipe.label)
         except OptionError as refusal:
+            # The refusal is that of a plan without padding; what was tried and why it failed is its evidence.
             refusal.evidence = (*refusal.evidence, *reasons)
             if changes.startswith(_WITH_ZEROS):
                 refusal.cause = "Zeros change the results of this model."
@@ -172,12 +177,15 @@ class FreeModel:
             return None, ""
         if shapes.uncut:
             return None, f"Output {next(iter(shapes.uncut))!r} cannot be cut to its size."
+        # A size of 1 cannot be padded to: nothing is smaller.
         small = tuple(next((one for one in buckets if one > 1), buckets[0]) for buckets in plan.buckets)
         if plan.only is not None and small not in plan.only:
             small = next((one for one in plan.variants() if min(one) > 1), plan.largest())
         one = dataclasses.replace(plan, buckets=tuple((size,) for size in small), only=None)
         true = tuple(
-            size if number in plan.unpadded else max(1, size - 1 - size // 3) for number, size in enumerate(small)
+            # About a third of padding: enough to move a mean, a maximum or a normalization.
+            size if number in plan.unpadded else max(1, size - 1 - size // 3)
+            for number, size in enumerate(small)
         )
         try:
             samples = list(self._samples(one, true))
@@ -215,6 +223,8 @@ class FreeModel:
         if _shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
         for feeds, expected in zip(samples, values, strict=True):
+            # NaN goes through every sum, product and comparison that reads it; an output that stays as it was
+            # reads none.
             poisoned = {
                 one: np.full_like(value, np.nan) if one in padded else value for one, value in feeds.items()
             }
@@ -261,6 +271,8 @@ def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):
             named = [numbers for one, numbers in padded.items() if name.startswith(one)]
             meant = set().union(*(named or padded.values()))
+            # Only where it is clear which length is meant; otherwise it gets small numbers, as any integer
+            # does.
             if len(meant) == 1:
                 found[name] = meant.pop()
     return found

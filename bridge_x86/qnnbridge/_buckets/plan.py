@@ -71,9 +71,11 @@ def name_axes(
         return dataclasses.replace(node, shape=dims)
 
     found = tuple(map(named, inputs))
+    # Nothing was named by its place: the model stays as it is, and so does the key of its cache entry.
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
+    # `fixed-shapes` is a rewrite; a session that rewrites only what QNN refuses would not apply it.
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":
@@ -87,6 +89,7 @@ def without_shape(model: ModelDescription) -> tuple[str, ...]:
     return tuple(node.name for node in model.inputs if node.shape is None and "tensor" in node.type)
 
 
+# Configuration entries of the QNN provider that write a compiled model.
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
 # As a padding value: the last row is repeated.
@@ -132,6 +135,7 @@ class BucketPlan:
     def variants(self) -> Iterator[Sizes]:
         """All of them, the smallest first."""
         found = itertools.product(*self.buckets) if self.only is None else self.only
+        # By volume: the first that fits is the one that computes least.
         return iter(sorted(found, key=lambda sizes: (_volume(sizes), sizes)))
 
     def smallest(self) -> Sizes:

@@ -120,6 +120,7 @@ class BucketedSession:
         self._ruled_out: dict[str, str] = {}
         deadline = deadline_after(timeout)
         try:
+            # The host reads the model's inputs without loading it: no onnx is needed on this side.
             model = identify(host, recipe, deadline)
             recipe = dataclasses.replace(recipe, identity=model.model)
             declared, (recipe, named) = model.inputs, name_axes(recipe, model.inputs, arguments.sizes)
@@ -127,7 +128,10 @@ class BucketedSession:
             self._padding = PaddingCheck(recipe.label, verify_mode(recipe.verify) if self._asks_for_qnn else "off")
             constants, model = without_constants(recipe.spec, model)
             self._free = free = FreeModel(recipe, model, constants)
+            # Where the application says nothing of padding, the model itself decides (`FreeModel.decide`), by
+            # runs on the CPU with sizes left free.
             decides, self._decided = lacks_padding(arguments, model, recipe.label), ""
+            # A plan with zeros to begin with: the trials need one, and zeros are tried first.
             planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
             plan = self._planned(planned, recipe, model)
             self._variants = variants = Variants(plan, recipe, opener(host, retry, timeout, warn))
@@ -139,6 +143,8 @@ class BucketedSession:
                     self._bucket_arguments = arguments
                     variants.plan = plan = make_plan(arguments, model, recipe.label)
                 self._plan = plan
+                # The smallest is compiled at once, so that a model that QNN refuses fails at the creation and
+                # not at a call.
                 self.first = variants.get(plan.smallest(), "open", deadline, on_deadline)
                 if not decides:
                     self._shapes = free.shapes(variants, arguments, deadline)
@@ -149,6 +155,7 @@ class BucketedSession:
                     context = arguments.chunk[plan.symbols[plan.chunk]]
                     self._windows = free.windows(variants, self._shapes, context, deadline)
             except BaseException:
+                # Whatever was made until then would stay in the host until this process ends.
                 variants.close()
                 raise
         except BridgeError as error:
@@ -222,6 +229,8 @@ class BucketedSession:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
+            # Sizes that contradict each other (two inputs with one symbol): with overflow="cpu" ONNX Runtime
+            # decides.
             if self._bucket_arguments.overflow != "cpu":
                 raise
             return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
@@ -233,6 +242,7 @@ class BucketedSession:
         variant = variant_for(plan, true)
         if variant is None:
             raise refuse_pair(plan, true)
+        # Cut in any case: `cut` returns the values as they are where nothing was padded.
         if variant != true:
             self._count("padded")
         values = self._run_in(variant, call, pad_feeds(plan, feeds, variant), true)
@@ -241,6 +251,7 @@ class BucketedSession:
     def _answer_windows(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, windows: Windowing) -> list[Any]:
         """In overlapping windows of the symbol that is chunked; other symbols are padded as in any call."""
         length = windows.length(self._plan, true)
+        # Exactly one window: no overlap, nothing to join.
         if length == true[windows.number]:
             return self._answer_window(call, feeds, windows.number)
         self._count("chunked")
@@ -257,6 +268,8 @@ class BucketedSession:
         if fitting is None:
             raise refuse_pair(plan, true)
         variant = (*fitting[:number], true[number], *fitting[number + 1 :])
+        # Short inputs are not padded along this symbol, since padding would be seen: each such length is
+        # compiled once.
         self._variants.add(variant)
         values = self._run_in(variant, call, pad_feeds(plan, feeds, variant), true)
         return cut(plan, self._shapes, call.names, values, true, variant)
@@ -270,6 +283,7 @@ class BucketedSession:
             number = large[0]
             axes = joints(plan, self._shapes, call.names, number)
             self._count("split")
+            # Through `_answer` again: the parts may still be too large along another symbol.
             results = [self._answer(call, part) for part in parts(plan, feeds, number, true[number])]
             return joined(results, axes)
         if self._bucket_arguments.overflow == "cpu":
@@ -278,6 +292,7 @@ class BucketedSession:
 
     def _answer_on_cpu(self, call: _Call, feeds: Mapping[str, Any], because: str) -> list[Any]:
         """Reported once as a warning and in the log; how often it happened is in `buckets` and `placement`."""
+        # `_count` returns the new number under its lock, so exactly one thread warns.
         if self._count("on_cpu") == 1:
             label = self.recipe.label
             text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}"
@@ -288,6 +303,7 @@ class BucketedSession:
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
         """true: the sizes before padding."""
+        # May compile, which uses up a part of the call's time; what is left goes to the run.
         session = self._variants.get(variant, "call", call.deadline, call.on_deadline)
         left_s = None if call.deadline is None else max(0.0, call.deadline - time.monotonic())
         run: Callable[..., list[Any]] = session.run_values if call.wire else session.run
@@ -296,6 +312,8 @@ class BucketedSession:
             given = {name: unpadded(self._plan, name, value, true) for name, value in feeds.items()}
             self._padding.padded_call(variant, given, functools.partial(self._changed_by_padding, variant, left_s))
         if looked_at:
+            # Only what is left after cutting is compared with the CPU: values that follow from padding are
+            # not the application's.
             run = functools.partial(session.run_values, counted=self._counted(true, variant))
         self._variants.count(variant)
         values = run(

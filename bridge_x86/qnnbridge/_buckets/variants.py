@@ -143,6 +143,8 @@ class Variants:
         self.plan = plan
         self.recipe = recipe
         self._open_session = open_session
+        # Entries are never removed; `add` only inserts, so readers need no lock but copy what they iterate
+        # over.
         self._variants = {sizes: Variant(sizes) for sizes in (*plan.variants(), FREE)}
         self._counting = Lock()
         self._dynamic: dict[str, str] = {}
@@ -154,6 +156,7 @@ class Variants:
         """The session of a variant. Raises what making it raises, and `DeadlineExceeded`."""
         variant = self._variants[sizes]
         session = variant.session
+        # The usual call: no lock.
         if session is not None and not self._closed:
             return session
 
@@ -166,6 +169,8 @@ class Variants:
             return variant.session
 
         try:
+            # A lock for each variant: two sizes compile at the same time, two callers of one size wait for
+            # the same session.
             return in_turn(variant.lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), made)
         except TooLate:
             raise DeadlineExceeded(
@@ -202,6 +207,7 @@ class Variants:
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """In all variants that are made, and in those that will be."""
+        # Before the loop: a variant that is being made right now takes them from here.
         self._dynamic |= options
         for variant in self:
             if variant.session is not None:
@@ -227,7 +233,9 @@ class Variants:
             error.evidence = (*error.evidence, f"The variant for {self.text(variant.sizes)} was being made.")
             raise
         variant.seconds, variant.made_by = time.monotonic() - begun, made_by
+        # Last: a reader without the lock sees a session with its time and its reason.
         variant.session = session
+        # `close` has seen no session here, so this thread closes it.
         if self._closed:
             session.close()
             raise Closed("The session is closed.", fix="Create a new one.")
@@ -244,6 +252,8 @@ class Variants:
                 config_entries={key: text for key, text in entries.items() if not key.startswith(_FOR_QNN)},
             )
             return dataclasses.replace(recipe, spec=spec, cache=False)
+        # A variant is nothing but free_dimension_overrides: the cache keys it like any session of these
+        # sizes.
         fixed = {**recipe.spec.free_dimensions_by_name, **self.plan.named(sizes)}
         spec = dataclasses.replace(recipe.spec, free_dimensions_by_name=fixed)
         return dataclasses.replace(recipe, spec=spec)
@@ -256,6 +266,7 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
         session = BaseSession(SessionOptions.from_spec(recipe.spec), left_s)
         session._warn = warn
         session._open(recipe, host, retry, on_deadline)
+        # The creation has its own limit; the calls later have that of the application.
         session._timeout = timeout
         return session
 
@@ -305,6 +316,7 @@ class _Work:
         """Until nothing is left, or something failed."""
         while True:
             with self._lock:
+                # After a failure the other workers finish what they compile and begin nothing new.
                 if self.failure is not None or not self._left:
                     return
                 sizes = self._left.popleft()

@@ -97,6 +97,7 @@ def verify_padding(
         fitting = variant_for(plan, true)
         largest = plan.largest()
         assert fitting is not None
+        # The variant of real calls, and the one with the most padding.
         variants = [variant for variant in dict.fromkeys((fitting, largest)) if variant != true]
         if not variants:
             continue
@@ -145,13 +146,16 @@ def _compare(
         return report(same, float("nan"), where="" if same else "the values are others")
     if one.size == 0:
         return report(True)
+    # Booleans and integers are decisions: any difference counts.
     exact = one.dtype.kind in "biu"
     a, b = one.astype(np.float64), other.astype(np.float64)
     finite = np.abs(a[np.isfinite(a)])
     largest = float(finite.max()) if finite.size else 0.0
     with np.errstate(invalid="ignore"):
         difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    # NaN on one side only, or infinities of both signs: as wrong as can be.
     difference[np.isnan(difference)] = np.inf
+    # `tiny` keeps the limit above zero where all results are 0.
     limit = 0.0 if exact else tolerance * max(largest, np.finfo(np.float32).tiny)
     wrong = difference > limit
     worst = float(difference.max())

@@ -95,8 +95,10 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
     """Raises `OSError`, `NotProven`, `Unreachable`, `VersionMismatch`."""
     deadline = min(deadline, time.monotonic() + DIALOGUE_TIMEOUT_S)
     stream = connect_to_daemon(discovery.endpoint, folder, deadline)
+    # Closed in each case but one: `DaemonLink` takes them over.
     fds = OwnedFds()
     try:
+        # Before anything is said: the token's proof must not go to another user's process at that endpoint.
         stream.check_peer()
         answer = _talk(stream, discovery, fds, deadline)
         if answer.verdict is not AdmissionCode.WELCOME:
@@ -104,15 +106,18 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
                 raise Unreachable("it is leaving")
             raise Unreachable("it may open no more files, and has no room for one more application", _MORE_ROOM)
         read_fd, write_fd = stream.ends(answer.handles, fds)
+        # The system's own answer first: the number in daemon.json is only a hint.
         return DaemonLink(stream.peer_pid or discovery.pid, read_fd, write_fd, fds)
     except BaseException:
         fds.close_all()
         raise
     finally:
+        # The connection of the dialogue is done: the link has descriptors of its own.
         stream.close()
 
 
 def _talk(stream: DaemonStream, discovery: Discovery, fds: OwnedFds, deadline: float) -> DaemonAnswer:
+    # Both sides prove that they know the token and never send it (`auth`).
     side = ClientSide(discovery.token, discovery.instance, ClientIdentity(os.getpid(), program_name()))
     stream.send(side.prove(stream.receive(CHALLENGE_BYTES, deadline)), deadline)
     return side.check(stream.receive_with_ends(ANSWER_BYTES, fds, deadline))
@@ -128,6 +133,7 @@ def program_name() -> str:
 
 
 # The exit code of a connection that has ended; the daemon's own is unknown.
+# 0 and no error: losing a daemon is no crash of it, and no model is blamed.
 ENDED: Final = 0
 
 
@@ -139,6 +145,7 @@ class DaemonLink:
         self.stdin_fd = write_fd
         self.stdout_fd = read_fd
         self._fds = fds
+        # `HostProcess` reads a child's stderr; the daemon's own goes to its log file.
         self.stderr_fd = self._nothing()
         self._owner = os.getpid()
         self._lock = Lock()
@@ -151,6 +158,7 @@ class DaemonLink:
         self._refuse_fork()
         if self._given_up or self.stdout_fd < 0:
             return ENDED
+        # A daemon is no child: there is no exit code to wait for, only the end of the stream.
         return ENDED if connection_ended(self.stdout_fd, timeout_s) else None
 
     def terminate(self) -> None:
@@ -163,6 +171,8 @@ class DaemonLink:
                 return
             self._given_up = True
             abandon_stream(self.stdin_fd)
+            # The number now leads to the null device. Marked anew, the channel does not take it for a foreign
+            # file.
             self._fds.mark_again(self.stdin_fd)
 
     def close(self) -> None:
@@ -212,10 +222,12 @@ class LostDaemon:
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
         """Why the connection failed. Gives up our ends of it."""
+        # Only our ends: `DaemonLink.kill` never touches the daemon, which serves others.
         process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
         # The daemon runs no native code; a call can only have caused its end by what it wrote on the wire.
+        # So calls are repeated without using up `retry`.
         outside = failure.reason is None or isinstance(failure.reason, HostHung)
         return DeathReport(error, None, from_outside=outside)
 
@@ -304,6 +316,7 @@ class DaemonConnector:
 
     def reach(self, deadline: float | None) -> None:
         """Have a connection for `spawn`. Raises `HostStartFailed`, `VersionMismatch`, `DeadlineExceeded`."""
+        # A connection that was made for a caller whose time ran out serves the next one.
         if self._ready is not None and self._ready.poll() is None:
             return
         self._drop_ready()
@@ -330,6 +343,7 @@ class DaemonConnector:
             if self._access.start and self._starting is None and time.monotonic() >= start_at:
                 self._starting = Starting(self._access.arguments, self._access.python)
             if self._await_start(min(until, time.monotonic() + pause_s)):
+                # Growing pauses: a daemon that ends each time is not started in a tight loop.
                 start_at, start_again_s = time.monotonic() + start_again_s, start_again_s * 2
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
@@ -409,6 +423,7 @@ class ReconnectPolicy(RestartPolicy):
     one (its version, its folder) may be put right while the application runs."""
 
     def __init__(self) -> None:
+        # No breaker: connecting costs nothing but the attempt, and the daemon may come back at any moment.
         super().__init__(first_delay_s=0.05, max_delay_s=1.0, breaker_deaths=1_000_000)
 
     def on_death(

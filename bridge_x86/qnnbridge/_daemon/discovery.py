@@ -54,6 +54,7 @@ def existing_runtime_folder() -> Path | None:
 
 
 def _check_folder(path: Path) -> bool:
+    # A link to a folder passes here and is refused by `check_private`, which does not follow it.
     if path.exists() and not path.is_dir():
         raise _refused(path, "it is no folder")
     return check_private(path)
@@ -80,6 +81,7 @@ def _refused(path: Path, problem: str, fix: str | None = None, cause: str | None
         fix=f"{fix}. Or set {elsewhere}" if fix else f"Set {elsewhere}",
         details={"path": str(path)},
     )
+    # Rights do not change by themselves; each start would end here.
     error.retry = "pointless"
     return error
 
@@ -123,6 +125,7 @@ class Discovery:
             fields[name] = bytes.fromhex(str(fields[name]))
             if len(fields[name]) != size:
                 raise ValueError(f"{name} has {len(fields[name])} bytes, not {size}")
+        # Every field has been checked by its exact type: the file may be damaged, or of another release.
         return cls(**fields)
 
 
@@ -150,6 +153,7 @@ def look_at_discovery(folder: Path) -> Discovery | None:
 
 def write_discovery(folder: Path, discovery: Discovery) -> None:
     """For the daemon alone. Raises `OSError`."""
+    # In the same folder, since a rename works within one file system; the random name is nobody else's.
     temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
     try:
         write_private_file(temporary, json.dumps(discovery.to_json(), indent=1).encode())
@@ -171,5 +175,6 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
 def remove_discovery(folder: Path, instance: bytes) -> None:
     """The daemon leaves; a file of another one stays."""
     found = read_discovery(folder)
+    # Another daemon may have taken over and written its own file meanwhile.
     if found is not None and found.instance == instance:
         (folder / FILE_NAME).unlink(missing_ok=True)

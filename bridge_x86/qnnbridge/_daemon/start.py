@@ -56,6 +56,7 @@ class Starting:
 
         Raises `HostStartFailed`.
         """
+        # Its working folder, too: the application's may be removed while the daemon lives on.
         folder = make_runtime_folder()
         argv = [*daemon_command(python), DETACHED, *arguments]
         try:
@@ -70,10 +71,12 @@ class Starting:
         `HostStartFailed` with its own words."""
         while True:
             whole, _, rest = self._text.decode("utf-8", "replace").rpartition("\n")
+            # Only whole lines: a marker may arrive in pieces.
             lines = whole.splitlines()
             if READY in lines or RUNNING in lines:
                 self.close()
                 return "ready" if READY in lines else "running"
+            # The daemon says it again and again; it is reported once.
             if WAITING in lines and not self._waiting:
                 self._waiting = True
                 return "waiting"
@@ -86,6 +89,7 @@ class Starting:
             if not data:
                 self.close()
                 raise _did_not_start([*lines, rest])
+            # Bounded: a library may log without end at its start.
             self._text = (self._text + data)[-_TEXT_BYTES:]
 
     def close(self) -> None:
@@ -111,6 +115,7 @@ def daemon_command(python: str | None = None) -> list[str]:
             fix="Start it from a terminal: qnnbridge host start",
         )
     roots = _roots()
+    # Installed in the interpreter: it finds the packages without help.
     if len(roots) == 1 and roots[0] in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return [sys.executable, "-X", "utf8", "-m", MODULE]
     # A path that this program made for itself, or a checkout: the daemon is to be the same qnnbridge.
@@ -128,6 +133,7 @@ def _roots() -> list[str]:
                 fix="Install qnnbridge again: python -m pip install --force-reinstall qnnbridge",
             )
         root = str(Path(spec.origin).absolute().parents[1])
+        # An editable install has a folder for each package.
         if root not in found:
             found.append(root)
     return found

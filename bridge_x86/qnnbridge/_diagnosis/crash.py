@@ -70,6 +70,7 @@ def _emulator() -> str:
 # The steps that the host declares before it enters native code.
 NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))
 
+# Above every rule: where this side ended the host, that is the cause, whatever its log says.
 OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3

@@ -14,6 +14,8 @@ from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
 # Signatures per session. Calls that vary more gain nothing from being remembered.
 MAX_SIGNATURES = 64
 
+# Shared memory has the little-endian bytes of the wire; a big-endian machine would have to swap them in each
+# call.
 _LITTLE = sys.byteorder == "little"
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -90,16 +92,20 @@ class KnownCalls:
         """Learn a call that succeeded by the connection."""
         key = _known_as(names, feed)
         wanted = self._all_outputs if names is None else names
+        # An output that is asked for twice has one place in a plan, and two in the results.
         if key is None or len(set(wanted)) != len(wanted) or len(wanted) != len(results):
             return
         inputs = [_tensor(name, array) for name, array in feed.items()]
         outputs = [_tensor(name, array) for name, array in zip(wanted, results, strict=True)]
         known = self._signatures.get(key)
         if known is not None:
+            # The same inputs gave other output shapes: they depend on values, and no plan can hold them.
             known.slow = known.slow or known.outputs != tuple(outputs)
             return
         if None in inputs or None in outputs:
             return
+        # The oldest goes (a dict keeps the order of insertion). `pop` with a default: another thread may take
+        # it first.
         while len(self._signatures) >= MAX_SIGNATURES:
             self._signatures.pop(next(iter(self._signatures), ()), None)
         self._signatures[key] = CallSignature(tuple(filter(None, inputs)), tuple(filter(None, outputs)))
@@ -112,6 +118,8 @@ class KnownCalls:
 def _known_as(names: Names, feed: Feed) -> tuple[Any, ...] | None:
     parts: list[Any] = [names]
     for name, array in feed.items():
+        # Subclasses may override what is read here (matrix, masked arrays, memmap); the connection converts
+        # them.
         if array.__class__ is not np.ndarray:
             return None
         parts += name, array.dtype, array.shape
@@ -126,6 +134,8 @@ def _tensor(name: str, array: Any) -> TensorSignature | None:
     if element is None or element is ElementType.STRING:
         return None
     layout = LAYOUTS[element]
+    # Types that numpy cannot name (bfloat16, float8) look like plain integers here, and packed ones (4 bits)
+    # have no byte of their own for each element.
     if not layout.named or layout.packed or array.dtype != layout.storage:
         return None
     return TensorSignature(name, layout.storage, array.shape, element, array.nbytes)
@@ -163,6 +173,7 @@ def key_of(
     for name, array in feed.items():
         if array.__class__ is not np.ndarray:
             return None
+        # The object is no part of the key, only its place: a new array in the same block has the same plan.
         block = None if own is None else block_of(array, own)
         inputs.append(block)
         parts += name, array.dtype, array.shape, None if block is None else block.place

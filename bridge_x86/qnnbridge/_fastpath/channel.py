@@ -47,6 +47,7 @@ _PING, _PONG = int(ChannelKind.PING), int(ChannelKind.PONG)
 # How long an eager caller polls before it sleeps; a wake-up on another core costs as much.
 SPIN_S = 25e-6
 
+# At most one call in 65 polls in vain where the host is slower than `SPIN_S`.
 _MAX_BACK_OFF = 64
 
 
@@ -102,9 +103,13 @@ class FastChannel:
         self._call_number = 0
         self._eager = eager
         self._back_off = self._skip = 0
+        # Made once: a call allocates nothing. One thread at a time has the channel, so they need no lock.
         self._in, self._out, self._expected = (bytearray(HEAD_BYTES) for _ in range(3))
+        # `readinto` of a raw file reads into existing memory without an object for the bytes; os.readinto is
+        # new in Python 3.14. The descriptor belongs to `streams`.
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
+        # On Windows only the host ends a read that waits (`MAY_BLOCK`), so there callers wait in `poll`.
         self._may_block = streams.MAY_BLOCK and not eager
         self._blocked = False
         self._woken = False
@@ -127,6 +132,7 @@ class FastChannel:
     @property
     def phase(self) -> str | None:
         """The native step that the host declared for the call under way."""
+        # The host writes this record without a lock; a record of another call counts as no phase.
         number, phase = PHASE_RECORD.unpack_from(self._record)
         return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
 
@@ -142,6 +148,7 @@ class FastChannel:
 
         Later data of this channel is not reliable.
         """
+        # Before the bytes: the reader looks at it when they wake it.
         self._woken = True
         with contextlib.suppress(OSError):
             self._streams.wake_reader(HEAD.pack(CHANNEL_MAGIC, ChannelKind.PHASE, 0, 0, self._call_number, 0, 0, 0))
@@ -161,6 +168,7 @@ class FastChannel:
         self._begin()
         number = self._call_number
         HEAD.pack_into(self._out, 0, CHANNEL_MAGIC, kind, 0, 0, number, plan, 0, 0)
+        # The usual answer is known in advance: comparing 32 bytes replaces parsing them.
         HEAD.pack_into(self._expected, 0, CHANNEL_MAGIC, answer, 0, 0, number, 0, 0, 0)
         try:
             self._streams.write(self._out)
@@ -175,7 +183,10 @@ class FastChannel:
         else:
             self._wait(deadline)
             count = self._readinto(self._in)
+        # A write of up to PIPE_BUF (4,096 bytes on Linux) arrives in one piece; anything else is read by
+        # `_head`.
         if count == HEAD_BYTES and self._in == self._expected:
+            # Last: an exception before this line leaves the channel broken, and it is closed.
             self.busy = self.broken = False
             return None
         if not count:
@@ -218,6 +229,7 @@ class FastChannel:
     def answer_begun(self) -> bool:
         """Whether a part of the answer has been read: the host has finished the call."""
         _, kind, _, _, number, _, _, _ = HEAD.unpack_from(self._in)
+        # `_in` still holds the previous call's head if nothing has been read: its number differs.
         return bool(number == self._call_number and kind != ChannelKind.PHASE)
 
     def settle(self, timeout_s: float) -> bool:
@@ -225,6 +237,7 @@ class FastChannel:
         deadline = time.monotonic() + timeout_s
         try:
             left = self._head(deadline, 0).tail_bytes
+            # In pieces: the answer that is dropped may be as large as the limit of a frame.
             scratch = memoryview(bytearray(min(left, 65536)))
             while left:
                 self._wait(deadline)
@@ -264,6 +277,8 @@ class FastChannel:
             try:
                 rest = rest[writer(fd)([rest]) :]
             except BlockingIOError:
+                # A host that reads nothing blocks this write; waiting in slices notices its death and the
+                # deadline.
                 left_s = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
                 if not wait_writable(fd, max(0.0, left_s)):
                     self._look(deadline)
@@ -283,6 +298,8 @@ class FastChannel:
             head = parse_head(self._in, self._limits, from_client=False)
             if head.number != self._call_number:
                 raise desync(f"answer to call {head.number} on a channel, asked was {self._call_number}", self._in)
+            # The bytes may be `wake_reader`'s own. Then `_look` raises the failure; if it raises nothing the
+            # host is well, and its answer is read.
             if self._woken:
                 self._look(deadline)
             if head.kind is not ChannelKind.PHASE:
@@ -317,6 +334,7 @@ class FastChannel:
         until = time.perf_counter() + SPIN_S
         while not self._streams.poll(0):
             if time.perf_counter() >= until:
+                # The `or 1` starts the doubling from 0.
                 self._back_off = min(_MAX_BACK_OFF, self._back_off * 2 or 1)
                 self._skip = self._back_off
                 return False

@@ -53,6 +53,8 @@ class WakeEvent:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        # A lock in place of `threading.Event`: `Event.set` takes a lock that is not re-entrant, and a signal
+        # handler that interrupts it and wakes the thread, too, would wait for itself.
         self._lock.acquire()
 
     def __call__(self) -> None:
@@ -67,6 +69,7 @@ class WakeEvent:
 
 def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
     """The maintenance thread. wake: set when the pool is closed, and when a call is abandoned."""
+    # The thread's own notes between two rounds; they must not keep the pool or a channel alive.
     under_way: dict[int, int] = {}
     seen: dict[int, int] = {}
     looks = 0
@@ -75,6 +78,8 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
     while True:
         left_s = next_look - time.monotonic()
         wake.wait(min(left_s, LATE_INTERVAL_S) if late else left_s)
+        # Taken for one round only, and dropped before the wait: a pool that nobody else has ends with its
+        # thread.
         pool = reference()
         if pool is None or pool.closed:
             return
@@ -82,6 +87,8 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         if time.monotonic() >= next_look:
             next_look = time.monotonic() + fast_channel.LOOK_INTERVAL_S
             pool.look(under_way)
+            # A channel is trimmed when it was unused for a whole interval between two trims, so after 10 to
+            # 20 seconds.
             looks += 1
             if looks % TRIM_LOOKS == 0 and not pool.trim(seen):
                 return
@@ -108,6 +115,8 @@ class ChannelPool:
         self._requests = connection.requests
         self._sharing = sharing
         self._on_look = on_look
+        # A child after a fork has the same descriptors as its parent. It must not write to them, nor take a
+        # channel.
         self._forks = fds.forks
         self._lock = RLock()
         # Held while the host attaches memory that several callers may want to attach, which may take long.
@@ -123,6 +132,7 @@ class ChannelPool:
         self._channel_numbers = itertools.count(1)
         self._attached: set[int] = set()
         # Slabs that the host may have attached, or may still attach: its reply did not come in time.
+        # Attaching such a slab again would be refused as a double, so it is released first (`_attach_again`).
         self._unsure: set[int] = set()
         self._next_try = 0.0
         self._phases: Slab | None = None
@@ -140,6 +150,7 @@ class ChannelPool:
         if self._forks != fds.forks:
             return None
         try:
+            # `deque.pop` and `append` are atomic under the GIL: the usual call takes no lock.
             return self.idle.pop()
         except IndexError:
             return None
@@ -174,6 +185,7 @@ class ChannelPool:
             self.idle.append(plans)
             if self.closed:
                 self._close_idle()
+        # A host that takes no more calls at once has callers waiting for a free channel.
         if self._requests.idle_wanted:
             self._requests.channel_is_free()
 
@@ -227,8 +239,11 @@ class ChannelPool:
         agreement = self._connection.agreement
         if self._forks != fds.forks or sharing.why_not is not None or self.closed or agreement is None:
             return None
+        # After a failure calls take the connection for a second, instead of failing to open a channel each
+        # time.
         if time.monotonic() < self._next_try:
             return None
+        # Agreed in HELLO. A Windows host under Wine and a Linux application share neither pipes nor memory.
         if not agreement.features >= {"fast1", "shm1"}:
             sharing.why_not = "the host has none, or belongs to another system"
             return None
@@ -247,6 +262,8 @@ class ChannelPool:
             return None
         number = next(self._channel_numbers)
         with self._lock:
+            # The slot is the index of the channel's record in the phase slab: the host writes there which
+            # native step it is in.
             taken = {open_.channel.slot for open_ in self._all.values()}
             free = [slot for slot in range(MAX_CHANNELS) if slot not in taken]
             if not free or len(self._all) - len(self._abandoned) >= MAX_OPEN_CHANNELS:
@@ -257,6 +274,7 @@ class ChannelPool:
             channel = FastChannel(
                 number, free[0], streams, agreement.limits, self._on_look, record, eager=self._sharing.spin
             )
+            # In this order the host never uses a slot that another thread could give away.
             # It is known, and takes its slot, before the host has it.
             plans = ChannelPlans(channel, self)
             self._all[number] = _Open(channel, weakref.ref(plans))
@@ -264,6 +282,8 @@ class ChannelPool:
             read, write = streams.share_handles(self._connection.peer.pid)
             header = {"op": "channel.open", "channel": number, "slot": channel.slot, "phases": phases.number}
             self._give(header, {"read": read, "write": write}, deadline)
+            # Closes this side's copies of the host's ends: else the end of the host would never show as end
+            # of file.
             streams.opened()
         except BaseException:
             self._retire(channel)
@@ -278,9 +298,12 @@ class ChannelPool:
 
     def _retire(self, channel: FastChannel, *, answered: bool = False) -> None:
         """Close a channel that nobody uses any more. answered: the answer of its call is there, or never comes."""
+        # Memory in which a late answer may still arrive must not be reused, so it stays alive until the host
+        # has ended.
         if channel.busy and channel.sent and not answered:
             self._kept.append(channel.pinned)
         channel.busy = False
+        # `pop` with a default: an interrupted `_retire` may be repeated, and each step can be done twice.
         self._all.pop(channel.number, None)
         self._requests.channels.pop(channel.number, None)
         channel.close()
@@ -307,7 +330,10 @@ class ChannelPool:
 
         under_way: the calls that were waited for at the last look, by channel.
         """
+        # `list` first: other threads open and close channels meanwhile.
         blocked = [open_.channel for open_ in list(self._all.values()) if open_.channel.blocked]
+        # The same call at two looks: it has waited for at least `LOOK_INTERVAL_S`. Only then is a ping worth
+        # its time.
         stuck = any(under_way.get(channel.number) == channel.calls for channel in blocked)
         under_way.clear()
         under_way.update((channel.number, channel.calls) for channel in blocked)
@@ -322,6 +348,8 @@ class ChannelPool:
         after.
         """
         self.take_in()
+        # From the left, the channel that was used longest ago, and back to the right: one turn keeps the
+        # order. A caller may take one meanwhile, hence the except.
         for _ in range(len(self.idle)):
             try:
                 plans = self.idle.popleft()
@@ -337,6 +365,8 @@ class ChannelPool:
         seen.clear()
         seen.update((number, open_.channel.calls) for number, open_ in list(self._all.items()))
         with self._lock:
+            # Under the lock, as the start of the thread is: either this thread sees the new channel, or the
+            # opener sees that there is no thread.
             if not self._all and not self._attached and not self._connection.one_way:
                 self._maintained = False
                 return False
@@ -367,6 +397,7 @@ class ChannelPool:
                 raise
             self._sharing.last_error = str(error)
             raise NoSharedMemory from None
+        # The descriptor is not needed any more: only arrays of the application are shown to the next host.
         slab.close()
         self._sharing.last_error = None
 
@@ -374,6 +405,7 @@ class ChannelPool:
         """The host need not know the slab any more, if it does."""
         self._attached.discard(number)
         self._unsure.discard(number)
+        # A host that has ended needs no message.
         if not self.closed:
             self._connection.one_way.add({"op": "slab.release", "slab": number})
 
@@ -395,12 +427,14 @@ class ChannelPool:
                     raise NoSharedMemory from None
                 self._attached.add(slab.number)
 
+        # Two callers that attach one slab would have the second refused as a double.
         self._one_at_a_time(attach, deadline)
 
     def _one_at_a_time(self, work: Callable[[], None], deadline: float | None) -> None:
         # No context manager in Python: an exception of a signal handler at the entry of its exit would leave the
         # lock with this thread for as long as the traceback lives.
         try:
+            # -1 means without limit for `RLock.acquire`.
             left_s = -1 if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._attaching.acquire(timeout=left_s):
                 raise Deadline("not-started")
@@ -408,6 +442,7 @@ class ChannelPool:
         finally:
             try:
                 self._attaching.release()
+            # Or nobody: the time was up, or an exception came before the lock was taken.
             except RuntimeError:  # another thread has it
                 pass
 
@@ -423,6 +458,8 @@ class ChannelPool:
         """Send a request that carries share handles: the host that has it owns them, whatever it answers."""
         sent: list[int] = []
         try:
+            # On Windows a share handle is a handle inside of the host's process: if the request never arrives
+            # nobody there knows of it, and it has to be closed from here.
             self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)
         except (Deadline, ChannelRetired, BridgeError) as error:
             # A request that was written in part arrives with the next frame.

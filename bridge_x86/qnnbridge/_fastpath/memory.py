@@ -33,6 +33,7 @@ SMALLEST_SLAB_BYTES = 64 * 1024
 BLOCK_BYTES = 4096
 
 # Arrays up to this size share slabs, which saves descriptors.
+# One slab of 1 MiB holds four of the largest and 256 of the smallest pooled arrays.
 POOLED_BYTES = 256 * 1024
 POOL_SLAB_BYTES = 1024 * 1024
 
@@ -71,6 +72,8 @@ class Slab:
         self.host_writes = host_writes
         # Makes share handles; does not keep the memory mapped.
         self.memory = SharedMemory(size, writable=writable or not host_writes)
+        # The mapping now belongs to this array: numpy keeps the view alive, and the last array in the slab
+        # unmaps it.
         self.data = np.frombuffer(self.memory.take_view(), np.uint8)
         self._room = room
 
@@ -106,8 +109,11 @@ class SharedBlock:
         self.owner = owner
         self.slab = slab
         self.offset = offset
+        # Slab numbers are never used twice in a process, so an old place can never mean new memory.
         self.place = (slab.number, offset)
         self.nbytes = 0
+        # numpy's protocol for memory of a foreign object: `np.asarray(self)` makes an array whose base is
+        # this block.
         self.__array_interface__: dict[str, Any] = {}
 
     def make_array(self, view: Array, *, read_only: bool = False) -> Array:
@@ -126,6 +132,7 @@ def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
     """
     block: Any = array.base
     if block.__class__ is np.ndarray:
+        # numpy keeps chains of bases short: a view of a view has the same base as the view.
         block = block.base  # of a view
     if block.__class__ is not SharedBlock or block.owner is not owner:
         return None
@@ -166,6 +173,7 @@ class SharedArrays:
         """
         size = math.prod(shape) * dtype.itemsize
         block_size = BLOCK_BYTES
+        # Powers of two, at least a page: blocks of a pool are all alike, and no two arrays share a page.
         while block_size < size:
             block_size *= 2
         with self._lock:
@@ -196,6 +204,7 @@ class SharedArrays:
 
     def _pooled(self, size: int, slab_bytes: int, host_writes: bool) -> tuple[SharedBlock, Slab]:
         pool = self._pools.setdefault((host_writes, size), [])
+        # First fit. A dead weak reference is the free mark: nothing has to be called when an array goes.
         for slab, lives in pool:
             for index, life in enumerate(lives):
                 if life is None or life() is None:
@@ -204,10 +213,13 @@ class SharedArrays:
                     return block, slab
         slab = self._new_slab(slab_bytes, host_writes)
         block = SharedBlock(self, slab, 0)
+        # The block is entered in the same statement that makes the pool's entry known: an exception before it
+        # drops both.
         pool.append((slab, [weakref.ref(block), *[None] * (slab_bytes // size - 1)]))
         return block, slab
 
     def _new_slab(self, size: int, host_writes: bool) -> Slab:
+        # Slabs have no finalizer, which could run between any two lines: the dead are looked for.
         self._forget_the_dead()
         room = self._budget.take(size)
         if room is None:
@@ -283,6 +295,7 @@ def allocate(
     read_only: bool = False,
 ) -> Array | None:
     """`SharedArrays.empty` of the host; ``None`` if memory cannot be shared, or not so much now."""
+    # A tensor without elements has no memory to share.
     if host.sharing.why_not is not None or not all(shape):
         return None
     try:

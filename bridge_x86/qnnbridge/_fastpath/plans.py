@@ -120,6 +120,7 @@ class ChannelPlans:
 
     def find(self, key: CallKey) -> CallPlan | None:
         plan = self._plans.get(key.key)
+        # The maintenance thread reads and resets it in `outgrown` without a lock: it has the channel then.
         if plan is not None and plan.size > self._needed:
             self._needed = plan.size
         return plan
@@ -129,6 +130,8 @@ class ChannelPlans:
         places = key.outputs or (None,) * len(signature.outputs)
         in_at, in_size = _layout(signature.inputs, key.inputs)
         out_at, out_size = _layout(signature.outputs, places)
+        # All plans go at once: they hold offsets in the memory that is replaced, and a list of which one was
+        # used last would cost each call.
         if len(self._plans) >= MAX_PLANS or self._too_small(in_size, out_size):
             self._start_again(in_size, out_size, deadline)
         header: dict[str, Any] = {
@@ -149,10 +152,13 @@ class ChannelPlans:
                     views[side].append(slab.view(tensor.shape, tensor.dtype, offset))
                     place = (slab.number, offset)
                 else:
+                    # Arrays outlive hosts, so this host may not have been shown the memory yet.
                     self._slabs.show(block.slab, deadline)
                     views[side].append(None)
                     place = block.place
                 header[side].append([tensor.name, int(tensor.element), list(tensor.shape), *place])
+        # The plan is entered only when the host has accepted it; after an interrupt in between the number is
+        # used up, and the host drops the plan with the channel.
         self.channel.ask(header, deadline)
         plan = CallPlan(header["plan"], signature, views["inputs"], views["outputs"], in_size + out_size)
         self._plans[key.key] = plan
@@ -186,6 +192,7 @@ class ChannelPlans:
         if not wanted or (old is not None and old.size >= wanted):
             return old
         slab = self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
+        # Entered before the old one is released: if an exception comes here, the channel's end releases both.
         self.channel.slabs.append(slab.number)
         if old is not None:
             self._slabs.release(old.number)

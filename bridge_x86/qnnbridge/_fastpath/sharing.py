@@ -11,6 +11,7 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import CHANNELS, MEMORY
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES
 
+# Far below the usual limit of 1,024 descriptors of a process on Linux.
 # Each piece of arrays keeps a descriptor open, because the next host has to be shown it.
 MAX_ARRAY_SLABS = 256
 
@@ -55,6 +56,7 @@ class Budget:
             if sum(room.size for room in living) + size > self._limit or len(living) == self._most:
                 return None
             room = Room(size)
+            # An id may be used again when its object is gone: then the dead entry is replaced.
             self._rooms[id(room)] = weakref.ref(room)
             return room
 
@@ -98,6 +100,7 @@ class Sharing:
         self.why_not: str | None = (
             None if channels and CHANNELS else "switched off" if CHANNELS else "not on this system"
         )
+        # Off in HELLO means off for good: the host is not asked for channels or memory at all.
         if self.why_not is None and not (memory_limit and MEMORY):
             self.why_not = "switched off" if MEMORY else "not on this system"
         # Why the last attempt to open a channel or get memory failed. The next may succeed.

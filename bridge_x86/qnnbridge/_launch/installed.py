@@ -32,6 +32,7 @@ _WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 
 def process_machine() -> str:
     """What this interpreter was built for; no emulation changes that."""
+    # From the build of this interpreter, for example "win-amd64": emulation does not change it.
     name = sysconfig.get_platform()
     if name in _WINDOWS_PLATFORMS:
         return _WINDOWS_PLATFORMS[name]
@@ -60,9 +61,11 @@ def interpreter_machine(path: str) -> str | None:
 
 def base_interpreter(path: str) -> str | None:
     """The interpreter behind a Windows virtual environment's python.exe, if `path` is one and names it."""
+    # On other systems a virtual environment's interpreter is a link to the real one, and has its header.
     if not path.lower().endswith(".exe"):
         return None
     folder = os.path.dirname(path)
+    # pyvenv.cfg lies beside python.exe or one folder above it (Scripts\python.exe).
     for candidate in (folder, os.path.dirname(folder)):
         settings = _read_settings(os.path.join(candidate, "pyvenv.cfg"))
         named = (
@@ -78,6 +81,7 @@ def base_interpreter(path: str) -> str | None:
 def _read_settings(path: str) -> dict[str, str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
+            # The format is Python's own (site.py): name = value, without quotes or sections.
             pairs = [line.partition("=") for line in file if "=" in line]
     except OSError:
         return {}
@@ -94,12 +98,16 @@ WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
 def _origin(package: str) -> str | None:
     """Where a package would be imported from without the import hook (`qnnbridge.ort._import_hook`)."""
+    # With the import hook active `onnxruntime` is this project's own stand-in, which cannot be the host's
+    # package.
     stand_in = os.environ.get("QNNBRIDGE_DROPIN")
     path = [entry for entry in sys.path if entry != stand_in]
     for finder in sys.meta_path:
         if getattr(finder, "is_stand_in", False):
             continue
         try:
+            # Looking for a spec runs no code of the package; importing onnxruntime would load its library
+            # into the application.
             spec = finder.find_spec(package, path if finder is importlib.machinery.PathFinder else None)
         except (ImportError, ValueError):  # a broken finder
             return None
@@ -163,6 +171,7 @@ class Surroundings:
             return "that is a Windows program" if machine in WINDOWS_MACHINES else None
         if machine is None or machine not in WINDOWS_MACHINES:
             return "that is not a Windows program"
+        # An ARM64EC Python does not pass either: its process is an x64 one.
         if machine == self.computer:
             return None
         problem = f"that is an {machine} Python and this computer is {self.computer}"
@@ -186,6 +195,7 @@ def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | N
 
 def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) -> str | None:
     try:
+        # The registry keeps entries of Pythons that were removed by hand, and of emulated ones.
         problem = surroundings.why_not_machine(interpreter_machine(python.executable))
     except OSError:
         return "the file does not exist any more"
@@ -195,6 +205,7 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
         return "the host needs Python 3.11 or newer"
     missing = [name for name in HOST_PACKAGES if not _has_package(Path(python.prefix), name)]
     if missing:
+        # The newest comes first: the fix of the error names it, for `py -V:TAG -m pip install`.
         surroundings.install_tag = surroundings.install_tag or python.launcher_tag
         return f"does not have {' and '.join(missing)}"
     return None
@@ -227,6 +238,7 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
     problem = surroundings.why_not_machine(surroundings.process)
     if problem is not None:
         return problem
+    # The application may run on 3.10, but onnxruntime-qnn has no wheel for it.
     if surroundings.version < OLDEST_HOST_PYTHON:
         return "the host needs Python 3.11 or newer, this is {}.{}".format(*surroundings.version)
     for name in HOST_PACKAGES:
@@ -245,6 +257,7 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
 def _not_isolated() -> tuple[str, ...]:
     if sys.flags.isolated:
         return ()
+    # The host is started with -I: it would not find what this process finds only there.
     folders = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())

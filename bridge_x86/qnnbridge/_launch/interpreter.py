@@ -34,6 +34,8 @@ DROPPED = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "__PYVENV_LAUNCHER__",
 
 _LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LIBPATH")
 
+# Overridden by `Host(env=...)`, but not by the application's environment, where they are set for the
+# application.
 HOST_DEFAULTS = {
     # Else numpy's library starts a thread per core, and start-up under load takes twice as long.
     "OPENBLAS_NUM_THREADS": "1",
@@ -48,6 +50,8 @@ def host_command(python: str, *arguments: str) -> list[str]:
     wrapper, is not always what can be started again.
     """
     start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
+    # A number alone may be used again by another process: `name_of` adds what tells them apart, and the host
+    # watches that very process.
     return [*start, "--parent", name_of(os.getpid()), "--worker", json.dumps(start), *arguments]
 
 
@@ -79,6 +83,7 @@ def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _dropped(name: str) -> bool:
+    # DROPPED_PREFIXES covers PYTHONHOME, PYTHONPATH and the like, which point into the application's Python.
     upper = name.upper()  # Windows does not care
     return upper in DROPPED or upper.startswith(DROPPED_PREFIXES)
 
@@ -88,9 +93,11 @@ CONFIG_VARIABLE = "QNNBRIDGE_CONFIG"
 
 def configuration_file(environ: Mapping[str, str] | None = None) -> Path:
     """Where it is, or would be: QNNBRIDGE_CONFIG, else ``config.toml`` in the user's configuration folder."""
+    # An empty variable counts as none.
     named = (os.environ if environ is None else environ).get(CONFIG_VARIABLE)
     if named:
         return Path(named).expanduser().absolute()
+    # Imported here: only needed when a host is started.
     import platformdirs
 
     return Path(platformdirs.user_config_dir("qnnbridge", appauthor=False)) / "config.toml"
@@ -115,6 +122,8 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
     # Not before a host is started.
     from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of, engine_variables
 
+    # The variables beat the file as a pair: an engine of one and a path of the other would not belong
+    # together.
     env = {**(os.environ if environ is None else environ), **given}
     if env.get(ENGINE_VARIABLE) or env.get(EP_PATH_VARIABLE):
         engine_of(env)
@@ -136,6 +145,7 @@ def engine_not_taken(learn: Callable[[], Mapping[str, Any]]) -> str:
         return ""
     try:
         engine, path = engine_of(os.environ)
+        # Only asked where the variables are set: it is a request to the daemon.
         has = learn()
     except BridgeError:
         return ""
@@ -153,6 +163,7 @@ def engine_not_taken(learn: Callable[[], Mapping[str, Any]]) -> str:
 
 def _from_folder_of(file: Path, text: str, *, always: bool = False) -> str:
     path = os.path.expanduser(text)
+    # A bare name ("python3") is a program to look for on PATH, not a file beside the configuration.
     return os.path.join(file.parent, path) if always or os.path.dirname(path) else path
 
 
@@ -239,9 +250,12 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
         return _checked(configured, "configuration file", f"The configuration file {file}", surroundings)
 
     looked_at = [f"environment variable {VARIABLE}: not set", _why_not_configured(file)]
+    # Before the running interpreter: an emulated x64 Python with all packages would compute in QNN's
+    # simulator.
     if surroundings.is_windows_on_arm:
         found = registered_host(surroundings, looked_at)
         if found is not None:
+            # Of several the newest that has the packages (`registered_host`).
             return HostInterpreter(found, "registry", interpreter_machine(found))
     running = running_host(surroundings, looked_at)
     if running is not None:
@@ -316,6 +330,8 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
         machine = interpreter_machine(path)
     except OSError as error:
         raise refuse(f"that file cannot be read ({error.strerror})") from error
+    # Read from the file's header, before anything is started: an interpreter of the wrong machine would fail
+    # much later, or compute without the NPU.
     problem = surroundings.why_not_machine(machine)
     if problem is not None:
         raise refuse(problem, _how_to_install(surroundings) if surroundings.is_windows else None)
@@ -330,6 +346,7 @@ def _full_path(text: str) -> str | None:
         return None
     if os.path.dirname(text):
         return os.path.abspath(os.path.expanduser(text))
+    # `which` looks at PATH and, on Windows, at PATHEXT.
     found = shutil.which(text)
     if found is None and os.path.exists(text):
         found = text

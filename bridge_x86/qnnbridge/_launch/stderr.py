@@ -32,6 +32,7 @@ from qnnbridge_os.shield import Changes, start_thread
 MAX_LINE: Final = 400
 
 # Two wide ASCII characters in a row: no narrow text looks like this.
+# One alone could be the NUL that ends a C string.
 _WIDE_START = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\x00){2}")
 _NARROW_AHEAD = re.compile(rb"[\t\n\r\x20-\x7e]{6}")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -74,6 +75,7 @@ def parse_line(line: str) -> LogLine:
 
 def shorten(text: str, limit: int = MAX_LINE) -> str:
     """One line, at most `limit` characters: cut in the middle, because the end often says why."""
+    # Evidence is quoted inside of one line of an error.
     text = " ".join(text.split())
     if len(text) <= limit:
         return text
@@ -84,6 +86,8 @@ def shorten(text: str, limit: int = MAX_LINE) -> str:
 def _parts(data: bytes) -> Iterator[str]:
     position = 0
     while position < len(data):
+        # Narrow text runs up to the next start of wide text; both kinds are looked for from where the last
+        # one ended.
         start = _WIDE_START.search(data, position)
         if start is None:
             yield data[position:].decode("utf-8", "replace")
@@ -103,6 +107,7 @@ def _wide_end(data: bytes, start: int) -> int:
     """
     position = start
     while position + 1 < len(data):
+        # A second byte of 0: a character of Latin-1, nearly all of what ONNX Runtime logs.
         if data[position + 1] == 0:
             at_line_end = data[position] == 0x0A
             position += 2
@@ -118,6 +123,7 @@ def _wide_end(data: bytes, start: int) -> int:
 # A longer line is handed to `logging` in pieces.
 LINE_BYTES = 8 * 1024
 
+# The C runtime of Windows writes "\r\n" for "\n" to a stream in text mode.
 _MARKER = re.compile(rb"@qnnbridge (begin|end) (\d{1,20})\r?\n")
 _MARKER_BYTES_MAX = 48
 _MARKER_WORDS = (b"@qnnbridge begin ", b"@qnnbridge end ")
@@ -145,6 +151,7 @@ class Bounded:
     def add(self, data: bytes) -> None:
         room = self._head_bytes - len(self.head)
         if room > 0:
+            # The head is filled first and never changes again: it has what a start that failed says.
             self.head += data[:room]
             data = data[room:]
         self.tail += data
@@ -177,6 +184,7 @@ class MarkerSplitter:
 
     def feed(self, data: bytes) -> list[bytes | Marker]:
         """The text and the markers, in order. Text is held back only while it looks like a marker."""
+        # A pipe cuts the stream anywhere, also inside of a marker.
         data = self._held + data
         parts: list[bytes | Marker] = []
         position = 0
@@ -199,6 +207,8 @@ class MarkerSplitter:
 
     def _unsure(self, rest: bytes) -> int:
         """How many bytes at the end may belong to a marker, or to the line end that was made for one."""
+        # Only the last few bytes can be the beginning of a marker, so each piece is searched in constant
+        # time.
         at = rest.rfind(b"@", max(0, len(rest) - _MARKER_BYTES_MAX))
         start = at if at >= 0 and _may_become_marker(rest[at:]) else len(rest)
         return len(rest) - self._without_line_end(rest, start)
@@ -236,6 +246,7 @@ class LogForwarder:
         self._line = bytearray()
 
     def feed(self, data: bytes) -> None:
+        # Nothing is decoded where nobody listens: QNN may log megabytes.
         if not self._logger.isEnabledFor(logging.INFO):
             return
         pieces = data.split(b"\n")
@@ -269,6 +280,7 @@ class LogForwarder:
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 64 * 1024
+# With verbose logging QNN writes some megabytes for one session.
 SECTION_BYTES = 4 * 1024 * 1024
 SECTIONS_MAX = 32
 # Of sections, finished or not, that were not asked for yet: over either number the oldest goes first.
@@ -291,6 +303,7 @@ class StderrCollector:
 
     def __init__(self, fd: int, *, logger_name: str = "qnnbridge.host") -> None:
         self._fds = OwnedFds()
+        # The reader outlives `close`, so it must not share a number that the owner closes.
         self._fd = self._fds.duplicate(fd)
         self._all = Bounded(HEAD_BYTES, TAIL_BYTES)
         self._sections: collections.OrderedDict[int, _Section] = collections.OrderedDict()
@@ -301,6 +314,8 @@ class StderrCollector:
         self._splitter = MarkerSplitter()
         self._forwarder = LogForwarder(logging.getLogger(logger_name))
         try:
+            # From the first moment: a host that fills the pipe (64 KiB on Linux) before its HELLO would wait
+            # for ever.
             start_thread("qnnbridge-stderr", self._read)
         except RuntimeError:  # the interpreter is shutting down
             self._end()
@@ -325,6 +340,7 @@ class StderrCollector:
             section = self._sections.get(request_id)
             return self._closed or self._at_end or (section is not None and section.ended)
 
+        # The section may not have begun yet: stderr and the answer are two pipes, and nothing orders them.
         self._changes.wait_for(complete, timeout_s)
         with self._lock:
             section = self._sections.pop(request_id, None)
@@ -373,6 +389,8 @@ class StderrCollector:
                 else:
                     self._all.add(part)
                     for section in self._sections.values():
+                        # Sections of requests under way at once overlap; text between their markers belongs
+                        # to each of them.
                         if not section.ended:
                             section.text.add(part)
                     self._keep_within_bounds()
@@ -385,6 +403,7 @@ class StderrCollector:
 
     def _mark(self, marker: Marker) -> None:
         if marker.begins:
+            # A number is used once by a host; a second begin is a damaged stream, and the new section counts.
             self._sections.pop(marker.request_id, None)
             self._sections[marker.request_id] = _Section()
             self._keep_within_bounds()

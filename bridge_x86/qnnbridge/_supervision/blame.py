@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # So often out of memory inside one model is no coincidence any more.
 KILLS_IN_A_ROW: Final = 3
+# Running alone costs all other models their turn, so the proof that is asked for has an end.
 MAX_REPLIES_ALONE: Final = 16
 
 Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
@@ -76,6 +77,7 @@ class Blame:
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
         # Both empty as long as it is `quiet`; a fast call looks at them first.
+        # The dicts themselves, never replaced: `Host.slow_path_reasons` holds them.
         self.cases: tuple[Sized, Sized] = (self._isolated, self._kills)
 
     @property
@@ -97,14 +99,19 @@ class Blame:
     ) -> list[Points]:
         """The host ended while these were inside native code. Gives what to add to their accounts."""
         # The same model twice in flight is one suspect.
+        # Without a fingerprint the host died before it had read the model: there is nothing that an account
+        # could name.
         suspects = list({call.fingerprint: call for call in suspects if call.fingerprint}.values())
         with self._lock:
             if not suspects or why == "ended-by-us":
                 return []
+            # "Hung" needs no exit code: this side ended the host because of the call.
             if why != "hung" and (status is None or not _may_be_its_fault(status)):
                 if status is None or status.code.fault != "kill" or why != "memory-ran-out":
                     return []
                 suspects = [call for call in suspects if self._killed_too_often(call)]
+            # The sum is 1 for each death, so that a model that always runs beside others needs no more deaths
+            # in all.
             share = 1.0 / len(suspects) if suspects else 0.0
             given = [Points(call, share) for call in suspects]
             if len(given) > 1:
@@ -114,6 +121,7 @@ class Blame:
 
     def on_good_reply(self, call: NativeCall) -> list[Points]:
         """A native call of this model ended well. Gives what to take off its account again, mostly nothing."""
+        # Without the lock: asked after every call. A death that is booked at this moment gets the next reply.
         if not self._isolated and not self._kills:
             return []
         with self._lock:
@@ -125,6 +133,7 @@ class Blame:
             if isolated.needed > 0:
                 return []
             del self._isolated[call.fingerprint]
+            # The shares of all deaths in which it stood beside others; points that it got alone stay.
             return [Points(share.call, -share.points) for share in isolated.shares]
 
     def forget(self, fingerprint: str) -> None:
@@ -174,11 +183,14 @@ class IsolationLock:
         if not self._blame.active:
             yield
             return
+        # Decided at the entry; a model that becomes a suspect meanwhile runs alone from its next call on.
         alone = self._blame.must_run_alone(context.fingerprint)
         me = object()
 
         def enter() -> bool:
             with self._lock:
+                # The others also wait for a suspect that waits: else a steady stream of them would keep it
+                # out for ever.
                 if self._inside if alone else (True in self._inside.values() or self._waiting_alone):
                     return False
                 self._inside[me] = alone
@@ -195,5 +207,7 @@ class IsolationLock:
             yield
         finally:
             self._inside.pop(me, None)
+            # All steps here are single operations of C: an exception of a signal handler leaves none half
+            # done (`_shield`).
             self._waiting_alone.pop(me, None)
             self._changes.notify()

@@ -28,6 +28,7 @@ def deadline_after(timeout: float | None) -> float | None:
     """
     if timeout is None:
         return None
+    # A bool is an int for Python: timeout=True would be one second.
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
         raise OptionError(
             f"timeout={timeout!r} is no length of time.", fix="Give seconds, 0 or more, or None to wait for ever."
@@ -36,6 +37,8 @@ def deadline_after(timeout: float | None) -> float | None:
 
 
 # How long a call without a deadline is repeated after deaths of the host that it did not cause.
+# Long enough for some cold starts of a host under load, and an end for a program that is killed again and
+# again.
 INNOCENT_S: Final = 300.0
 
 
@@ -49,6 +52,7 @@ class Patience:
     def is_left(self) -> bool:
         """Whether it may be repeated once more. The first death starts the clock of a call without a deadline."""
         now = time.monotonic()
+        # The clock starts with the first death and not with the call: a run may take hours before it.
         if self._began is None:
             self._began = now
         return now < (self._began + INNOCENT_S if self._deadline is None else self._deadline)

@@ -32,6 +32,7 @@ VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
 VERSIONS_OF_A_PROVIDER = ("ep_source", "ep_version")
 
 # Operations that enter native code in the phase "running".
+# These declare no phase when they are alone in the host, which saves a frame for each run (ADR 0003).
 RUNNING = ("session.run", "session.set_ep_dynamic_options", "genai.step")
 
 # What the host declares for itself when it waits for work.
@@ -92,6 +93,7 @@ class Investigator:
             self._quarantine.versions = _key({**first, **more})
 
         requests.on_versions = learn
+        # Versions that the host found before the listener was set are learned here: none falls between.
         learn(requests.host_versions)
 
     def check_quarantine(self, context: CallContext) -> None:
@@ -119,18 +121,23 @@ class Investigator:
         """
         from qnnbridge._diagnosis.crash import to_error
 
+        # Read before this function kills the process itself.
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
             # It talks nonsense or does not move: it is of no use any more.
             process.kill(failure.reason.message)
+        # The end of its output comes before the end of the process: the exit code has to be waited for.
         raw = process.exit_code(patience_s)
         if raw is None:
             process.kill("it closed its output and did not end")
             raw = process.exit_code(KILL_TIMEOUT_S)
+        # QNN and Python write their last lines while the process ends; without them the cause is often not
+        # known.
         process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
         status = _exit_status(raw, process)
         record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
+        # After the report is written, whose path the account names.
         self._book(record, failure, report, suspect)
         if isinstance(failure.reason, HostError):
             error: HostError = failure.reason
@@ -202,6 +209,7 @@ class Investigator:
         host_phase = channel.requests.host_phase
         ready = process.ready_at is not None
         if host_phase in NOT_BUSY:
+            # A host that waits for work declares "ready"; a report in which nothing happened says "idle".
             host_phase = "idle" if ready else "starting"
         return CrashRecord(
             exit=status,
@@ -243,6 +251,8 @@ class Investigator:
         why: Why = "died"
         if suspect is not None:
             why, suspects = "hung", [_native_call(suspect, "running")]
+        # Ended by this side: because it did not move (a fault of the call), or for any other reason (nobody's
+        # fault).
         elif record.killed_because is not None:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
         elif record.memory_ran_out:
@@ -251,6 +261,8 @@ class Investigator:
             text = record.exit.describe() if record.exit is not None else ""
             account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
             if account is not None:
+                # In quarantine the model is refused, so it has nothing more to prove, and others need not
+                # wait for it.
                 self._blame.forget(points.call.fingerprint)
 
 
@@ -269,6 +281,8 @@ def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = Fal
     if raw is None:
         return None
     theirs = process.peer.platform if process.ready_at is not None and process.peer.platform else sys.platform
+    # A Windows host under Wine: the Linux parent gets 8 of the 32 bits of its exit code (docs/verification.md
+    # has the table), and Python's faulthandler on stderr may name the rest.
     if theirs == "win32" and sys.platform != "win32" and not of_worker:
         return from_low_byte(raw, decode_stderr(process.stderr.head() + b"\n" + process.stderr.tail()))
     return ExitStatus(raw, "win32" if theirs == "win32" else "posix")
@@ -280,6 +294,7 @@ def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
         return failure.reason.details.get("from_outside") is True
     if record.killed_because is not None or record.exit is None:
         return False
+    # SIGKILL leaves no trace of its sender, so it counts as a kill from outside.
     return record.from_outside or record.exit.code.fault == "kill"
 
 

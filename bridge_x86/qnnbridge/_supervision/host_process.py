@@ -36,6 +36,8 @@ EXIT_WAIT_S = 5.0
 # Phases of the host as a whole that have a budget.
 LOADING = {"importing": "importing ONNX Runtime", "registering": "loading the QNN execution provider"}
 
+# The rungs of `close`, in order: GOODBYE, its own end, terminate, kill. With the rest of stderr and the
+# release of the pipes at most 9 s.
 DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
 TERMINATE_TIMEOUT_S = 1.0
@@ -44,6 +46,7 @@ KILL_TIMEOUT_S = 2.0
 RELEASE_TIMEOUT_S = 1.0
 
 # Looks, five seconds apart, that must find it stopped.
+# So a host must be found stopped for 25 to 30 s. A debugger that holds it for a moment costs nothing.
 STOPPED_LOOKS = 6
 
 # Looks that must find it over its time to load: after a sleep of the machine the clock alone says nothing.
@@ -102,12 +105,15 @@ class HostProcess:
             platform=sys.platform,
             system=this_system(),
         )
+        # Before the spawn: the kernel's counter of out-of-memory kills (Linux), to compare with at its death.
         self._memory_kills = out_of_memory_kills()
         self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
         try:
             self.stderr = StderrCollector(self._child.stderr_fd)
             self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._look_at_it)
         except BaseException as error:
+            # No descriptor for its stderr or no memory: a process that nobody talks to must not be left
+            # behind.
             self._child.kill()
             self._child.wait(KILL_TIMEOUT_S)
             self._child.close()
@@ -134,6 +140,7 @@ class HostProcess:
     @property
     def pool(self) -> ChannelPool | None:
         """For calls that are repeated; ``None`` if there are none."""
+        # Looked at twice, the second time under the lock: the usual call takes no lock.
         if self.open_pool is None and self.sharing is not None and self.ready_at is not None:
             from qnnbridge._fastpath.channel_pool import (
                 ChannelPool,  # imports numpy, which the handshake does not need
@@ -169,6 +176,7 @@ class HostProcess:
 
         Raises `ChannelFailed` if the process ended, `HandshakeFailed`, `VersionMismatch`.
         """
+        # Counted from the start of the process, not from this call: several callers may wait for one HELLO.
         until = self.started_at + self._start_timeout_s
         try:
             self.channel.greet(until if deadline is None else min(until, deadline))
@@ -183,6 +191,7 @@ class HostProcess:
                 evidence=[f"printed instead: {preamble!r}"] if preamble else (),
                 fix="Check the host interpreter; raise Host(start_timeout=...) on a slow machine.",
             ) from None
+        # Ended here, since nothing can be agreed with it.
         except (HandshakeFailed, VersionMismatch):
             self.kill("it does not fit")  # it may not understand a GOODBYE
             raise
@@ -212,6 +221,8 @@ class HostProcess:
     @property
     def memory_ran_out(self) -> bool | None:
         """Whether the kernel's out-of-memory killer has struck anywhere since its start; ``None``: not known."""
+        # Of the whole machine: the kernel does not say which process it ended. So this only makes a SIGKILL
+        # plausible.
         before, now = self._memory_kills, out_of_memory_kills()
         return None if before is None or now is None else now > before
 
@@ -227,23 +238,30 @@ class HostProcess:
         quietly: the application is ending, and a log line would only be noise after its own output.
         """
         # The callers that saw its death investigate it; or this side ended it.
+        # Read before the GOODBYE, which ends the connection itself.
         known = self.channel.failed or self.killed_because is not None
         if not self.channel.failed and self._child.poll() is None:
             said = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
             self.rungs.append("goodbye" if said else "goodbye unanswered")
         # It said goodbye, or its output ended: then its process is about to end too.
         leaving = "goodbye" in self.rungs or (not known and self.channel.failed)
+        # From here on nobody reads or writes; callers still under way get the failure.
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
+        # One that said goodbye ends by itself; any other is not waited for.
         self._descend(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
         if self.open_pool is not None:
             self.open_pool.close()
         if not known:
             self._log_death_at_the_end(logging.INFO if quietly else logging.WARNING)
+        # After the process has ended: only then is the end of its stderr near.
         self.stderr.drain(STDERR_TIMEOUT_S)
+        # Not closed while a thread may still read: the number of a closed descriptor is given to the next
+        # file.
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
         else:
+            # A leak of two descriptors, on purpose and recorded.
             self.rungs.append("descriptors kept")
         self.stderr.close()
 
@@ -251,6 +269,8 @@ class HostProcess:
         """`_look_at_it` for callers that do not read the connection themselves."""
         if self.channel.requests.failure is not None:
             return self.channel.requests.failure
+        # Callers on fast channels wait on another pipe, so nobody reads the connection's end of stream for
+        # them.
         seen = self._look_at_it()
         if seen is not None:
             return self.channel.fail(seen.reason)
@@ -279,6 +299,7 @@ class HostProcess:
         stopped again and again will not answer. Looks are counted, not seconds: after a sleep of the machine the
         clock alone would condemn it.
         """
+        # `poll` reaps the process; the exit code stays known to `exit_code`.
         if self._child.poll() is not None:
             return ChannelFailed()
         return self._look_whether_stopped() or self._look_whether_loading()
@@ -287,6 +308,7 @@ class HostProcess:
         """A library that never comes back from being loaded has a budget; a model has that of its call."""
         phase = self.channel.requests.host_phase
         since = self.ready_at
+        # Only while the host as a whole declares that it loads: a model has the budget of its own call.
         over = phase in LOADING and since is not None and time.monotonic() - since > self.load_timeout_s
         self._seen_loading = self._seen_loading + 1 if over else 0
         if self._seen_loading < LOADING_LOOKS:
@@ -334,6 +356,7 @@ class HostProcess:
                 act()
             if self._child.wait(seconds) is not None:
                 return
+        # A process in an uninterruptible wait of the kernel (a driver) survives SIGKILL until that wait ends.
         self.rungs.append("abandoned")
 
 
@@ -354,6 +377,8 @@ class FastCallFailed(Exception):
         self.deadline = deadline
         self.in_place = in_place
         # Until `take`.
+        # Handed over once (`take`): raised and kept at the same time, it would keep the frames that it passes
+        # through.
         self.error: Exception | None = _without_traceback(error)
 
     def alone(self) -> FastCallFailed:

@@ -28,13 +28,17 @@ from qnnbridge._supervision.restart_policy import Clock, RealClock
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import ModelQuarantined
 
+# Two deaths with it alone inside native code, or four with one other model beside it.
 LIMIT_POINTS: Final = 2.0
+# An entry of the cache is replaced at once: compiling again costs seconds, another death costs all models
+# theirs.
 ENTRY_LIMIT_POINTS: Final = 1.0
 WINDOW_S: Final = 600.0
 TTL_S: Final = 24 * 3600.0
 RECHECK_S: Final = 1.0
 MAX_ACCOUNTS: Final = 500
 SCHEMA: Final = 1
+# Three shares of 1/3 are less than 1 in floating point.
 _ROUNDING: Final = 1e-6
 # So many models are remembered by their source.
 _MAX_SOURCES: Final = 1000
@@ -99,6 +103,8 @@ class Quarantine:
         self._accounts: Accounts = {}
         self._refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
         self._sources: dict[str, Source] = {}
+        # Date, size and inode of the file as last read: other processes replace it whole, which gives a new
+        # inode.
         self._stamp: tuple[int, int, int] | None = None
         self._next_look = -math.inf
         self._unsaved = False
@@ -112,6 +118,7 @@ class Quarantine:
         if self._clock.monotonic() >= self._next_look:
             self._look()
         for account in self._refused.get((fingerprint, options_hash), ()):
+            # An entry is never refused here: the host sets it aside and compiles the model again.
             if account.versions == self.versions and not account.entry and not self._expired(account):
                 raise self._error(account)
 
@@ -136,6 +143,7 @@ class Quarantine:
     def remember_source(self, fingerprint: str, source: Source) -> None:
         """By what a model with this fingerprint is recognized before it is read."""
         with self._lock:
+            # Taken out and put in again: the dict keeps the order of use, and the oldest is dropped.
             self._sources.pop(fingerprint, None)
             self._sources[fingerprint] = source
             while len(self._sources) > _MAX_SOURCES:
@@ -159,6 +167,7 @@ class Quarantine:
 
         Gives the account if it is in quarantine now.
         """
+        # Points of an acquittal find their account by the same id, as long as the versions are the same.
         account_id = _account_id(points.call, self.versions)
         now = self._clock.wall()
         source = self._sources.get(points.call.fingerprint)
@@ -173,6 +182,7 @@ class Quarantine:
                 )
                 account = dataclasses.replace(account, entry=call.entry)
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
+            # `abs`: after the clock was set back, a death in the future is as far away as one in the past.
             deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
             account = dataclasses.replace(account, deaths=deaths)
             if source is not None and account.source is None:
@@ -223,6 +233,7 @@ class Quarantine:
         """Read the file again if it has changed."""
         with self._lock:
             self._next_look = self._clock.monotonic() + RECHECK_S
+            # The file could not be written: this process's own accounts are the truth until it can.
             if self._unsaved:
                 return
             stamp = self._file_stamp()
@@ -253,6 +264,7 @@ class Quarantine:
     def _read(self) -> Accounts:
         try:
             return _decode(self.path.read_text(encoding="utf-8"))
+        # All that reading a file of foreign contents may raise, json's errors included (`ValueError`).
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return {}  # absent or damaged: a damaged file accuses no model
 
@@ -302,6 +314,7 @@ class Quarantine:
 
 def _account_id(call: NativeCall, versions: str) -> str:
     key = "\n".join((call.fingerprint, call.options_hash, call.phase, versions))
+    # Eight digits, because people type them (`qnnbridge quarantine clear`).
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 

@@ -65,6 +65,7 @@ class RealClock:
         return time.time()
 
 
+# With jitter: several applications whose hosts die of one cause do not start in step.
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
@@ -74,6 +75,7 @@ FREE_KILLS: Final = 3
 BREAKER_DEATHS: Final = 5
 BREAKER_WINDOW_S: Final = 120.0
 OPEN_S: Final = 60.0
+# After a repair the first call works within ten minutes without anyone's doing.
 MAX_OPEN_S: Final = 600.0
 
 State = Literal["closed", "open", "half-open", "broken"]
@@ -126,6 +128,7 @@ class RestartPolicy:
             self._crashed_in_a_row = 0
             self._killed_in_a_row = 0
             self._not_before = self._clock.monotonic()
+            # The last few are all that the breaker and its error need.
             self._barren_deaths: collections.deque[tuple[float, str]] = collections.deque(
                 maxlen=self._breaker_deaths
             )
@@ -152,6 +155,7 @@ class RestartPolicy:
         """
         with self._lock:
             if self._incurable is not None:
+                # A new object for each caller, see `Supervisor.lost`.
                 again = from_wire(self._incurable.to_wire())
                 again.retry = self._incurable.retry
                 raise again
@@ -160,6 +164,7 @@ class RestartPolicy:
                 return Start(max(0.0, self._not_before - now))
             if now < self._open_until:
                 raise self._breaker_error(self._open_until - now)
+            # Nothing keeps a second probe away here: the supervisor's start lock does.
             return Start(max(0.0, self._not_before - now), probe=True)
 
     def on_start(self) -> None:
@@ -175,6 +180,7 @@ class RestartPolicy:
 
     def on_good_reply(self) -> None:
         """A call that did something (not a ping) was answered well. Asked after every call: cheap."""
+        # A plain attribute: asked after every call, and once true it stays so for the generation.
         if self._proved:
             return
         with self._lock:
@@ -191,9 +197,12 @@ class RestartPolicy:
         with self._lock:
             now = self._clock.monotonic()
             settled = self._ready_at is not None and now - self._ready_at >= SETTLED_AFTER_S
+            # Taken and reset in one step: a second report of the same death counts as barren, never as
+            # productive.
             productive, self._proved, self._ready_at = self._proved, False, None
             if not curable:
                 self._incurable = error or self._cannot_start(status)
+            # No delay and nothing counted, whatever ended it.
             elif productive:
                 self._not_before = now
             else:
@@ -201,6 +210,7 @@ class RestartPolicy:
                     self._recover()
                 killed = status is not None and status.code.kind == "killed"
                 self._wait_longer(now, killed=killed)
+                # A kill from outside says nothing about the next start, so it does not open the breaker.
                 if not settled and not killed:
                     self._count(now, _describe(status))
 
@@ -224,6 +234,7 @@ class RestartPolicy:
         self._not_before = now + delay_s * self._jitter()
 
     def _count(self, now: float, description: str) -> None:
+        # `maxlen` drops the oldest, so element 0 is the fifth last death.
         self._barren_deaths.append((now, description))
         if self._open_until is not None:  # the probe failed
             self._open_s = min(self._max_open_s, self._open_s * 2)
@@ -260,6 +271,7 @@ def _describe(status: ExitStatus | None) -> str:
     return "it did not come up" if status is None else f"exit code {status.describe()}"
 
 
+# Reading a process's memory takes a system call or two; between two looks a host grows little.
 CHECK_INTERVAL_S = 2.0
 
 # Remembered; a session that was forgotten counts once more.
@@ -299,6 +311,7 @@ class Recycler:
         with self._lock:
             if generation > self._generation:
                 self._begin(generation)
+            # Reported late, by a thread that made it before the replacement.
             elif generation < self._generation:
                 return  # its host is gone
             made = self._made[key] = self._made.get(key, 0) + 1
@@ -311,6 +324,7 @@ class Recycler:
             return True
         if after.rss_bytes is None or time.monotonic() < self._next_check:
             return False
+        # Not under the lock: two threads that look at once do no harm.
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
         import psutil  # 12 ms
 

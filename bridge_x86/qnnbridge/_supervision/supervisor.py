@@ -85,6 +85,8 @@ class Supervisor:
         self._process: HostProcess | None = None
         # A generation that has not said HELLO yet.
         self._starting: HostProcess | None = None
+        # Order of locks: the start lock, then the death lock, never the other way round. A start that fails
+        # investigates (`lost`) while it holds the start lock.
         self._start_lock = Lock()
         self._death_lock = Lock()
         # Kept as long as any caller still holds the process: a call may learn of its death late.
@@ -121,9 +123,12 @@ class Supervisor:
 
         Raises `HostStartFailed`, `BreakerOpen`, `Closed`, `ForkedClient`, `DeadlineExceeded`.
         """
+        # Raised here, where a host is needed, and not at the import: a program may import qnnbridge and never
+        # use it.
         check_locks()
         refuse_at_the_end()
         process = self._process
+        # The usual case takes no lock: a running generation is one attribute.
         if process is not None and process.usable and self._owner_pid == os.getpid():
             return process
         self._check_owner()
@@ -132,9 +137,12 @@ class Supervisor:
         return shielded("qnnbridge start", lambda: self._start(deadline))
 
     def _start(self, deadline: float | None) -> HostProcess:
+        # Many callers, one start: the others wait for the lock and find the process of the first.
         if not self._start_lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise _too_late()
         try:
+            # Looked at under the lock: `close` sets it first and then waits for the lock, so no start comes
+            # after it.
             if self._is_closed:
                 raise Closed("The host was closed.", fix="Create a new qnnbridge.Host.")
             process = self._process
@@ -157,6 +165,7 @@ class Supervisor:
         if not self._start_lock.acquire(blocking=False):
             return
         try:
+            # The process is only spawned here. `_next_generation` of the first caller says HELLO to it.
             if self._starting is None and self._process is None and not (self.closed or self.foreign):
                 self._starting = self._spawn(deadline)
         finally:
@@ -182,6 +191,7 @@ class Supervisor:
                 report = self._deaths[process] = self._investigate(process, failure, deadline=deadline)
         finally:
             self._death_lock.release()
+        # A copy for each: an exception that several threads raise would collect all their tracebacks.
         return report.error.copy()
 
     def may_be_caused_by(self, process: HostProcess, failure: ChannelFailed) -> bool:
@@ -192,12 +202,15 @@ class Supervisor:
         """
         report = self._deaths[process]
         own = failure.request_id
+        # With suspects named by the host only they may have caused it. Without, any request that the host had
+        # may have.
         if report.from_outside or report.suspects:
             return own in report.suspects and not report.from_outside
         return any(one.request_id == own and one.sent for one in process.channel.requests.lost)
 
     def npu_lost(self, process: HostProcess, error: BridgeError, context: CallContext) -> None:
         """The NPU cannot be used from `process` any more (QNN 1011, or resets again and again): end it."""
+        # First the failure, so that no caller takes this host for usable while its end is being looked into.
         failure = process.channel.fail(error)
 
         def investigate() -> None:
@@ -237,6 +250,8 @@ class Supervisor:
             if self._process is not process or not process.usable:
                 return
             self.counters.planned_restarts += 1
+            # Both under the start lock: the next `process()` starts the next generation, and calls under way
+            # keep the old one.
             process.retiring = True
             self._process = None
             self._retired.append(process)
@@ -264,11 +279,15 @@ class Supervisor:
         starting = self._starting
         if starting is not None:
             # The thread that waits for its HELLO holds the lock, and gives it up when it notices this.
+            # The reason before the kill: the thread that waits for HELLO then raises `Closed` and reports no
+            # crash.
             starting.channel.fail(reason)
             starting.kill("it was closed")
         if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):
             return
         try:
+            # Read again under the lock: the start that was just ended has cleared `_starting`, or a later one
+            # has set `_process`.
             for process in (self._starting, self._process, *self._retired):
                 if process is not None:
                     process.close(reason=reason, quietly=self.exiting)
@@ -288,6 +307,7 @@ class Supervisor:
             try:
                 return self._next_generation(deadline)
             except VersionMismatch as error:
+                # Any other difference of versions is final: the same daemon would answer the same again.
                 if not tries_left or error.details.get(LEAVING) != MAKE_WAY_FEATURE:
                     raise
             except HostCrashed as error:  # it closed the connection before it answered our HELLO
@@ -306,6 +326,7 @@ class Supervisor:
             raise _too_late() from None
         except ChannelFailed as failure:
             self._starting = None
+            # Before `_bury`: what the investigation needs (stderr, exit code) is released there.
             error = self.lost(process, failure, deadline)
             self._bury(process, deadline)
             raise error from None
@@ -315,6 +336,8 @@ class Supervisor:
             self._note_failed_start(error)
             raise
         self._starting = None
+        # HELLO alone proves little: the delay of restarts falls back at the first good answer, or after a
+        # minute.
         self._policy.on_ready()
         self._investigator.on_ready(process)
         if process.channel.preamble:
@@ -335,6 +358,8 @@ class Supervisor:
         if start.delay_s:
             if deadline is not None and time.monotonic() + start.delay_s > deadline:
                 raise _too_late()
+            # The delay is waited for under the start lock, so that other callers do not start meanwhile;
+            # `close` ends it early.
             if self._closing.wait_for(lambda: self._is_closed, start.delay_s):
                 raise Closed("The host was closed.")
         try:
@@ -348,6 +373,8 @@ class Supervisor:
         if launch is None:
             launch = self._launch = self._make_launch()
         self._policy.on_start()
+        # Counted before the spawn, so that a number is never given to two processes, even if this one cannot
+        # be started.
         self.counters.generation += 1
         try:
             return HostProcess(launch, self._spawner, self.counters.generation)
@@ -374,6 +401,7 @@ class Supervisor:
         suspect: CallContext | None = None,
         deadline: float | None = None,
     ) -> DeathReport:
+        # An orderly end needs no evidence, and must not wait for an exit code.
         if isinstance(failure.reason, Closed):
             return DeathReport(failure.reason, None)
         patience_s = min(EXIT_WAIT_S, _patience(deadline, EXIT_WAIT_S))

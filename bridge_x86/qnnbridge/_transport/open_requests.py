@@ -49,6 +49,7 @@ from qnnbridge_protocol.frames import Frame
 Header = dict[str, Any]
 
 # Calls at a time whose answers come in parts: half of what a host takes, so that others keep room.
+# A host takes 64 requests at a time by default.
 MAX_STREAMS = 32
 
 
@@ -71,6 +72,7 @@ class OneWayRequests:
 
     def add(self, header: Header) -> None:
         """Send the request: now if that needs no waiting, otherwise soon."""
+        # Append first, then try the lock: see the invariant.
         self._waiting.append(header)
         self.send()
 
@@ -78,6 +80,7 @@ class OneWayRequests:
         """Send the waiting requests as far as that needs no waiting."""
         with contextlib.suppress(TooLate):
             while self._waiting:
+                # A time of 0: the sender that holds the lock now sends this request when it has finished.
                 if not in_turn(self._lock, 0, self._send_next):
                     return
 
@@ -115,6 +118,8 @@ class ChannelFailed(Exception):
 
     def __init__(self, reason: BridgeError | None = None) -> None:
         super().__init__(str(reason or "end of stream"))
+        # The reason is kept as long as the connection; a traceback would keep the frames of the thread that
+        # found it.
         self.reason = reason if reason is None else reason.with_traceback(None)
         self.request_id: int | None = None
 
@@ -127,6 +132,7 @@ class ChannelFailed(Exception):
 def error_of(answer: Frame, *, retired: bool) -> Exception:
     """What an ERROR frame means. retired: this side has said GOODBYE, which withdraws requests in the host."""
     error = from_wire(answer.header.get("error") or {})
+    # After GOODBYE the host cancels what it has not begun: the next generation takes those calls.
     return ChannelRetired() if retired and isinstance(error, Cancelled) else error
 
 
@@ -139,6 +145,7 @@ def stalled(verb: str, seconds: float) -> HostHung:
 
 
 # In a thread that runs a function which the host has called: `channel`, the connection that waits for it.
+# Per thread: a function that the host called must not wait for that host, which waits for the function.
 inside = local()
 
 
@@ -238,6 +245,7 @@ def remaining(deadline: float | None) -> float:
     return -1 if deadline is None else max(0.0, deadline - time.monotonic())
 
 
+# One lock as a binary semaphore in place of an Event: `wakeup` is taken, and `wake` releases it.
 class Waiter:
     """One caller that waits for one answer."""
 
@@ -279,6 +287,7 @@ class Callers:
         self.waiting[me] = None
         if len(self.waiting) <= self.room:
             return True
+        # The order of the dict is that of arrival: a caller's place only moves forwards.
         return self._left.wait_for(lambda: me in list(self.waiting)[: self.room], timeout_s)
 
     def has_left(self) -> None:
@@ -348,6 +357,8 @@ class OpenRequests:
             if self.failure is not None:
                 raise self.failure.again()
             if waiter is not None:
+                # Set under the lock and before the first byte: from here on an interrupted caller can
+                # withdraw it.
                 waiter.request_id = request_id
             self._open[request_id] = _Open(waiter, context)
 
@@ -370,6 +381,7 @@ class OpenRequests:
             if entry is not None:
                 entry.waiter = None
                 self._look_whether_idle()
+        # Outside of the lock: the maintenance thread that is woken takes it, too.
         if entry is not None and entry.context.op and self.on_left is not None:
             self.on_left()
         return entry is not None
@@ -405,6 +417,8 @@ class OpenRequests:
     def answer(self, frame: Frame) -> None:
         """Hand an answer to its waiter."""
         with self._lock:
+            # An answer to nothing is checked by `Connection`, which raises a desync; here it may belong to an
+            # abandoned call.
             entry = self._open.pop(frame.request_id, None)
             self._look_whether_idle()
         if entry is not None and entry.waiter is not None:
@@ -415,6 +429,7 @@ class OpenRequests:
         """Wake one waiting caller, which then reads."""
         with self._lock:
             for entry in self._open.values():
+                # The oldest first. A caller that has its answer would not read on.
                 if entry.waiter is not None and entry.waiter.answer is None:
                     entry.waiter.wake()
                     return
@@ -423,6 +438,7 @@ class OpenRequests:
         """The connection has failed. The first reason stays."""
         with self._lock:
             if self.failure is None:
+                # A picture of this moment: later answers and withdrawals must not change who is to blame.
                 self.lost = tuple(
                     Lost(number, entry.context, entry.phase, entry.sent)
                     for number, entry in sorted(self._open.items())
@@ -436,6 +452,7 @@ class OpenRequests:
             failure = self.failure.again()
             waiters = [entry.waiter for entry in self._open.values() if entry.waiter is not None]
             self._changes.notify()
+        # Woken outside of the lock, which each of them takes next.
         for waiter in waiters:
             waiter.wake()
         return failure

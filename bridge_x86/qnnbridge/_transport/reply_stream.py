@@ -42,6 +42,8 @@ class ReplyStream:
             return None
         stream = cls(channel)
         try:
+            # Entered before it is sent, so that no more than `MAX_STREAMS` are ever open; `abandon` takes it
+            # out.
             channel.requests.streams[stream._waiter] = None
             channel._send((Kind.REQUEST, header, buffers), deadline, stream._waiter, context)
         except BaseException:
@@ -70,6 +72,8 @@ class ReplyStream:
                 self._release()
                 raise
             if answer is None or self._news:
+                # Also when the REPLY is there already: the host sent its parts first, and the caller gets
+                # them in order.
                 continue  # the parts that came before the answer
             self._release()
             if answer.kind is Kind.ERROR:
@@ -82,6 +86,7 @@ class ReplyStream:
             return
         self._release()
         if self._waiter.answer is None and not self._channel.failed:
+            # Leave first: parts that still come have no caller then, and are dropped.
             self._channel._leave(self.request_id)
             self._channel._withdraw(self.request_id)
 
