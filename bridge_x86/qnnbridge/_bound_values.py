@@ -38,12 +38,14 @@ class BoundValues:
     def __init__(
         self, host: ArraySource, inputs: Mapping[str, OrtValue], outputs: Sequence[OrtValue | None]
     ) -> None:
+        # Before the feed is made: `move` changes the array that a value holds.
         for value in (*inputs.values(), *outputs):
             if value is not None and _is_worth_sharing(value.content):
                 value.move(lambda shape, dtype: allocate(host, shape, dtype, host_writes=True, reusable=True))
         self.feed = {name: value.content for name, value in inputs.items()}
         # Values of other kinds get their results in another way.
         out = [None if value is None else _writable(value.content) for value in outputs]
+        # By identity: an output that only overlaps an input in memory was not asked to be in place.
         fed = {id(array) for array in self.feed.values()}
         self._in_place = [
             value
@@ -54,6 +56,7 @@ class BoundValues:
 
     def lose(self, error: StateLost | DeadlineExceeded) -> None:
         """The run that was to change values in place did not end well in time: these are lost."""
+        # A run that never began has changed nothing.
         if error.details.get("state") != "not-started":
             lost = error if isinstance(error, StateLost) else still_changed(error)
             for value in self._in_place:

@@ -59,7 +59,9 @@ def fit(rule: FeedRule, value: Any) -> Any:
 def _fit_value(rule: FeedRule, value: Any) -> Any:
     """For values that have a type of their own."""
     if isinstance(value, np.ndarray):
+        # A plain array of a subclass: the host knows no subclasses.
         array = np.asarray(value)
+        # numpy's void type: ONNX Runtime takes such items as texts of fixed length.
         if array.dtype.kind == "V" and rule.inner.element is ElementType.STRING:
             array = _void_texts(array)
         check_tensor(rule, array)
@@ -82,9 +84,11 @@ def _texts(array: Array) -> Array:
     if array.dtype.kind != "O":
         return array
     items = array.reshape(-1).tolist()
+    # The usual array of texts is sent as it is; a subclass of str is converted like any object.
     if set(map(type, items)) <= {str}:
         return array
     texts: Array = np.empty(array.shape, object)
+    # `reshape` of a new array is a view, so this fills `texts` itself.
     texts.reshape(-1)[:] = [str(item) for item in items]
     return texts
 
@@ -108,6 +112,8 @@ def _from_list(rule: FeedRule, items: list[Any]) -> Any:
 
 def _array_of(rule: FeedRule, element: ElementType, items: list[Any]) -> Array:
     layout = LAYOUTS[element]
+    # numpy has no name for bfloat16 and float8; as integers of the same size the list's values would be
+    # wrong.
     dtype = layout.storage if layout.named else ml_dtype(element)
     if dtype is None:
         raise errors.RemoteRuntimeError(
@@ -178,6 +184,7 @@ def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
         raise errors.RemoteRuntimeError(
             "Size of dictionary is empty, unable to run the prediction.", cause=f"It is for input {rule.name!r}."
         )
+    # ONNX Runtime decides by the first key, and so do the texts of the errors below.
     first = next(iter(value))
     given = ElementType.STRING if isinstance(first, str) else ElementType.INT64
     if given is ElementType.INT64 and not hasattr(first, "__float__"):
@@ -202,6 +209,7 @@ def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
             )
         if not takes:
             raise wrong_element(rule, f"(map({given.text},tensor(float)))", f"({rule.inner})")
+    # A bool is an int as a key; msgpack would send it as a bool.
     return {int(key): item for key, item in value.items()} if bool in map(type, value) else value
 
 
@@ -224,6 +232,7 @@ def _scalar_fits(rule: FeedRule, item: object) -> bool:
 
 def _from_iterable(rule: FeedRule, value: Any) -> list[Any]:
     """ONNX Runtime takes an iterable that is no list only for dictionaries."""
+    # Taken once: a generator can be read only once, and errors need the items, too.
     items = list(value)
     if items and isinstance(items[0], np.ndarray):
         raise errors.RemoteRuntimeError(
@@ -264,17 +273,21 @@ class FeedChecker:
         for nodes, optional in ((inputs, False), (overridable, True)):
             for node in nodes:
                 rule = make_rule(node.name, node.type, tuple(node.shape or ()), optional)
+                # An initializer that is an input as well: the input's rule counts.
                 self._rules.setdefault(node.name, rule)
         self._required_names = [rule.name for rule in self._rules.values() if rule.required]
         self._required = frozenset(self._required_names)
 
     def check(self, feeds: Mapping[str, Any]) -> list[Feed]:
         """The feeds, ready to be encoded. ``None`` stays for an input that must be fed: see `refuse_missing`."""
+        # First, as ONNX Runtime does: a missing input is reported before a wrong one.
         self.require_all(feeds)
         rules = self._rules
         out: list[Feed] = []
         for name, value in feeds.items():
             rule = rules.get(name)
+            # `is not`: numpy's builtin types are single objects. Another object of an equal type goes the
+            # careful way and is accepted there.
             if rule is None or value.__class__ is not np.ndarray or value.dtype is not rule.dtype:
                 return self._check_carefully(feeds)
             if value.shape != rule.exact and not shape_fits(rule, value.shape):
@@ -298,6 +311,7 @@ class FeedChecker:
             named.setdefault(checked_name(given, "Input names"), value)  # "x" and b"x" are one: the first counts
         out: dict[str, Feed] = {}
         refusal = None
+        # The order decides which of several faults is raised: applications compare messages.
         for name in sorted(named):
             value, rule = named[name], self._rules.get(name)
             if value is None:  # not fed

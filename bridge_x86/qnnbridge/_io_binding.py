@@ -82,6 +82,7 @@ class IOBinding:
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
         """Bind a numpy array. Changes made to it before the run count, unless it had to be copied (not C order)."""
+        # Checked when it is bound, with ONNX Runtime's own texts; types and shapes are compared at the run.
         rule = self._input_rules.get(name)
         if rule is None:
             raise errors.RemoteRuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
@@ -200,6 +201,8 @@ class IOBinding:
             raise errors.RemoteRuntimeError(f"{_EXECUTION}At least one output should be requested.")
         try:
             self._check_memory()
+            # An output without memory gets a new value with each run, which takes the place of the old one in
+            # its holder.
             held = [output.holder if output.fixed else None for output in self._outputs.values()]
             values = self.session.run_bound(list(self._outputs), self._inputs, held, run_options, **limits)
             self._deliver(values)
@@ -213,6 +216,8 @@ class IOBinding:
                 check_tensor(rule, output.holder.content)
 
     def _deliver(self, values: Sequence[Any]) -> None:
+        # Checked in a first pass and written in a second: a result that does not fit must leave all outputs
+        # as they were.
         pairs = list(zip(self._outputs.items(), values, strict=True))
         for (name, output), value in pairs:
             if output.fixed and value is not output.holder.content:
@@ -244,10 +249,12 @@ def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
         raise errors.RemoteRuntimeError(_NO_STRINGS)
     dims = checked_shape(shape, element)
     try:
+        # Also takes numpy integers and refuses floats.
         address = operator.index(pointer)
     except TypeError:
         raise errors.RemoteTypeError(f"buffer_ptr must be an int, not {pointer!r:.100}.") from None
     size = nbytes(element, dims)
+    # Any address is right for no bytes, also 0.
     if size == 0:
         return typed_view(np.empty(0, np.uint8), element, dims)
     if address <= 0:

@@ -17,6 +17,7 @@ from qnnbridge_daemon.options import ClientLimits
 from qnnbridge_protocol.errors import Busy
 
 # Upper ends of the buckets, from 50 us to 210 s: a percentile is never off by more than a fifth.
+# Steps of the square root of 2: 45 numbers for seven orders of magnitude.
 BOUNDS_S = tuple(50e-6 * 2 ** (step / 2) for step in range(45))
 
 RATE_WINDOW_S = 10
@@ -43,6 +44,7 @@ class Histogram:
         seen = 0
         for index, count in enumerate(self.counts):
             if count and seen + count >= wanted:
+                # Interpolated within the bucket, with the slowest call as its upper end where that is lower.
                 low = BOUNDS_S[index - 1] if index else 0.0
                 high = min(BOUNDS_S[index], self.max_s) if index < len(BOUNDS_S) else self.max_s
                 return low + (max(high, low) - low) * (wanted - seen) / count
@@ -66,6 +68,7 @@ class Meter:
         self._clock = clock
         self._lock = threading.Lock()
         self._latency = Histogram()
+        # A ring by second: ten whole ones and the current one.
         self._seconds = [0] * (RATE_WINDOW_S + 1)
         self._newest = int(clock())
         self._since = clock()
@@ -94,6 +97,7 @@ class Meter:
         """Over the last ten seconds, or since the first call."""
         with self._lock:
             self._turn()
+            # At least a second: the first call of a program would show as thousands per second.
             age_s = min(float(RATE_WINDOW_S), max(1.0, self._clock() - self._since))
             return round(sum(self._seconds) / age_s, 2)
 
@@ -154,6 +158,7 @@ class Account:
     def open_session(self) -> None:
         """Raises `Busy`."""
         with self._lock:
+            # The error is made outside of the lock; the numbers are decided and changed in one step under it.
             full = self.sessions >= self.limits.sessions
             self.sessions += not full
         if full:
@@ -173,6 +178,7 @@ class Account:
         """Memory of a call. Raises `Busy`."""
         self.settle()
         with self._lock:
+            # Both kinds of memory count against one limit. Nothing is refused for a call without tensors.
             full = size > 0 and self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
             self.in_flight_bytes += 0 if full else size
         if full:
@@ -215,6 +221,8 @@ class Account:
 
     def release_with(self, memory: Any, size: int) -> None:
         """Return the taken amount when this memory is freed."""
+        # `deque.append` is safe in a finalizer, which may run in the middle of a line that holds the
+        # account's lock.
         weakref.finalize(memory, self._freed.append, size).atexit = False
 
     def unshare_with(self, memory: Any, size: int) -> None:

@@ -50,6 +50,7 @@ DRAIN_S = 10.0
 LONGEST_DRAIN_S = 3600.0
 
 # How long it waits after that until their answers are written.
+# A client that does not read its answers cannot delay the end for longer.
 ANSWERS_S = 2.0
 
 # Interval of the check which clients have all their answers. Calls that arrive during the check are not answered.
@@ -81,13 +82,17 @@ class Broker:
         self.drain_s = DRAIN_S
         self.clients_served = 0
         self._numbers = itertools.count(1)
+        # Guards the table of clients. The lock of the fair share may be taken while it is held, never the
+        # other way round.
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
         self._last_busy = time.monotonic()
+        # Set for good: the daemon ends as soon as the client that asked for it has its answer.
         self._makes_way = False
         self._stopped = threading.Event()
         self._something_left = threading.Event()
         self._tidier = threading.Thread(target=self._tidy, name="qnnbridge tidy", daemon=True)
+        # The only thread of the broker itself; clients bring theirs.
         self._tidier.start()
 
     # --- clients ---
@@ -112,6 +117,7 @@ class Broker:
         """``None`` for too many clients or during the end; the client's streams are then closed."""
         try:
             with self._lock:
+                # Under the lock that `stop` takes: no client comes in after it has looked at the table.
                 if not self._stopped.is_set():
                     client = Client(self, next(self._numbers), ends)
                     self._clients[client.number] = client
@@ -119,6 +125,7 @@ class Broker:
                     return client
         except OSError as error:  # no descriptors left
             _log.warning("%s (pid %d) cannot be served: %s", ends.name or "a client", ends.pid, error)
+        # A client that cannot be served sees the end of its stream, and not silence.
         os.close(ends.in_fd)
         os.close(ends.out_fd)
         return None
@@ -139,8 +146,10 @@ class Broker:
         """The HELLO for a client: this process, and the versions of a running NPU host."""
         process = self.host.supervisor.running
         peer = process.peer if process is not None else None
+        # The daemon's own machine until an NPU host has said its own, which is what clients want to know.
         machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
+            # No functions of applications: one that hangs would hold a slot of the NPU host for all others.
             features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) - {CALL_BACK_FEATURE}
             | {DAEMON_FEATURE},
             pid=os.getpid(),
@@ -155,7 +164,10 @@ class Broker:
     def on_mismatch(self, error: VersionMismatch, client: Hello) -> None:
         """End for a client of another version that asks for it. After an upgrade of qnnbridge the daemon of the
         release before may live on, and the only words that its new clients and it both know are those of HELLO."""
+        # Only an older daemon makes way for a newer client, never the reverse: two versions would end each
+        # other in turns.
         older = error.details.get("older") == DAEMON_FEATURE
+        # A client in use keeps its daemon; the one that asks gets `VersionMismatch`, which names both.
         idle = not any(one.greeted for one in self.clients)
         granted = {LEAVE_FEATURE, MAKE_WAY_FEATURE} if older and idle else {LEAVE_FEATURE}
         for wish in client.features & granted:
@@ -180,6 +192,8 @@ class Broker:
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
+        # In this order: no new turns, then the running calls, then their answers, then the clients, then the
+        # sessions.
         self.fair_share.close()  # or a client that keeps calling would delay the end
         while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
             self._release_late()
@@ -192,6 +206,7 @@ class Broker:
             client.end()
         with self._lock:
             self._lock.wait_for(lambda: not self._clients, max(1.0, until - time.monotonic()))
+        # After the clients are gone: their handlers release sessions, too, and each release may be the last.
         self.sessions.close()
         self._something_left.set()
         self._tidier.join(1.0)
@@ -206,6 +221,7 @@ class Broker:
     # --- idle models and silent clients ---
 
     def _tidy(self) -> None:
+        # Compared from round to round: any change means that objects with reference cycles are about.
         seen, collect = self._gone_by_now(), 0
         while not self._stopped.is_set():
             next_s = self.sessions.tidy()
@@ -222,8 +238,10 @@ class Broker:
                 collect -= 1
                 gc.collect()
             self.gone_slabs.settle()
+            # The earliest of all dates that something is due: a session, an idle model, a silent client.
             next_s = min(next_s or TIDY_INTERVAL_S, self.settings.greeting_s)
             self._something_left.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
+            # Cleared after a short wait and not at once, so that a crowd of ends costs one round.
             if self._something_left.is_set():
                 self._stopped.wait(SHORTEST_PAUSE_S)  # clients come and go in crowds
                 self._something_left.clear()
@@ -281,6 +299,7 @@ def _host(broker: Broker) -> dict[str, Any]:
     stats = broker.host.stats
     process = broker.host.supervisor.running
     peer = process.peer if process is not None else None
+    # `real_pid`: with a virtual environment on Windows the started process is only a launcher.
     pid = process.real_pid if process is not None else None
     return {
         "running": process is not None,

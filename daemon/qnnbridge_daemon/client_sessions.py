@@ -59,8 +59,10 @@ class ClientSession:
         begin = time.monotonic()
         failed = True
         try:
+            # A run that is asked to terminate at once needs no slot, and must not wait behind those that do.
             turn = self._share.turn(self._queue, cancellation) if waits else contextlib.nullcontext()
             with turn:
+                # After the turn: the session may have been closed, or made private, while the call waited.
                 model = self._model()
                 with model.use(self._sessions.count_reload) as remote:
                     yield remote
@@ -88,11 +90,14 @@ class ClientSession:
                 before = self.model
                 if not before.shared or self._closed:
                     return
+            # Without the lock: it may take minutes, and `close` must be able to come in between.
             own, _ = self._sessions.open(self._owner, None, before.label, make, cancellation)
             with self._lock:
                 closed = self._closed  # and `before` is released
                 if not closed:
                     self.model = own
+            # Exactly one of both is given back: the old one, or the new one of a session that was closed
+            # meanwhile.
             self._sessions.release(self._owner, own if closed else before)
 
     def close(self) -> bool:
@@ -118,6 +123,7 @@ class BoundSession:
 
     def run_bound(self, call: BoundCall, stop: StopHandle, _enter: Callable[[str], None]) -> list[Any] | None:
         """See `EngineSession.run_bound`."""
+        # A weak reference: the plan of a dead session answers "closed" and keeps no model loaded.
         session = self._session()
         if session is None:
             raise Closed("The session is closed.", fix="Create a new one.")
@@ -140,6 +146,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
 
     signature = call.native
     if signature is None:
+        # Kept at the plan, which belongs to one channel and one call at a time.
         signature = call.native = _signature_of(call)
     arrays = [tensor.array for tensor in call.outputs]
     failure = None
@@ -149,6 +156,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
             names = tuple(call.output_names)
             results = run(remote, lambda *_: signature, names, call.feeds, None, Wish(arrays), watch)
             if results is not None:
+                # The NPU host has written where the client reads: there is nothing to copy or to send.
                 if all(result is array for result, array in zip(results, arrays, strict=True)):
                     return None
                 return call.take(results)
@@ -178,6 +186,7 @@ class _ChannelWatch:
         self._remove: Callable[[], None] | None = None
 
     def __call__(self, process: HostProcess, channel: FastChannel) -> None:
+        # The watch is set before the call is sent, so its number is the next one.
         target = channel.next_call_id  # by then the channel may carry another call
 
         def ask(_terminate: bool) -> None:
@@ -187,6 +196,7 @@ class _ChannelWatch:
                 pass  # the call itself reports what happened
 
         self._remove = self._cancellation.add_terminate_listener(ask)
+        # Cancelled before the listener was there: the call is not sent at all.
         self._cancellation.check()
 
     def close(self) -> None:

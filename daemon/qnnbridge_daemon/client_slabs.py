@@ -69,6 +69,7 @@ class GoneSlabs:
 
     def watch(self, slab: ForeignSlab, kept: KeptMemory) -> None:
         """kept: to be closed with it."""
+        # On the array and not on the slab: plans and calls under way refer to the memory itself.
         weakref.finalize(slab.data, _release, kept, slab.number, self._numbers).atexit = False
 
     def settle(self) -> None:
@@ -93,12 +94,14 @@ class ClientSlabs(Slabs):
 
     def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
         """Raises `Busy`, too."""
+        # Before it is mapped: beyond the limit nothing is attached.
         self._account.share(size)
         kept = None
         try:
             if sys.platform == "linux":
                 from qnnbridge_os._posix_sharing import check_sealed
 
+                # A client that could shrink its memory would kill the daemon by SIGBUS at the next access.
                 check_sealed(where)
             # Before it is mapped: a handle is closed by that.
             kept = _keep(where)

@@ -39,6 +39,7 @@ class ClientEnds:
     name: str = ""
 
 
+# A BaseException, so that no `except Exception` of the server takes it for an error of a request.
 class Left(BaseException):
     """A thread of a server has noticed that its client is gone, and ends."""
 
@@ -86,6 +87,7 @@ class ClientTransport:
     def end(self, _code: int = 0) -> None:
         """Any thread, any number of times."""
         with self._lock:
+            # Decided under the lock: exactly one thread ends the streams and releases what the client holds.
             first, self.left = not self.left, True
         if first:
             self._streams.end()
@@ -95,6 +97,7 @@ class ClientTransport:
         """Wait for all threads but this one."""
         while True:
             with self._lock:
+                # Looked up anew after each: a thread may start another one until the last has ended.
                 thread = next((t for t in self._threads if t is not threading.current_thread()), None)
             if thread is None:
                 return
@@ -142,6 +145,8 @@ class Client:
         except Exception:  # noqa: BLE001 - a defect that concerns one client must not end the others
             _log.exception("%s is not served any more", self.label)
         finally:
+            # Idempotent. The threads leave by themselves when the streams have ended; only then is anything
+            # released.
             self._transport.end()
             self._transport.join()
             self.handlers.close()
@@ -194,6 +199,7 @@ class Client:
     def _on_left(self) -> None:
         if self._streams.stalled:
             _log.warning("%s has taken nothing of its answers for %g s: dropped", self.label, self._streams.stall_s)
+        # In this order: no answer is written any more, then sessions go, then the client loses its turns.
         self._server.abandon()
         self.handlers.close()
         self._broker.fair_share.leave(self.queue)

@@ -22,6 +22,7 @@ from qnnbridge_daemon.accounts import busy
 from qnnbridge_protocol.errors import Cancelled
 
 # A client whose last call is this recent counts as active: its threads are between two calls.
+# A slot that is kept free for a client that does not come back is idle for at most this long.
 ACTIVE_S = 0.05
 
 
@@ -30,6 +31,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
+        # Taken at once, so that the next `acquire` waits until someone releases it.
         self.wakeup.acquire()
         self.granted = False
         self.late = False
@@ -47,6 +49,7 @@ class Queue:
         self.last_seen = float("-inf")
         # Calls that arrived after `FairShare.close`.
         self.late = 0
+        # The most slots asked for in this interval of ACTIVE_S and in the one before.
         self._peaks = (0, 0)
         self._peak_until = 0.0
 
@@ -74,8 +77,10 @@ class FairShare:
         self._max_queued = max_queued
         self._clock = clock
         self._lock = threading.Lock()
+        # One lock for all queues: held for microseconds, and never while a call runs or a waiter is woken.
         self._idle = threading.Condition(self._lock)
         # Clients in the order of their turns.
+        # Whoever got a slot goes to the end: the one that has waited longest for a turn is first.
         self._queues: collections.OrderedDict[Queue, None] = collections.OrderedDict()
         self._looking_again = False
         self.closed = False
@@ -140,6 +145,7 @@ class FairShare:
                 raise Cancelled("The client is gone.")
             now = self._clock()
             free = not self.closed and not queue.waiting and self.running < self.slots
+            # The usual case of a quiet daemon: a slot is free and nobody of this client waits before it.
             if free and queue.running < self._cap(queue, now):
                 queue.running += 1
                 self.running += 1
@@ -155,6 +161,7 @@ class FairShare:
                 )
             waiter = _Waiter()
             if self.closed:
+                # Not entered in the queue: no slot is ever given to it. The end of the connection cancels it.
                 waiter.late = True
                 queue.late += 1
                 return waiter
@@ -176,6 +183,7 @@ class FairShare:
 
     def _withdraw(self, queue: Queue, waiter: _Waiter) -> None:
         with self._lock:
+            # Granted at the same moment: the call has its slot and stops by its own cancellation.
             if waiter.granted or waiter.withdrawn:
                 return
             waiter.withdrawn = True
@@ -189,6 +197,7 @@ class FairShare:
             queue.running -= 1
             self.running -= 1
             queue.seen(self._clock())
+            # Under the lock; the wake-ups come after it, so that no woken thread runs into it.
             granted = self._grant()
             if not self.running:
                 self._idle.notify_all()
@@ -199,6 +208,7 @@ class FairShare:
         granted: list[_Waiter] = []
         now = self._clock()
         while self.running < self.slots:
+            # Linear in the number of clients, which are few (tens).
             queue = next((q for q in self._queues if q.waiting and q.running < self._cap(q, now)), None)
             if queue is None:
                 self._look_again()
@@ -215,6 +225,7 @@ class FairShare:
         """Check again later when slots are free but reserved for active clients, which may not call again."""
         if self._looking_again or not any(queue.waiting for queue in self._queues):
             return
+        # One timer at a time, however many calls wait.
         self._looking_again = True
         timer = threading.Timer(ACTIVE_S, self._look)
         timer.name, timer.daemon = "qnnbridge fair share", True
@@ -239,6 +250,7 @@ class FairShare:
         ]
         if not others:
             return self.slots
+        # At least one (see `max` below), also with more clients than slots: then they take turns.
         share = self.slots // (len(others) + 1)
         return max(1, min(share, *(other.asks_for for other in others)))
 
@@ -273,6 +285,7 @@ class Cancellation:
             if self._terminate:
                 return
             self._terminate = True
+            # A copy: a listener may remove itself.
             listeners = list(self._listeners)
         for listener in listeners:
             listener()

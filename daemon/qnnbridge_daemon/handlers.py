@@ -61,6 +61,8 @@ class BrokerHandlers:
         self._lock = threading.Lock()
         self._sessions: dict[int, ClientSession] = {}
         # Numbers of sessions that were closed before they were made.
+        # A client sends session.close for a creation that it has given up, possibly before the creation has
+        # ended.
         self._closed_early: set[int] = set()
         self._making: set[int] = set()
         self._closed = False
@@ -101,6 +103,8 @@ class BrokerHandlers:
         operation = self._operations.get(str(request.op))
         if operation is None:
             raise _unknown(request.op)
+        # CANCEL frames reach it by the request. The look at `withdrawn` after the assignment catches one that
+        # came before.
         request.stopper = cancellation = Cancellation()
         if request.withdrawn:  # before a stop handle existed
             cancellation.stop()
@@ -133,11 +137,14 @@ class BrokerHandlers:
         return self._broker.host.call({"op": request.op}).header, ()
 
     def _forward_model(self, request: Request, cancellation: Cancellation) -> Answer:
+        # Counted for as long as the buffers live: what a client sends lies in the daemon's memory meanwhile.
         size = _size(request.buffers)
         self._client.account.take(size)
         try:
             frame = self._broker.host.call(dict(request.header), None, request.buffers, cancellation)
         finally:
+            # The buffers are dropped before the account gets them back, so that the limit is never exceeded
+            # in fact.
             request.release()
             self._client.account.give_back(size)
         return frame.header, frame.buffers
@@ -158,6 +165,7 @@ class BrokerHandlers:
 
     def _create(self, request: Request, cancellation: Cancellation) -> Answer:
         account = self._client.account
+        # Taken before the session is made: many creations at once must not pass the limit together.
         account.open_session()
         with self._lock:
             self._making.add(request.id)
@@ -171,6 +179,8 @@ class BrokerHandlers:
                 self._making.discard(request.id)
         with self._lock:
             # Closed by a client that does not wait for the answer, or that is gone.
+            # Decided and entered under one lock: a close that comes now finds the session in the table, or
+            # has been seen here.
             gone = self._closed or request.id in self._closed_early or cancellation.terminate
             self._closed_early.discard(request.id)
             if not gone:
@@ -203,11 +213,14 @@ class BrokerHandlers:
             retry = _retries(header.get("retry"), DEFAULT_RETRY)
             timeout_s = None if budget is None else float(budget)
             kill_after_s = header.get("kill_after_s")
+            # The client's on_deadline="kill": only the daemon may end a host that others use, and it replays
+            # their calls.
             on_deadline: OnDeadline = "raise" if kill_after_s is None else "kill"
             timeout_s = timeout_s if kill_after_s is None else float(kill_after_s)
             recipe, tensors = _recipe(spec, described, request)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"session.create without a proper description ({error})") from None
+        # Before the key: two paths of one file are one model, and a path whose file was replaced is another.
         recipe = identified(self._broker.host, recipe, fingerprint, deadline_after(timeout_s), cancellation)
 
         def make(stop: Cancellation) -> RemoteSession:
@@ -222,6 +235,7 @@ class BrokerHandlers:
             return remote
 
         shareable = may_be_shared(spec) and not dynamic and recipe.seed is None
+        # A seed is state as well: a shared session would draw random numbers for several applications.
         key = key_of(recipe, described, tensors) if shareable else None
         model, shared = self._broker.sessions.open(self._client, key, recipe.label, make, cancellation)
         session = ClientSession(
@@ -242,6 +256,7 @@ class BrokerHandlers:
             forwarded = {"op": "session.run", "inputs": header["inputs"], "outputs": header.get("outputs")}
             if header.get("options") is not None:
                 forwarded["options"] = dict(header["options"])
+            # The request's own number wins over that of the session.
             retry = _retries(header.get("retry"), session.retry)
             kill_after_s = header.get("kill_after_s")
             kill_at = None if kill_after_s is None else time.monotonic() + float(kill_after_s)
@@ -252,6 +267,7 @@ class BrokerHandlers:
         account.take(size)
         try:
             with session.call(cancellation, size, waits=not asks_to_terminate(header)) as remote:
+                # Forwarded without decoding a tensor: the daemon needs no numpy for this path.
                 frame = remote.forward(
                     forwarded,
                     request.buffers,
@@ -264,6 +280,7 @@ class BrokerHandlers:
             request.release()
             account.give_back(size)
         # A client that does not read holds its answers here until it does.
+        # The call's slot is free by now; the answer waits in the daemon until the client takes it.
         answer = _size(frame.buffers)
         account.take(answer)
         request.after = lambda: account.give_back(answer)
@@ -298,6 +315,7 @@ class BrokerHandlers:
             remote.open(None, "raise", stop)
             return remote
 
+        # Other clients of the shared session must not get this one's options.
         session.go_private(make, cancellation)
         with session.call(cancellation, 0) as remote:
             remote.set_ep_dynamic_options(options)
@@ -319,6 +337,7 @@ def _recipe(spec: SessionSpec, described: list[Any], request: Request) -> tuple[
     """The session's recipe, and the tensors as received."""
     header = request.header
     # A model that travels as bytes is the last buffer, behind the tensors.
+    # A bool is 0 or 1 here.
     count = len(request.buffers) - (spec.model_path is None)
     tensors, data = request.buffers[:count], request.buffers[count:]
     cache, seed = header.get("cache"), header.get("seed")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("qnnbridge.daemon.door")
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
+# Each holds a descriptor and a thread.
 UNPROVEN_MAX: Final = 64
 _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 
@@ -66,6 +67,7 @@ class Listener:
         """Stop accepting clients and break off authentications. Connections continue. Idempotent."""
         self._leaving = True
         self._gate.close()
+        # Bounded: an accept that does not return must not keep the daemon from leaving.
         self._thread.join(DIALOGUE_TIMEOUT_S)
         with self._lock:
             for stream in self._unproven.values():
@@ -90,8 +92,11 @@ class Listener:
 
     def _receive(self, stream: DaemonStream) -> None:
         with self._lock:
+            # The id is unique while the stream is in the table, which keeps it alive.
             self._unproven[id(stream)] = stream
         if len(self._unproven) > UNPROVEN_MAX:
+            # Dropping the oldest and not the newest: a good client that comes now has its turn, a silent one
+            # has had it.
             self._drop_oldest()
         try:
             threading.Thread(target=self._attend, args=(stream,), name="qnnbridge visitor", daemon=True).start()
@@ -123,14 +128,17 @@ class Listener:
             self._done_with(stream)
         if entered is not None:
             _log.info("%s (process %d) has connected", entered.name, entered.pid)
+            # Outside of the dialogue's try: an error of serving is not a failed proof.
             self._serve(entered)
 
     def _let_in(self, stream: DaemonStream) -> AdmittedClient | None:
         deadline = time.monotonic() + DIALOGUE_TIMEOUT_S
+        # The user of the other end, from the system, before a byte is exchanged.
         stream.check_peer()
         side = DaemonSide(self._token, self._instance)
         stream.send(side.challenge, deadline)
         visitor = side.check(stream.receive(PROOF_BYTES, deadline))
+        # Said in the dialogue, after the proof: a stranger learns nothing about the daemon.
         if self._leaving:
             stream.send(side.answer(DaemonAnswer(AdmissionCode.LEAVING)), deadline)
             return None
@@ -153,5 +161,6 @@ class Listener:
             streams.close_ours()
             raise
         finally:
+            # The client has its own copies; with ours open it would never see the end of the connection.
             streams.release_theirs()
         return AdmittedClient(streams.in_fd, streams.out_fd, stream.peer_pid or visitor.pid, visitor.name)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 # A daemon runs already.
+# Its own number, so that a service manager does not take it for a crash.
 EXIT_RUNNING: Final = 4
 # A second request to end, while calls were being finished.
 EXIT_AT_ONCE: Final = 5
@@ -63,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     if options.detached:
         let_go_of_terminal()
     os.environ.pop("QNNBRIDGE_HOST", None)  # a daemon that asked itself for a host
+    # For whatever ends `run` by an exception that is not expected.
     code = EXIT_FAILED
     try:
         code = run(options)
@@ -76,12 +78,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         logging.shutdown()
         _flush()
         # Threads that serve clients may be anywhere; they are not waited for.
+        # It also skips atexit handlers.
         os._exit(code)
 
 
 def run(options: Options) -> int:
     """The exit code. Raises `BridgeError`, `OSError`."""
     folder = make_runtime_folder()
+    # First of all: only its holder may write to the folder, log included.
     lock = FolderLock(folder)
     if not lock.take() and not _wait_for_turn(lock, options):
         return _say_running(folder, options)
@@ -114,6 +118,7 @@ class Daemon:
         self._lock = lock
         self._options = options
         self._asked = 0
+        # A new token with each daemon: a client that has an old daemon.json cannot enter.
         self._discovery = Discovery(
             endpoint=make_endpoint(folder),
             instance=secrets.token_bytes(INSTANCE_BYTES),
@@ -141,12 +146,15 @@ class Daemon:
             found.instance,
             lambda entered: self._broker.serve(ClientEnds(*entered)),
         )
+        # After the listener is open: who reads the file can connect.
         write_discovery(self._folder, found)
         _log.info("qnnbridge %s daemon, process %d, at %s", __version__, os.getpid(), found.endpoint)
 
     def wait(self) -> None:
         """Until a request to end, a long enough idle time, or the loss of its files."""
         idle_exit_s = self._options.idle_exit_s
+        # A wait with a timeout also lets Python run signal handlers, which a wait for ever on Windows does
+        # not.
         while not self._broker.stop_requested.wait(_LOOK_INTERVAL_S):
             if idle_exit_s is not None and self._broker.idle_for_s >= idle_exit_s:
                 _log.info("unused for %g s: the daemon ends", idle_exit_s)
@@ -158,9 +166,11 @@ class Daemon:
     def leave(self) -> None:
         """Finish the running calls, disconnect the clients, end the NPU host."""
         _log.info("the daemon is leaving")
+        # First, so that new clients start another daemon and do not come to one that is leaving.
         remove_discovery(self._folder, self._discovery.instance)
         if self._listener is not None:
             self._listener.close()
+        # The NPU host is closed last: calls that are being finished need it.
         self._broker.stop()
         self._host.close()
         _log.info("the daemon has left")
@@ -182,6 +192,7 @@ class Daemon:
             return True  # other users may read it now: clients refuse it with a message, and an end would not help
         except OSError:
             return True  # no descriptor left, say: that passes
+        # A deleted or replaced lock file lets a second daemon take "the" lock; this one then has to go.
         if not self._lock.is_ours or found is None or found.instance != self._discovery.instance:
             return False
         if found != self._discovery:  # nobody could prove to know this daemon, nor end it
@@ -197,6 +208,7 @@ def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
     end = now + (_FOREGROUND_PATIENCE_S if options.foreground else options.take_over_s)
     while now < end:
         if options.detached and now >= report_at:
+            # The starter is gone: nobody wants this daemon any more.
             if not _answer_starter(WAITING):
                 return False
             report_at = now + _WAITING_INTERVAL_S
@@ -258,6 +270,8 @@ class FolderLock:
         from filelock import FileLock
 
         self._path = folder / LOCK_NAME
+        # filelock uses flock on POSIX and msvcrt.locking on Windows: the system frees both at the end of the
+        # process.
         self._lock = FileLock(os.fspath(self._path), thread_local=False, mode=0o600)
         self._identity: tuple[int, int] | None = None
 
@@ -282,4 +296,5 @@ class FolderLock:
             status = os.stat(self._path)
         except OSError:
             return None
+        # On Windows, too, where Python fills both from the file's index.
         return status.st_dev, status.st_ino

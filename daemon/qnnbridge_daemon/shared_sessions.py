@@ -39,6 +39,7 @@ from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 _log = logging.getLogger("qnnbridge.daemon")
 
 # For the NPU host to release a session.
+# A host that needs longer is busy; the next attempt is made all the same.
 RELEASE_WAIT_S = 10.0
 MOST_OCCUPANTS = 8
 
@@ -66,11 +67,13 @@ class SharedModel:
         self.label = label
         self.shared = shared
         self.meter = Meter()
+        # Held during the creation, which may take minutes. Never taken by a thread that has the table's lock.
         self.making = threading.Lock()
         self.remote: RemoteSession | None = None
         self.failed: BridgeError | None = None
         self.opened_ms = 0.0
         # The number of uses by client. Guarded by the lock of the table.
+        # By client, not only a number: what a client leaves behind is released together when it goes.
         self.owners: dict[object, int] = {}
         self.last_used = time.monotonic()
         # Whether it was unloaded by us, and not used since.
@@ -108,12 +111,14 @@ class SharedModel:
         def give_up() -> None:
             with self._lock:
                 self._wanted_by.discard(cancellation)
+                # The creation is withdrawn when the last client that waits for it has given up.
                 unwanted = not self._wanted_by
             if unwanted:
                 self.stop.stop()
 
         with self._lock:
             self._wanted_by.add(cancellation)
+        # `on_stop` calls at once if the cancellation has come already, so none is missed.
         remove = cancellation.on_stop(give_up)
         try:
             yield
@@ -130,6 +135,7 @@ class SharedModel:
             if remote is None or self._retired:
                 raise Closed("The session is closed.", fix="Create a new one.")
             self._calls += 1
+            # Taken and reset in one step, so that of several calls at once one counts the reload.
             reload, self._unloaded = self._unloaded, False
         try:
             if reload:
@@ -139,6 +145,7 @@ class SharedModel:
             with self._lock:
                 self._calls -= 1
                 self.last_used = time.monotonic()
+                # Retired during a call: the last call closes it.
                 close = self._retired and not self._calls
             if close:
                 remote.close()
@@ -153,6 +160,7 @@ class SharedModel:
                 return False
             if time.monotonic() - self.last_used < idle_s:
                 return False
+            # Under the lock, since a call may begin at any moment; the message to the host goes out after it.
             release = self.remote.unload()
             self._unloaded = True
         release(wait_s)  # a call that comes now does not wait for that: it makes the session again
@@ -195,6 +203,7 @@ class SharedSessions:
         Returns whether there was one; if not, the error gets what occupies the NPU.
         """
         left_s = RELEASE_WAIT_S if deadline is None else deadline - time.monotonic()
+        # One at a time: after each the creation is tried again, so no more is unloaded than has to be.
         if self._unload_oldest(max(0.0, min(left_s, RELEASE_WAIT_S))):
             return True
         error.evidence = (*error.evidence, *self._occupants())
@@ -244,6 +253,8 @@ class SharedSessions:
                 model = self._by_key.get(key)
                 if model is None:
                     model = self._by_key[key] = SharedModel(key, label, shared=True)
+                # Entered before it is made: a session with an owner is not tidied away while this client
+                # waits for it.
                 model.owners[owner] = model.owners.get(owner, 0) + 1
                 ready = model.remote is not None
                 self.joined += ready
@@ -255,6 +266,8 @@ class SharedSessions:
             except BaseException:
                 self.release(owner, model)
                 raise
+            # The attempt of another caller failed for its own reasons (its time, its cancellation): try again
+            # with a new entry.
             if found is not None:
                 return model, found
             self.release(owner, model)
@@ -267,14 +280,17 @@ class SharedSessions:
                     self.joined += 1
                 return True
             if model.failed is not None:
+                # An error of the call and not of the model.
                 if isinstance(model.failed, CallError):
                     return None
+                # A copy for each waiter: one object would collect the tracebacks of all.
                 raise model.failed.copy()
             try:
                 self._make(model, make)
             except BaseException as error:
                 model.failed = error if isinstance(error, BridgeError) else CallError(str(error))
                 with self._lock:
+                    # Only the own entry: a later caller may have put a new one there.
                     if self._by_key.get(model.key) is model:
                         del self._by_key[model.key]
                 raise
@@ -306,6 +322,7 @@ class SharedSessions:
                 model.owners[owner] = left
             else:
                 model.owners.pop(owner, None)
+            # Without a session (the creation failed) there is nothing to keep or to retire.
             if model.owners or model.remote is None:
                 return
             self._private.discard(model)
@@ -325,6 +342,7 @@ class SharedSessions:
             unused = [model for model in self._by_key.values() if not model.owners and model.remote is not None]
             unused.sort(key=lambda model: model.last_used, reverse=True)
             due = [m for m in unused if now - m.last_used >= self._keep_unused_s]
+            # `unused` is sorted with the newest first, so these are the oldest beyond the number.
             due += [m for m in unused[self._keep_unused :] if m not in due]
             for model in due:
                 del self._by_key[model.key]
@@ -361,6 +379,7 @@ def identified(
     fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if it is
     another one than the client knows.
     """
+    # Cheap for a model that the host knows: a file is hashed again only if its stamp has changed.
     found = identify(host, recipe, deadline, stop).model
     if fingerprint is not None and fingerprint != found.fingerprint:
         raise ModelChanged(
@@ -378,6 +397,7 @@ def key_of(recipe: SessionRecipe, described: Any, buffers: tuple[Any, ...]) -> s
     described, buffers: the initializers as received.
     """
     without = isinstance(recipe.cache, CacheSettings) and recipe.cache.wanted is False
+    # Retries, timeouts and the client's names are no part of it: they belong to the `ClientSession`.
     digest = hashlib.sha256(f"{recipe.fingerprint} {recipe.options_hash} {without}".encode())
     digest.update(repr(described).encode())
     for buffer in buffers:

@@ -48,6 +48,8 @@ class ClientStreams:
         """Raises `OSError`, also when the connection is ended meanwhile."""
         self._enter()
         try:
+            # The wait is separate from the read, so that `end` can wake it without closing a descriptor that
+            # is in use.
             self._interrupt.wait()
             if self.ended:
                 raise _ended()
@@ -69,6 +71,8 @@ class ClientStreams:
                     stuck_since = None
                 except BlockingIOError:
                     now = time.monotonic()
+                    # The time without a single byte, not that of the whole answer: a slow client is served
+                    # for as long as it takes.
                     stuck_since = now if stuck_since is None else stuck_since
                     left_s = self.stall_s - (now - stuck_since)
                     if left_s <= 0:
@@ -76,6 +80,7 @@ class ClientStreams:
                         raise OSError(errno.ETIMEDOUT, "the client does not read") from None
                     wait_writable(self._out_fd, min(left_s, _LOOK_S))
         except OSError:
+            # What is left would be the middle of a frame; nothing more is sent on this connection.
             self._writer.discard()
             raise
         finally:
@@ -87,6 +92,8 @@ class ClientStreams:
             if self.ended:
                 return
             self.ended = True
+            # The last user closes (`_exit`): a number that is closed under a reader may be another file's the
+            # next moment.
             if self._users:
                 self._interrupt.strike()
                 return
@@ -148,6 +155,8 @@ if sys.platform == "win32":
                     if self._closed:
                         return
                     with contextlib.suppress(OSError):
+                        # CancelIoEx ends a read that waits, in any thread; one that begins a moment later is
+                        # not touched by it.
                         api.cancel_io(msvcrt.get_osfhandle(self._fd))
                 time.sleep(_STRIKE_INTERVAL_S)
 

@@ -52,6 +52,7 @@ OnSilence = Callable[[], "ChannelFailed | None"]
 Message = tuple[Kind, Header, tuple[Any, ...]]
 
 # Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process.
+# Far longer than any pause of a machine that swaps, and short of what a person waits.
 STALL_TIMEOUT_S = 60.0
 
 # How often a waiting caller asks `on_silence` whether the host can answer at all.
@@ -75,11 +76,15 @@ class Channel:
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
         self._write_fd, self._read_fd = write_fd, read_fd
+        # Other code of the program may close all its descriptors and open files under these numbers
+        # (`_check_ours`).
         self._marks = {fd: mark_of(fd) for fd in (write_fd, read_fd)}
+        # Since when the pipe has taken no byte, over all callers.
         self._stuck_since: float | None = None
         self._on_silence = on_silence
         self._owner = os.getpid()
         # Re-entrant for `in_turn`.
+        # Two locks, never held together by one thread but in `_after_last_words` (send lock, then lead).
         self._send_lock = RLock()
         self._lead = RLock()
         self._callers = Callers(hello.limits.max_in_flight)
@@ -113,6 +118,7 @@ class Channel:
     def greet(self, deadline: float) -> None:
         """Exchange HELLOs. Raises `VersionMismatch`, `ChannelFailed` or `Deadline`; continues if called again."""
         with self._send_lock:
+            # A second try after `Deadline`: HELLO was sent, or its rest is still in the writer.
             greeted = self._connection.state is not State.START
             self._write([] if greeted else self._connection.send_hello(), deadline)
         with self._lead:
@@ -144,6 +150,7 @@ class Channel:
         `ChannelFailed`; `ChannelRetired` and `TooLarge`, and the host does not work on it; `CallBackFailed`, if the
         host waits for this very thread.
         """
+        # The host waits for this thread's function; a session that is closed there needs no answer in time.
         if getattr(inside, "channel", None) is self and header.get("op") != "session.close":
             raise reentered(header.get("op"))
         waiter = Waiter(on_news)
@@ -155,6 +162,7 @@ class Channel:
             )
         finally:
             # One step of C, as all that must not be left out (see `shield`).
+            # Also where `enter` raised: a caller takes itself out in any case.
             self._callers.waiting.pop(waiter, None)
             self._callers.has_left()
         if answer.kind is Kind.ERROR:
@@ -185,6 +193,7 @@ class Channel:
 
         For callers that wait elsewhere, or not at all. The next caller finds a failure.
         """
+        # Only then somebody's answer may come that nobody reads: it would fill the pipe and stop the host.
         if not self.requests.abandoned:
             return
         until = time.monotonic() + TAKE_IN_TIMEOUT_S
@@ -203,6 +212,8 @@ class Channel:
                 self._read(deadline)
 
         with contextlib.suppress(TooLate, ChannelFailed, Deadline, RuntimeError):
+            # Each step in its turn and with the rest of the time; a caller that is in the way makes the
+            # goodbye fail, not hang.
             in_turn(self._send_lock, remaining(deadline), say)
             # A caller without a deadline may have the lead as long as its call lasts.
             in_turn(self._lead, remaining(deadline), listen)
@@ -219,6 +230,7 @@ class Channel:
         out of those. False if a caller still waits (another process keeps the pipe open).
         """
         with contextlib.suppress(TooLate):
+            # Having had each lock once proves that no thread is in a read or a write any more.
             in_turn(self._send_lock, timeout_s, self._writer.discard)
             in_turn(self._lead, timeout_s, lambda: None)
             return True
@@ -236,6 +248,7 @@ class Channel:
     ) -> Frame:
         waiter, settled = waiter or Waiter(), True
         try:
+            # `settled` until here: what `_send` raises has been withdrawn or given up there.
             self._send(message, deadline, waiter, context)
             settled = False
             if on_sent is not None:
@@ -251,12 +264,14 @@ class Channel:
             request_id = waiter.request_id
             if request_id is None or (settled and isinstance(error, Deadline)):
                 raise
+            # First given up, so that another caller drops the answer; then the host is asked to stop.
             still_open = self._leave(request_id)
             if message[0] is not Kind.REQUEST or not (still_open or isinstance(error, Deadline)):
                 raise
             state = self._withdraw(request_id)
             if state == "not-started":
                 self.requests.withdraw(request_id)
+            # The answer came between the deadline and the CANCEL.
             if waiter.answer is not None:
                 state = "finished"
             if isinstance(error, Deadline):
@@ -278,6 +293,7 @@ class Channel:
         except TooLate:
             raise Deadline("not-started") from None
         finally:
+            # Requests without a waiter that found the lock taken are sent by its holder, here.
             if self.one_way:
                 self.one_way.send()
 
@@ -300,11 +316,14 @@ class Channel:
         added = False
         try:
             self.requests.add(request_id, waiter, context)
+            # The writer takes pieces from the end of its list, which costs no copying of the list.
             pieces = last_first(chunks)
             self._writer.rest[:0] = pieces
             added = True  # no interrupt comes between: these two lines call nothing
             self._write((), deadline)
         except Deadline:
+            # Not a byte is written: nothing has happened. Otherwise the next sender has to finish the frame,
+            # or the stream is lost.
             if self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
                 raise
@@ -342,6 +361,7 @@ class Channel:
         if pipe.torn:
             raise self.fail(interrupted())
         pipe.add(chunks)
+        # Asked for each frame: the application may have changed what SIGPIPE does meanwhile.
         pipe.write = writer(self._write_fd)
         while pipe.pending:
             self._check_ours(self._write_fd)
@@ -356,6 +376,7 @@ class Channel:
     def _wait_for_room(self, deadline: float | None) -> None:
         """Wait for room in the pipe. Waits of many callers add up: a host that reads nothing is stopped."""
         now = time.monotonic()
+        # Not reset by a deadline: callers with short deadlines together notice a host that reads nothing.
         if self._stuck_since is None:
             self._stuck_since = now
         stuck_until = self._stuck_since + STALL_TIMEOUT_S
@@ -370,6 +391,7 @@ class Channel:
         """The host reads no more. Read the phases and answers that it left in the pipe."""
         until = time.monotonic() + LAST_WORDS_TIMEOUT_S
         if deadline is not None:
+            # A little past the deadline: the cause of a death is worth it.
             until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
         self._read_while(lambda: not self.failed, remaining(until), until)
         return self.fail(None)
@@ -387,9 +409,12 @@ class Channel:
         while waiter.answer is None and not waiter.news:
             if self.requests.failure is not None:
                 raise self.requests.failure.again()
+            # True if this caller had the lead: then its answer, a failure or news is there.
             if self._read_for(waiter, deadline):
                 continue
             left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
+            # Woken by the reader with the answer, or to take the lead. In slices, so that a lost wake-up
+            # costs five seconds at most.
             if not waiter.wakeup.acquire(timeout=left) and deadline is not None and time.monotonic() >= deadline:
                 raise Deadline("still-running")
         return waiter.answer
@@ -399,6 +424,7 @@ class Channel:
         # `in_turn`, without a closure for each look.
         lead = self._lead
         try:
+            # Never waited for: the reader wakes this caller when its answer has come or the lead is free.
             if not lead.acquire(blocking=False):
                 return False
             while waiter.answer is None and not waiter.news and not self.failed:
@@ -410,6 +436,7 @@ class Channel:
             except RuntimeError:
                 pass
             else:
+                # Whoever gives up the lead hands it on: else all would sleep while answers wait in the pipe.
                 self.requests.wake_next()
 
     def _read_while(self, wanted: Callable[[], bool], timeout_s: float, until: float) -> None:
@@ -433,8 +460,11 @@ class Channel:
             raise self.fail(interrupted())
         if self.requests.failure is not None:
             raise self.requests.failure.again()
+        # Bytes that were read and not yet taken apart come first; there may be no more in the pipe.
         if not reader.ready:
             self._wait_for_bytes(deadline)
+            # On Windows Ctrl+C does not end a read of a pipe, so the main thread waits for bytes in another
+            # way first.
             let_ctrl_c_through(self._read_fd)
             self._check_ours(self._read_fd)
         try:
@@ -461,6 +491,7 @@ class Channel:
             silence = self._on_silence()
             if silence is not None:
                 raise self.fail(silence.reason)
+            # The host writes a frame in one go: silence in the middle of one is a stopped process.
             if in_frame and now - since >= STALL_TIMEOUT_S:
                 raise self.fail(stalled("send", STALL_TIMEOUT_S))
 

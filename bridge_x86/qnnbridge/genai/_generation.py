@@ -93,6 +93,7 @@ class RemoteGeneration:
         self.timeout_s: float | None = None
         # Tokens that came before they were asked for.
         self.ahead: collections.deque[int] = collections.deque()
+        # The host has finished; the application still has the tokens of `ahead` to take.
         self._done_after_ahead = False
         self._step = 1
         self._longest = LONGEST_STEP_OF_DAEMON if model.host.is_daemon else LONGEST_STEP
@@ -100,6 +101,7 @@ class RemoteGeneration:
         self._process: HostProcess | None = None
         self._context = dataclasses.replace(model.context, op="genai.step")
         # `times_made` of the object in the host that has answered a step: a later one may know nothing yet.
+        # Compared with `times_made`: the history is sent again until the new object has answered once.
         self._answered = 0
         # Of native generators that are gone.
         self._earlier = GenerationStats()
@@ -115,14 +117,17 @@ class RemoteGeneration:
         context = self._context_of([*self.tokens, *prompt])
 
         def attempt(process: HostProcess) -> Frame:
+            # A count of 0: the prompt is processed and no token made. The next call asks for the first.
             number, values, arguments = self._prepared(process, prompt, 0)
             return call_object(process, number, "step", arguments, values, self._deadline, context, self.stopping)
 
         frame = self._with_replay(attempt, context)
+        # Only now that the host has taken it: a prompt that is refused leaves the history as it was.
         self.tokens += prompt
         self.base, self._context = len(self.tokens), context
         self._take(frame)
         self.done = self._done_after_ahead
+        # The first token comes alone, so that the time to it is not that of several.
         self._step = 1
         self.stats.first_token_s = None
 
@@ -136,7 +141,9 @@ class RemoteGeneration:
             self.settle()
             raise Cancelled("The generation was terminated.", fix='Set "terminate_session" to "0" to go on.')
         began = time.monotonic()
+        # A weak reference: the model can stop the generation that runs ahead, and must not keep it.
         self.model.ahead = self._myself()
+        # A frame may bring no token (a death was survived, or the end came): look again.
         while not self.ahead and not self._done_after_ahead:
             self._fetch()
         if not self.ahead:
@@ -159,6 +166,7 @@ class RemoteGeneration:
                 fix="Give a number from 0 to token_count().",
             )
         self.settle()
+        # The host learns of it with the next request, whose `length` is smaller than what it has.
         del self.tokens[length:]
         self.base, self.done, self._step = min(self.base, length), False, 1
 
@@ -166,6 +174,7 @@ class RemoteGeneration:
         """An operation on the state after the last token that the application has taken. The host stops running
         ahead of this generation for good."""
         self.settle()
+        # A program that looks at logits between tokens would have all that is made ahead dropped each time.
         self._longest = 1
 
         def attempt(process: HostProcess) -> Frame:
@@ -204,15 +213,18 @@ class RemoteGeneration:
         context, deadline = self._context, self._deadline
 
         def attempt(process: HostProcess) -> None:
+            # The stream of a host that has ended is of no use: the next process needs a request of its own.
             continues = self._stream is not None and self._process is process
             if not continues and self._begin_step(process, deadline):
                 return
             assert self._stream is not None
             try:
                 with TerminateRelay(self.stopping, process) as stoppable:
+                    # The stream was sent before this relay existed, so the relay is given its number by hand.
                     if stoppable is not None:
                         stoppable(self._stream.request_id)
                     frame = self._stream.next(deadline)
+            # Not `Deadline`: past its time the stream stays open, and the next call goes on reading it.
             except (ChannelFailed, BridgeError):
                 self._stream = None
                 raise
@@ -235,6 +247,7 @@ class RemoteGeneration:
         if self._step > 1 and not host.blame.active:
             header, buffers = operation_request(number, "step", {**arguments, "stream": True}, values)
             self._stream = ReplyStream.open(process.channel, header, buffers, deadline, self._context)
+        # 1, 2, 4, 8 ...: a program that takes one token wastes at most as much as it used.
         self._step = min(2 * self._step, self._longest)
         if self._stream is not None:
             return False
@@ -251,10 +264,12 @@ class RemoteGeneration:
         if self.remade.times_made > made_before:
             self._keep_stats()
             # Through a daemon the connection outlives the host.
+            # The first making is no restart.
             self.stats.restarts += self.remade.times_made > 1
         self._process = process
         arguments = {"length": len(self.tokens), "base": self.base, "count": count}
         if self._is_blank and self.tokens:
+            # The whole history travels once for each new host.
             return number, token_values(prompt, self.tokens), {**arguments, "restore": True}
         return number, token_values(prompt) if prompt else [], arguments
 
@@ -287,6 +302,8 @@ class RemoteGeneration:
     def _context_of(self, prompt: Sequence[int]) -> CallContext:
         """A death in the call counts against the model with this prompt."""
         model = self.model.context
+        # The prompt is a part of the suspect: one that kills twice is refused, and others go on with the same
+        # model.
         text = f"{model.fingerprint}\n{' '.join(map(str, prompt))}"
         fingerprint = hashlib.sha256(text.encode()).hexdigest()
         label = f"{model.model} with a prompt of {len(prompt)} tokens"
@@ -305,4 +322,6 @@ class RemoteGeneration:
     def __del__(self) -> None:
         stream, self._stream = getattr(self, "_stream", None), None
         if stream is not None:
+            # No message from a finalizer: `close` would write to the connection in the middle of any other
+            # line.
             stream.abandon()

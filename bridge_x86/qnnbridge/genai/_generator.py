@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qnnbridge.genai._tensors import NamedTensors
 
 # Of the integers that travel as such. genai itself rejects a larger one as too large.
+# Floats hold integers exactly up to here.
 _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 

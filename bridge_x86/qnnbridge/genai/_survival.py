@@ -69,6 +69,8 @@ def survive(
     """
     supervisor, patience, own = host.supervisor, Patience(deadline), 0
     while True:
+        # Twice, as in `_replay`: before a start that a known poison must not cost, and when the versions are
+        # known.
         supervisor.check_quarantine(context)
         try:
             process = supervisor.process(deadline)
@@ -86,6 +88,7 @@ def survive(
         except ChannelRetired:
             continue
         except ChannelFailed as failure:
+            # Replaced by plan: not a death.
             if process.retiring:
                 continue
             death: BridgeError = supervisor.lost(process, failure, deadline)
@@ -102,6 +105,7 @@ def survive(
             raise as_onnxruntime(error) from None
         if isinstance(death, Closed):
             raise death
+        # Only deaths that the call may have caused count against it.
         own += not innocent
         if own > OWN_DEATHS or not patience.is_left():
             supervisor.check_quarantine(context)
@@ -162,6 +166,8 @@ class Remade:
 
         def make() -> int:
             if self._object is None or not self._is_in(self._object, process):
+                # Before the new one is made: if that fails, the object of the dead host must not be taken for
+                # alive.
                 self._object = None
                 self._object = self._create(process, deadline)
             return self._object.number
@@ -184,6 +190,7 @@ class Remade:
     def _create(self, process: HostProcess, deadline: float | None) -> HostObject:
         header, buffers, context = self._request(process, deadline)
         sent: list[int] = []
+        # Read before the request: a host of the daemon that dies during it makes this object count as lost.
         losses = _losses.get(self.host, 0)
         try:
             frame = process.call(header, buffers, deadline, context, sent.append)
@@ -206,4 +213,5 @@ class Remade:
 
     def _is_in(self, found: HostObject, process: HostProcess) -> bool:
         there = found.generation == process.generation and not found.released
+        # Through a daemon the generation stays the same when its host dies, so deaths are counted apart.
         return there and self._made_after == _losses.get(self.host, 0)
