@@ -61,6 +61,7 @@ class Encoder:
         `type` is what the model declares, if known. Raises `errors.InvalidArgument`; the encoder is then no
         longer usable, because a part of the value may be in `buffers`.
         """
+        # The usual case first. Subclasses go the general way, which makes plain arrays of them.
         if value.__class__ is np.ndarray:
             return self._dense(value)
         return self._value(value, type, 1)
@@ -74,6 +75,7 @@ class Encoder:
             return ["n"]
         if isinstance(value, np.ndarray):
             return self._dense(np.asarray(value))
+        # numpy's scalars have a dtype, so they are tensors without dimensions; Python's have none.
         if isinstance(value, np.generic):
             return self._dense(np.asarray(value))
         if isinstance(value, Typed):
@@ -101,6 +103,7 @@ class Encoder:
         if element is ElementType.STRING:
             offsets, blob = encode_strings(array)
             return ["t", 8, list(array.shape), self._put(offsets), self._put(blob)]
+        # An array of ml_dtypes: its dtype is known here, but the wire has its raw bytes.
         if not LAYOUTS[element].named:
             return self._typed(Typed.of(array))
         raw = _bytes(array)
@@ -112,6 +115,7 @@ class Encoder:
         raw, layout = _bytes(tensor.data), LAYOUTS[tensor.element_type]
         if layout.packed and raw.size:
             unused = unused_bits(raw.size, layout.bits, tensor.size)
+            # Bits that belong to no element are zero on the wire, so that equal tensors are equal bytes.
             if raw[-1] & unused:
                 raw = raw.copy()
                 raw[-1] &= ~unused & 0xFF
@@ -127,6 +131,8 @@ class Encoder:
         item_type = declared
         if declared is not None and declared.kind == "sequence":
             item_type = declared.item
+        # Classic machine learning gives one map for each row: by columns they are two tensors in place of
+        # thousands.
         if items and all(isinstance(item, dict) for item in items):
             rows = self._rows(list(items), item_type)
             if rows is not None:
@@ -142,6 +148,7 @@ class Encoder:
         scalars = scalars_array(flat_values(rows), element)
         if scalars is None:
             return None
+        # All rows with the same keys, as classifiers give them: the keys travel once.
         if one_key_list(rows):
             keys = self._dense(keys_array(rows[0], key))
             return ["r", keys, self._dense(scalars.reshape(len(rows), -1))]
@@ -169,6 +176,7 @@ def _bytes(array: Array) -> Array:
         array = array.astype(array.dtype.newbyteorder("<"), order="C")
     elif not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
+    # A view of the same memory in one dimension; `array.view` refuses arrays without dimensions.
     raw: Array = np.ndarray((array.nbytes,), _UINT8, array)
     return raw
 
@@ -229,12 +237,14 @@ class Decoder:
     def __init__(self, buffers: Sequence[Array], *, copy: bool = False) -> None:
         self._buffers = buffers
         self._copy = copy
+        # A buffer that two values shared would let a peer describe gigabytes with one buffer.
         self._taken: set[int] = set()
 
     def value(self, descriptor: Any) -> Any:
         """The value; `errors.ProtocolDesync` if the descriptor or a buffer is not what the protocol allows."""
         try:
             return self._value(descriptor, 1)
+        # What numpy and the value classes raise for nonsense, too: any of it is the peer's fault here.
         except (ValueError, OverflowError, errors.InvalidArgument) as error:
             cause = error.cause if isinstance(error, errors.InvalidArgument) else str(error)
             raise _desync(descriptor, cause or str(error)) from None
@@ -250,6 +260,7 @@ class Decoder:
     def _value(self, node: Any, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise ValueError(f"nested more than {MAX_DEPTH} deep")
+        # Exact classes: msgpack makes no others, and a bool must not pass as an int.
         if node.__class__ is not list or not node or node[0].__class__ is not str:
             raise ValueError("a descriptor is a list that starts with a tag")
         tag = node[0]
@@ -282,6 +293,7 @@ class Decoder:
             raise ValueError(f"no element type has the number {node[1]}")
         element, layout = found
         shape = _shape(node[2])
+        # In Python's integers, which do not overflow; nothing is allocated before the size has been compared.
         count, size = measure(layout.bits, shape)
         if element is ElementType.STRING:
             if len(node) != 5:
@@ -309,6 +321,7 @@ class Decoder:
 
     def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any], buffer: Array) -> Array:
         array: Array = np.ndarray(shape, dtype, buffer)
+        # The body is aligned to 64 bytes on the wire, but small buffers share a block.
         return array.copy() if self._copy or not array.flags.aligned else array
 
     def _take(self, index: Any) -> Array:
@@ -356,6 +369,7 @@ class Decoder:
             raise ValueError("not a tensor of a type that maps have")
         if node[2].__class__ is not list or len(node[2]) != rank:
             raise ValueError(f"not a tensor of rank {rank}")
+        # Python scalars, as onnxruntime gives them in maps.
         listed: list[Any] = self._tensor(node).tolist()  # type: ignore[union-attr]  # none of these is Typed
         return listed
 

@@ -85,6 +85,7 @@ class Connection:
         self._reader = FrameReader(hello.limits, allow_preamble=role is Role.CLIENT)
         self._last_id = 0
         self._open: dict[int, Kind] = {}
+        # The answers still come and have to be matched, or they would be answers to nothing.
         self._given_up: set[int] = set()
         # Requests in which the host waits for a function of the client.
         self._called_back: set[int] = set()
@@ -124,6 +125,7 @@ class Connection:
         if frame.kind is Kind.CALL_BACK and not self._open_call(frame):
             return False
         if self.role is Role.HOST and frame.kind in _ASKING:
+            # Numbers only rise, so a repeated or old frame is noticed with one comparison.
             if frame.request_id <= self._last_id:
                 raise desync(f"request id {frame.request_id} after {self._last_id}")
             self._last_id = frame.request_id
@@ -170,6 +172,7 @@ class Connection:
         """Host: answer the client's HELLO. Raises `VersionMismatch` and `HandshakeFailed`, which belong into
         `refuse_hello`."""
         assert self.peer is not None
+        # Before anything is sent: if they do not fit, the answer is HELLO_ERR.
         agreement = negotiate(self.peer, self.hello)
         chunks = self.send(Frame(Kind.HELLO_OK, 0, self.hello.to_wire()))
         self._agree(agreement)
@@ -184,6 +187,7 @@ class Connection:
     ) -> tuple[int, list[memoryview]]:
         """Client: the next request, cancel or ping. Returns its id and the bytes to write."""
         request_id = self._last_id + 1
+        # First: a frame that is too large uses up no number and opens nothing.
         chunks = self.send(Frame(kind, request_id, header, buffers))
         self._last_id = request_id
         self._open[request_id] = kind

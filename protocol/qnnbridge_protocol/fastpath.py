@@ -38,12 +38,15 @@ LAST_NUMBER = 2**32 - 1
 MAX_CHANNELS = 64
 
 # Plans of one channel. The client drops the ones it used longest ago.
+# Twice what the client keeps (`qnnbridge._fastpath.plans`): it may make new plans before it has dropped the
+# old ones.
 MAX_PLANS = 256
 
 # Pieces of shared memory of one connection.
 MAX_SLABS = 4096
 
 # A call's request id is ``channel << 32 | number``: no id of the connection itself gets that far.
+# So a CANCEL, which goes over the connection, can name a call of any channel.
 CALL_SHIFT = 32
 
 
@@ -92,6 +95,7 @@ def parse_head(data: bytes | bytearray | memoryview, limits: Limits, *, from_cli
         raise desync(f"a channel does not carry kind {kind_number} in this direction", data)
     if zero or zeros or not number or (phase and kind is not ChannelKind.PHASE) or phase >= len(PHASES):
         raise desync("reserved bytes of a channel's head are not zero, or its call has no number", data)
+    # A tail is one frame: its prefix and the padding behind the header are less than two alignments.
     most = limits.max_body + limits.max_header + 2 * ALIGNMENT
     if tail_bytes > most:
         raise desync(f"tail of {tail_bytes} bytes, allowed are {most}", data)
@@ -116,6 +120,7 @@ class TailReader:
 
     def buffer(self) -> memoryview:
         """Memory for the next bytes, never beyond the tail."""
+        # Cut at the tail's end: bytes of the next message must not be read as part of this one.
         return self._reader.get_buffer()[: self._left]
 
     def received(self, count: int) -> None:
@@ -144,6 +149,7 @@ def next_number(number: int) -> int:
 
 def is_behind(number: int, other: int) -> bool:
     """Whether call `number` comes after call `other` on a channel; the numbers wrap around."""
+    # As TCP compares sequence numbers: the nearer way round decides.
     return 0 < (number - other) % LAST_NUMBER <= LAST_NUMBER // 2
 
 
@@ -155,6 +161,7 @@ def call_id(channel: int, number: int) -> int:
 # In the phase slab, at 64 times the channel's slot: the call's number, and the phase that the host entered for it.
 PHASE_RECORD = struct.Struct("<IB")
 
+# A cache line for each channel: two channels that write their phase do not slow each other down.
 PHASE_RECORD_BYTES = 64
 # Room for the records of `MAX_CHANNELS` channels, and to spare.
 PHASE_SLAB_BYTES = 8192

@@ -33,6 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# As PNG's: 0x89 shows at once where a stream is treated as 7-bit or as text.
 MAGIC = b"\x89NPB"
 WIRE_VERSION = 1
 ALIGNMENT = 64
@@ -92,6 +93,7 @@ def aligned(offset: int) -> int:
 
 def pack_prefix(kind: Kind, request_id: int, header: bytes, buffer_count: int, body_bytes: int) -> bytes:
     """The 40 bytes that announce a frame."""
+    # Packed once with a checksum of 0 to compute the checksum over the first 32 bytes.
     draft = PREFIX.pack(MAGIC, WIRE_VERSION, kind, 0, request_id, len(header), buffer_count, body_bytes, 0, 0)
     crc = zlib.crc32(header, zlib.crc32(draft[:_CHECKED_BYTES]))
     return draft[:_CHECKED_BYTES] + struct.pack("<II", crc, 0)
@@ -107,6 +109,7 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix
     kind = _KINDS.get(kind_number)
     if kind is None:
         raise desync(f"frame of unknown kind {kind_number}", data)
+    # HELLO of any version is read, so that both can say why they do not fit.
     if version != WIRE_VERSION and kind not in HELLO_KINDS:
         raise desync(f"frame of wire version {version}, agreed was {WIRE_VERSION}", data)
     if flags or zero:
@@ -120,6 +123,7 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix
         raise desync(f"{count} buffers, allowed are {limits.max_buffers}", data)
     if body_bytes > limits.max_body:
         raise desync(f"body of {body_bytes} bytes, allowed are {limits.max_body}", data)
+    # Bytes that belong to no buffer would have nowhere to go.
     if body_bytes and not count:
         raise desync(f"body of {body_bytes} bytes without a buffer", data)
     return Prefix(version, kind, request_id, header_bytes, count, body_bytes, crc)

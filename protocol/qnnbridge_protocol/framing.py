@@ -49,6 +49,7 @@ def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
     Raises `TooLarge` if the peer would refuse it.
     """
     fields: dict[str, Any] = frame.header
+    # `cast` refuses views with a zero in their shape.
     views = [memoryview(b).cast("B") if _bytes(b) else memoryview(b"") for b in frame.buffers]
     if views:
         fields = {**fields, "bufs": [v.nbytes for v in views]}
@@ -63,10 +64,12 @@ def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
         raise headers.too_large("A message header", len(header), max_header)
     body = 0
     for view in views:
+        # Each buffer begins at a multiple of 64, so that a received tensor can be used where it lies.
         body = aligned(body) + view.nbytes
     if body > limits.max_body:
         raise headers.too_large("A message body", body, limits.max_body)
     head = pack_prefix(frame.kind, frame.request_id, header, len(views), body) + header
+    # Most frames: one write of a few hundred bytes.
     if not views:
         return [memoryview(head)]
     chunks = [memoryview(head + _ZEROS[: aligned(len(head)) - len(head)])]
@@ -113,6 +116,7 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._prefix: Prefix | None = None
+        # Kept for the checksum, which covers prefix and header.
         self._prefix_raw = b""
         self._header: bytearray | None = None
         self._header_filled = 0
@@ -127,10 +131,12 @@ class FrameReader:
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the stream belong. Never empty."""
+        # Everything staged is used up: the kernel writes the rest of the body where it belongs.
         if self._body is not None and self._start == self._end and not self._skip:
             return self._body.target()
         if self._start == self._end:
             self._start = self._end = 0
+        # Full, with an unread rest: it is moved to the front. `bytes` first, since the two areas may overlap.
         elif self._end == STAGING_BYTES:
             rest = bytes(self._view[self._start : self._end])
             self._start, self._end = 0, len(rest)
@@ -173,6 +179,7 @@ class FrameReader:
                 self._check_magic(available)
             return False
         self._preamble_allowed = False
+        # A copy: the staging buffer is filled again while the header is still to come.
         self._prefix_raw = bytes(self._view[self._start : self._start + PREFIX_BYTES])
         self._prefix = prefix = parse_prefix(self._view[self._start : self._end], self.limits)
         if prefix.kind in HELLO_KINDS:
@@ -189,6 +196,8 @@ class FrameReader:
 
     def _drop_preamble(self) -> None:
         data = bytes(self._view[self._start : self._end])
+        # A host's interpreter may print before HELLO (site hooks, banners). The first byte of the magic is
+        # not ASCII.
         found = data.find(MAGIC)
         if found < 0:
             # The magic may be cut at the end of what came so far.
@@ -206,6 +215,7 @@ class FrameReader:
         if self._header is None:
             self._header = bytearray(prefix.header_bytes)
             self._header_filled = 0
+        # A header may be larger than the staging buffer and arrive in pieces.
         wanted = prefix.header_bytes - self._header_filled
         taken = min(wanted, self._end - self._start)
         if taken:
@@ -215,6 +225,7 @@ class FrameReader:
             self._header_filled += taken
         if taken < wanted:
             return False
+        # Before msgpack sees the header: what was damaged on the way is never interpreted.
         check_crc(self._prefix_raw, self._header, prefix.crc)
         self._fields = headers.decode(self._header)
         self._body = _Body(_sizes(self._fields, prefix))
@@ -250,6 +261,8 @@ class _Body:
         run: list[tuple[int, int]] = []  # (offset in block, size) of small neighbours
         run_bytes = 0
         for size in sizes:
+            # A large tensor gets memory of its own, so that it is freed alone; small neighbours live and die
+            # together.
             if size >= OWN_ARRAY_BYTES:
                 self._close_run(run, run_bytes, blocks, buffers)
                 run, run_bytes = [], 0
@@ -281,6 +294,7 @@ class _Body:
                 targets.append(block.data)
             gap = aligned(block.nbytes) - block.nbytes
             if gap and index + 1 < len(blocks):
+                # Padding has to be read as well; it is thrown away.
                 targets.append(memoryview(bytearray(gap)))
         return targets[::-1]
 
@@ -305,6 +319,7 @@ def _sizes(fields: dict[str, Any], prefix: Prefix) -> list[int]:
         raise desync(f"the header describes other than the {prefix.buffer_count} buffers of the prefix")
     body = 0
     for size in sizes:
+        # `type`, not isinstance: msgpack's true would be a size of 1.
         if type(size) is not int or size < 0 or size > prefix.body_bytes:
             raise desync(f"buffer of {size!r} bytes in a body of {prefix.body_bytes}")
         body = aligned(body) + size

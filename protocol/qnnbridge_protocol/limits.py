@@ -52,6 +52,7 @@ class Limits(NamedTuple):
 
     def common(self, other: Limits) -> Limits:
         """The limits that both sides keep."""
+        # Field by field: each side keeps what both can bear.
         return Limits(*map(min, self, other))
 
     def to_wire(self) -> dict[str, int]:

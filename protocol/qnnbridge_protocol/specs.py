@@ -69,6 +69,7 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not self.__class__:
             return NotImplemented
+        # Classes must be the same: a record of another class with equal fields is another thing.
         return self._values() == other._values()
 
     def __hash__(self) -> int:
@@ -80,6 +81,7 @@ class Record:
     def to_wire(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for field in dataclasses.fields(self):
+            # Every field, also defaults: a reader of another release may have other defaults.
             out[field.name] = _plain(getattr(self, field.name))
         return out
 
@@ -96,6 +98,7 @@ class Record:
         if not isinstance(data, Mapping):
             raise type_error(field, data, "a map")
         readers = _readers(cls)
+        # Names that this release does not know are passed over: a newer peer may send more.
         missing = [name for name, (_, required) in readers.items() if required and name not in data]
         if missing:
             raise desync(f"{field} has no {missing[0]}")
@@ -225,6 +228,7 @@ class SessionSpec(Record):
         import json
 
         # `model_files` was a field of 0.1.0, empty in these hashes; with it they stay what they were.
+        # Quarantine files and manifests of earlier releases hold these hashes, so they may never change.
         plain = {**self.to_wire(), "model_path": None, "model_files": []}
         # Younger than those hashes.
         if self.fix is None:

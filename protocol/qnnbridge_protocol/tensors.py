@@ -56,6 +56,7 @@ class Typed:
                 f"The data of a {element.text} tensor of shape {shape} must be {size} bytes of {layout.storage}.",
                 cause=f"Got {data.nbytes} bytes of {data.dtype}.",
             )
+        # The class is frozen; only this method writes, once.
         object.__setattr__(self, "data", data.reshape(-1 if layout.packed else shape))
         object.__setattr__(self, "element_type", element)
         object.__setattr__(self, "shape", shape)
@@ -88,6 +89,7 @@ class Typed:
             return self.data
         if layout.packed:
             return unpack(self.data, layout.bits, self.size).view(dtype).reshape(self.shape)
+        # No copy on little-endian machines, whose order the wire has.
         native = self.data.astype(self.data.dtype.newbyteorder("="), copy=False)
         return np.ascontiguousarray(native).view(dtype).reshape(self.shape)
 
@@ -174,6 +176,7 @@ def _check_sparse(tensor: Sparse) -> None:
             raise ValueError(f"indices are {part.dtype}, not int64")
     stored = len(values)
     if tensor.format == "coo" and len(parts) == 1:
+        # Linear indices are compared with the number of all elements, pairs with each dimension.
         if parts[0].shape == (stored,):
             _in_range(parts[0], count)
         elif parts[0].shape == (stored, len(shape)):
@@ -204,6 +207,7 @@ def _check_csr(shape: tuple[int, ...], stored: int, columns: Array, starts: Arra
     if columns.shape != (stored,):
         raise ValueError(f"columns of shape {columns.shape} for {stored} values")
     _in_range(columns, shape[1])
+    # ONNX Runtime gives an empty matrix without row starts.
     if stored == 0 and starts.shape == (0,):
         return
     if starts.shape != (shape[0] + 1,) or starts[0] != 0 or starts[-1] != stored:
@@ -231,6 +235,7 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
     texts = _texts(array)
     try:
         joined = "".join(texts)
+        # One encoding for all texts: for ASCII the lengths of the texts are those of their bytes.
         blob = joined.encode()
         if len(blob) == len(joined):
             lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -259,6 +264,7 @@ def _texts(array: Array) -> list[Any]:
                 fix="Decode the bytes with their real encoding and pass an array of str.",
             ) from None
     try:
+        # A U array pads with zeros, which `tolist` removes.
         texts: list[Any] = array.reshape(-1).tolist()
     except (ValueError, SystemError) as error:  # a U array may hold numbers beyond Unicode; numpy's class varies
         raise errors.InvalidArgument("The array holds text that is not Unicode.", cause=str(error)) from None
@@ -293,10 +299,12 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
         raise ValueError("string offsets do not rise from 0 to the size of the text")
     edges = ends.tolist()
     pairs = itertools.pairwise(edges)
+    # Long texts are decoded from a view each; for short ones that view costs more than a copy of the whole.
     if blob.nbytes > _LONG_TEXT * count:  # each copy of all takes as long as the texts themselves
         view = blob.data
         return [str(view[start:end], "utf-8") for start, end in pairs]
     raw = bytes(blob)
+    # Then characters are bytes, and slicing one str is the fastest way.
     if raw.isascii():
         text = raw.decode("ascii")
         return [text[start:end] for start, end in pairs]

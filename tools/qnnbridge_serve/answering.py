@@ -81,6 +81,7 @@ class ClientQueues:
     @contextlib.contextmanager
     def _queue_of(self, client: str) -> Iterator[Queue]:
         with self._lock:
+            # A client exists as long as one of its requests does: nothing is kept of those that have gone.
             queue, users = self._clients.get(client) or (self._shares.join(), 0)
             self._clients[client] = (queue, users + 1)
         try:
@@ -103,6 +104,8 @@ class WorkedAnswer(abc.ABC):
         self._deadline = deadline
         self._cancellation = Cancellation()
         self._loop = asyncio.get_running_loop()
+        # Not bounded: the worker must never wait for a client that does not read. The model's context bounds
+        # it.
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._late = False
         self._begun = False
@@ -113,6 +116,7 @@ class WorkedAnswer(abc.ABC):
         """Let a worker make it."""
         self._task = asyncio.ensure_future(workers.do(functools.partial(self._work, queues, client)))
         if self._deadline is not None:
+            # For the time in the queue only: once begun, the generation has the deadline itself.
             self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._too_late)
 
     async def next(self) -> Item:
@@ -132,6 +136,7 @@ class WorkedAnswer(abc.ABC):
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
+            # `wait` does not raise what the task raised: errors have gone through the queue.
             await asyncio.wait({self._task})
 
     def _too_late(self) -> None:
@@ -179,6 +184,7 @@ class GeneratedAnswer(WorkedAnswer):
         try:
             for choice in choices_of(self.asked, self._model):
                 self._begun = False
+                # Between two answers of one request: the next is not begun when the time is over.
                 time_left_s(self._deadline)
                 # A turn for each of its answers: a request for many keeps no other client waiting for all of them.
                 with queues.turn(client, self._cancellation, again=choice.number > 0):
@@ -194,6 +200,7 @@ class GeneratedAnswer(WorkedAnswer):
                 if stream.finish_reason == "cancelled":  # what came so far is no whole answer
                     raise Cancelled("The answer was cancelled.")
                 outcome = stream.finish_reason or "error"
+            # Exactly one last item in each case, also below: a reader waits for it.
             self._tell(Ended(Counts(counts.prompt, pace.tokens)))
         except Cancelled as error:
             outcome = "cancelled"
@@ -223,10 +230,12 @@ async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]])
     try:
         while not isinstance(item := await answer.next(), (Ended, BaseException)):
             parts.append(item)
+        # The client is gone: nobody reads the answer.
         if watch.done():
             raise ClientGone
         if isinstance(item, BaseException):
             raise item
+        # Only after the last item: the form needs the counts and the reason of the end.
         return answer.form.whole(parts, item.counts)
     finally:
         watch.cancel()
@@ -238,6 +247,7 @@ async def first_item(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -
     """What a stream begins with. Raises `ClientGone`, and what the work raised before its first piece."""
     watch, coming = asyncio.ensure_future(gone()), asyncio.ensure_future(answer.next())
     try:
+        # The status is sent after the first piece: an error before it can still have its own (400, 429, 503).
         await asyncio.wait({watch, coming}, return_when=asyncio.FIRST_COMPLETED)
         if not coming.done():
             raise ClientGone
@@ -285,6 +295,8 @@ class EventStream(Response):
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await self._send(send, b"".join(answer.form.failure(ending)), last=True, timeout_s=1.0)
         except (asyncio.TimeoutError, TimeoutError):
+            # The connection is closed without an end of the chunks, so that the client sees that the answer
+            # is cut off.
             (scope.get("extensions") or {}).get(ABORT, lambda: None)()
         finally:
             watch.cancel()
@@ -303,6 +315,7 @@ class EventStream(Response):
             item = await self._answer.next()
         if watch.done():
             return
+        # The status is long sent: an error becomes an event of the stream.
         if isinstance(item, Ended):
             await self._send(send, b"".join(form.closing(item.counts)), last=True)
         else:

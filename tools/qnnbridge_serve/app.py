@@ -70,7 +70,9 @@ class HostProbe:
 
     async def why_not_ready(self) -> str | None:
         if self._asking is None or self._asking.done():
+            # One question for all who ask at once: a probe every second from ten places is one ping.
             self._asking = asyncio.ensure_future(self._workers.do(self._ask))
+        # A client that goes away cancels its wait, not the question of the others.
         return await asyncio.shield(self._asking)
 
     def _ask(self) -> str | None:
@@ -87,6 +89,7 @@ class HostProbe:
 HEADER_LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 READERS = 2
+# Loading is compiling, perhaps for minutes: it must not take the threads of requests.
 LOADERS = 2
 # Bodies up to this size are read at once, which takes a millisecond at most: they wait for no larger ones.
 QUICK_BYTES = 64 * 1024
@@ -144,7 +147,9 @@ class InferenceService:
         self._by_folder = (language.models, embeddings.models, speech.models)
         self._figures = figures
         self.figures = ServeMetrics()
+        # Places for requests, and bytes for their bodies: at least four of the largest at once.
         self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
+        # Reading JSON is work of Python, which holds its lock: more threads would not be faster.
         self._readers = Workers("reader", READERS)
         self._runs = Workers("run", limits.threads)
         self._texts = Workers("texts", 1)  # one at a time, or requests of few KB hold all threads for many seconds
@@ -159,6 +164,7 @@ class InferenceService:
     async def ready(self, request: Request) -> Response:
         by_folder, repository = self._by_folder, self._repository
         reason = next(filter(None, (models.why_not_ready() for models in by_folder)), None)
+        # A server that only has language models is ready without tensor models.
         if reason is None and (repository.names or not any(models.wanted for models in by_folder)):
             reason = repository.why_not_ready()
         reason = reason or await self._probe.why_not_ready()
@@ -169,6 +175,7 @@ class InferenceService:
         try:
             self._repository.check(*_model_of(request))
         except Refused as refused:
+            # As `ready`: the protocol's answer for "not ready" is 4xx.
             raise bad_request(refused.text) if refused.status == 503 else refused from None
         return Response(status_code=200)
 
@@ -206,15 +213,19 @@ class InferenceService:
         with self._admission.enter() as ticket:
             parts = await receive_body(request, ticket, self._limits.most_bytes)
             ticket.take_place()
+            # The time begins with the last byte: a slow client uses up its own patience, not that of its
+            # request.
             arrived = time.monotonic()
             limit = None if self._limits.timeout_s is None else arrived + self._limits.timeout_s
             take = functools.partial(self._take, ticket, limit)
             read = functools.partial(self._read, parts, encoding, request.headers.get(HEADER_LENGTH), take)
+            # In the event loop itself: handing it to a thread takes longer.
             if encoding is None and sum(map(len, parts)) <= QUICK_BYTES:
                 asked = read()
             else:
                 asked = await self._readers.do_for(read, limit, request.receive)
             times_s = [limit for limit in (self._limits.timeout_s, asked.timeout_s) if limit is not None]
+            # The client's own timeout is in the request, so it is known only now.
             deadline = arrived + min(times_s) if times_s else None
             take = functools.partial(self._take, ticket, deadline)
             run = functools.partial(self._run, name, version, asked, deadline, packed, take)
@@ -232,6 +243,7 @@ class InferenceService:
         ticket.unpack(size, self._limits.most_bytes)
 
     def _read(self, parts: list[bytes], encoding: str | None, json_size: str | None, take: Take) -> InferRequest:
+        # One part is not copied; several are freed as soon as they are joined.
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         if encoding is not None:
@@ -247,6 +259,7 @@ class InferenceService:
         packed: str | None,
         take: Take,
     ) -> InferReply:
+        # Within the worker: the model cannot be closed while it runs.
         with self._repository.lease(name, version) as model:
             reply = infer(model, asked, deadline, take)
         if not packed:
@@ -317,11 +330,13 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
         ]
     routes = [Route(path, _named(path, answered(endpoint)), methods=methods) for path, endpoint, methods in paths]  # type: ignore[arg-type]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
+    # Otherwise a path with a slash at its end is answered with a redirect, which not every client follows.
     app.router.redirect_slashes = False
     guard = service.figures.measured(Guard(app, token, origins))
     if not origins:
         return guard
     # Answers preflights, and lets the scripts of these pages read answers.
+    # Outermost: a browser's preflight has no token, and must be answered before `Guard` asks for one.
     return CORSMiddleware(
         guard, allow_origins=origins, allow_methods=[*get, *post], allow_headers=["*"], expose_headers=["*"]
     )

@@ -37,6 +37,7 @@ _LIST_BYTES, _ENTRY_BYTES, _OBJECT_BYTES = 128, 40, 256
 
 _SPACE: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
+# For `bytes.translate`, which removes these at the speed of memory and makes no object.
 _NO_SKELETON: Final = bytes(set(range(256)) - set(b"[],"))
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -87,6 +88,7 @@ def read_fields(part: memoryview) -> RequestFields:
             f"The JSON part has {len(part)} bytes, more than {MAX_JSON_BYTES}. "
             "Send large tensors as binary data (binary_data_size).",
         )
+    # The whole body is decoded without a copy where the JSON is all of it.
     whole = part.obj
     data = whole if isinstance(whole, bytes) and len(whole) == len(part) else bytes(part)
     # Each text has at least three signs.
@@ -97,6 +99,7 @@ def read_fields(part: memoryview) -> RequestFields:
     try:
         return _read_fields(data)
     except msgspec.DecodeError as error:
+        # Only now: nearly all requests have none, and looking for them costs a pass over the text.
         if not _has_words(data):
             raise bad_request(f"The JSON cannot be read: {_words_of(error)}.") from None
     try:
@@ -107,6 +110,7 @@ def read_fields(part: memoryview) -> RequestFields:
 
 def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
     """readable: the same, where it has to be read in another form; of the same length."""
+    # Colons in texts count, too, so this is an upper limit; the exact count is made only beyond it.
     colons = data.count(b":")
     objects = data.count(b"{") if len(data) > 3 * MAX_FIELDS else 0
     if max(colons, objects) > MAX_FIELDS and max(_outside(data, b":"), _outside(data, b"{")) > MAX_FIELDS:
@@ -136,6 +140,7 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
         elif isinstance(value, Raw):
             own[name] = text_of(value)
     found = RequestFields(**given, own=own)
+    # msgspec takes the last of two equal names and says nothing.
     _refuse_twins(readable or data, colons, names, found)
     return found
 
@@ -215,6 +220,7 @@ def _has_words(data: bytes) -> bool:
 
 def _without_words(data: bytes) -> bytes:
     """Of the same length, with the sign of each. What stands in texts is changed, too."""
+    # Any numbers would do: the true text is read again from the same place (`_Places`).
     return data.replace(b"NaN", b"7e7").replace(b"Infinity", b"7.000000")
 
 
@@ -236,7 +242,9 @@ def _between_texts(data: bytes, check: Check = lambda: None) -> tuple[bytes, int
         if at + STEP_BYTES < len(data) and (len(part) - len(part.rstrip(b"\\"))) % 2:
             part = part[:-1]  # an escape is not cut
         at += len(part)
+        # Escapes are removed first; what is left of quotation marks begins or ends a text, in turns.
         parts = part.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
+        # Every second part is outside of texts; which one is first depends on the steps before.
         between.append(b"".join(parts[signs % 2 :: 2]))
         signs += len(parts) - 1
     return b"".join(between), signs
@@ -272,9 +280,12 @@ def read_numbers(
         others = "texts" if b'"' in data else "objects"
         raise bad_request(f"{where}: data must be {words}; it has {others}, too.")
     count = math.prod(shape)
+    # Counted in the text, before anything is made of it: a wrong shape costs no memory.
     _check_form(data, shape, count, where)
+    # Before the array is made: a request beyond the limit is refused first.
     take(count * dtype.itemsize)
     array: Array = np.empty(count, dtype)
+    # The form has been checked, so the inner brackets say nothing more.
     flat = data if data.find(b"[", 1) < 0 else b"[%b]" % data.translate(None, b"[]")
     if not count and not flat[1:-1].strip(b"," + _SPACE):
         return array
@@ -282,6 +293,7 @@ def read_numbers(
     for text in _steps(flat):
         check()
         numbers = _step(text, dtype, words, where)
+        # More numbers than commas promised cannot be; the array must not be written past its end in any case.
         if len(numbers) > count - at:
             at += len(numbers)
             break
@@ -351,6 +363,7 @@ def _steps(flat: bytes) -> Iterator[bytes]:
     """Arrays of some of the numbers of this one."""
     at, last = 1, len(flat) - 1
     while at < last:
+        # Cut at a comma, so that no number is divided.
         end = flat.find(b",", at + STEP_BYTES)
         end = last if end < 0 else end
         yield flat if (at, end) == (1, last) else b"[%b]" % flat[at:end]

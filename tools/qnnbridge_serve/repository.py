@@ -79,6 +79,7 @@ def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> Loa
             fallback=options.fallback,
             buckets=file.buckets or None,
         )
+        # Warmed before it counts as ready: no request waits for a compilation.
         if file.buckets:
             warm(session)
     except PlacementRefused as refused:
@@ -160,6 +161,8 @@ class Repository:
     def __init__(self, files: Sequence[ModelFile], opener: Opener) -> None:
         self._open = opener
         self._entries = {file.name: _Entry(file) for file in files}
+        # Held for assignments only; `change` of one entry is held while it is loaded, and never asked for
+        # under this lock.
         self._lock = threading.Lock()
         self._closed = False
         # Whether the models of the command line are still being loaded.
@@ -180,12 +183,14 @@ class Repository:
             leased = entry.current
             if leased is None:
                 raise self._not_ready(entry)
+            # From here on `unload` leaves the closing to the last lease.
             leased.leases += 1
         try:
             yield leased.loaded.model
         finally:
             with self._lock:
                 leased.leases -= 1
+                # Closed outside of the lock: closing talks to the host.
                 over = leased.retired and not leased.leases
             if over:
                 leased.loaded.close()
@@ -254,12 +259,14 @@ class Repository:
                 entry.state, entry.reason = "LOADING", "it is being loaded"
             begun = time.monotonic()
             try:
+                # The old model serves meanwhile, so for a moment the host has both.
                 loaded = self._open(entry.file)
             except BaseException as error:
                 with self._lock:
                     self._failed(entry, error)
                 raise
             with self._lock:
+                # The server may have ended while the model was loaded: then nobody else would close it.
                 closed, old = self._closed, entry.current
                 if not closed:
                     entry.current, entry.state, entry.reason, entry.code = _Leased(loaded), "READY", "", None
