@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge._daemon.discovery import runtime_folder
-from qnnbridge._diagnosis.reports import make_private_parents, state_dir
+from qnnbridge._diagnosis.reports import state_dir
+from qnnbridge_os.files import make_folders
 from qnnbridge_os.private import default_runtime_folder
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def stderr_file(log: Path) -> Path:
 def open_log(*, foreground: bool) -> Path:
     """Everything that is logged from here on goes to the file. Raises `OSError`."""
     path = log_file()
-    make_private_parents(path)
+    make_folders(path.parent)
     handlers: list[logging.Handler] = [
         logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=OLD_LOGS, encoding="utf-8")
     ]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import msvcrt
 import os
 import sys
 from ctypes import wintypes
 
 assert sys.platform == "win32"
 
-SEM_FAILCRITICALERRORS = 0x0001
-SEM_NOGPFAULTERRORBOX = 0x0002
-SEM_NOOPENFILEERRORBOX = 0x8000
+# No dialog when a program crashes, or a library is missing.
+NO_DIALOGS = msvcrt.SEM_FAILCRITICALERRORS | msvcrt.SEM_NOGPFAULTERRORBOX | msvcrt.SEM_NOOPENFILEERRORBOX
 
 _JOB_EXTENDED_LIMITS = 9
 _JOB_DIE_ON_UNHANDLED_EXCEPTION = 0x0400
@@ -19,6 +19,7 @@ _JOB_KILL_ON_CLOSE = 0x2000
 
 _FILE_PIPE_LOCAL_INFORMATION = 24
 
+# Shared by the modules of Windows: the types of a function are declared once.
 kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
 _ntdll = ctypes.WinDLL("ntdll")
 
@@ -78,8 +79,7 @@ kernel32.AssignProcessToJobObject.argtypes = (wintypes.HANDLE, wintypes.HANDLE)
 kernel32.TerminateJobObject.argtypes = (wintypes.HANDLE, wintypes.UINT)
 kernel32.ResumeThread.argtypes = (wintypes.HANDLE,)
 kernel32.ResumeThread.restype = wintypes.DWORD
-kernel32.SetErrorMode.argtypes = (wintypes.UINT,)
-kernel32.SetErrorMode.restype = wintypes.UINT
+kernel32.GetDriveTypeW.argtypes = (wintypes.LPCWSTR,)
 kernel32.GetDllDirectoryW.argtypes = (wintypes.DWORD, wintypes.LPWSTR)
 kernel32.SetDllDirectoryW.argtypes = (wintypes.LPCWSTR,)
 _MOST_CHARACTERS = 32768
@@ -111,14 +111,18 @@ def create_job() -> int:
     return job
 
 
+def job_flags() -> int | None:
+    """Limits of the job that this process is in; ``None`` if it is in none. Of nested jobs, the innermost one's."""
+    limits = _ExtendedLimits()
+    asked = kernel32.QueryInformationJobObject(
+        None, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits), None
+    )
+    return int(limits.BasicLimitInformation.LimitFlags) if asked else None
+
+
 def in_job_that_kills() -> bool:
     """Whether this process is in a job that ends all its processes when it is closed."""
-    limits = _ExtendedLimits()
-    if not kernel32.QueryInformationJobObject(
-        None, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits), None
-    ):
-        return False  # in no job
-    return bool(limits.BasicLimitInformation.LimitFlags & _JOB_KILL_ON_CLOSE)
+    return bool((job_flags() or 0) & _JOB_KILL_ON_CLOSE)
 
 
 def assign_to_job(job: int, process: int) -> None:
@@ -134,11 +138,6 @@ def terminate_job(job: int, exit_code: int) -> None:
 def resume_thread(thread: int) -> None:
     if kernel32.ResumeThread(thread) == 0xFFFFFFFF:
         raise _last_error()
-
-
-def set_error_mode(mode: int) -> int:
-    """Returns the mode that was."""
-    return int(kernel32.SetErrorMode(mode))
 
 
 def dll_folder() -> str:

@@ -10,7 +10,7 @@ from ctypes import wintypes
 
 assert sys.platform == "win32"
 
-from qnnbridge_os._win32_api import kernel32  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_api import NO_DIALOGS, kernel32  # noqa: E402 - type checkers find it empty on Linux
 
 _QUERY_LIMITED_INFORMATION = 0x1000
 _ERROR_INVALID_PARAMETER = 87  # OpenProcess of an unused process id
@@ -22,8 +22,7 @@ kernel32.GetProcessTimes.argtypes = (wintypes.HANDLE, *[ctypes.POINTER(wintypes.
 
 def error_dialogs_off() -> None:
     """A crash ends the process at once: no dialog, and no error reporting that holds it for seconds."""
-    mode = msvcrt.SEM_FAILCRITICALERRORS | msvcrt.SEM_NOGPFAULTERRORBOX | msvcrt.SEM_NOOPENFILEERRORBOX
-    msvcrt.SetErrorMode(mode)
+    msvcrt.SetErrorMode(NO_DIALOGS)
     try:
         ctypes.CDLL("ucrtbase")._set_abort_behavior(0, _WRITE_ABORT_MSG | _CALL_REPORTFAULT)
     except (OSError, AttributeError):

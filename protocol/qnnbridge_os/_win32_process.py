@@ -38,7 +38,6 @@ KILLED_EXIT_CODE = 1
 
 _CREATE_SUSPENDED = 0x4
 _CTRL_C_INTERVAL_S = 0.1
-_ERROR_MODE = api.SEM_FAILCRITICALERRORS | api.SEM_NOGPFAULTERRORBOX | api.SEM_NOOPENFILEERRORBOX
 
 
 def out_of_memory_kills() -> int | None:
@@ -247,12 +246,12 @@ _dll_folder_lock = Lock()
 def _no_dialogs() -> Iterator[None]:
     """A child inherits the error mode: without dialogs even for a DLL that is missing before its first line."""
     with _error_mode_lock:
-        before = api.set_error_mode(_ERROR_MODE)
-        api.set_error_mode(before | _ERROR_MODE)
+        before = msvcrt.SetErrorMode(api.NO_DIALOGS)
+        msvcrt.SetErrorMode(before | api.NO_DIALOGS)
         try:
             yield
         finally:
-            api.set_error_mode(before)
+            msvcrt.SetErrorMode(before)
 
 
 @contextlib.contextmanager

@@ -399,6 +399,3 @@ def _take_handle_back(handle: int, pid: int) -> None:
         _winapi.CloseHandle(_winapi.DuplicateHandle(source, handle, us, 0, False, how))
     finally:
         _winapi.CloseHandle(source)
-
-
-__all__ = ["CHANNELS", "MEMORY", "ChannelStreams", "ShareHandle", "SharedMemory", "give_handle", "reclaim"]

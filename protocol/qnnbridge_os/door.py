@@ -1,39 +1,15 @@
 """The daemon's socket or pipe: both ends of it, and what goes through. One module per system, chosen here."""
 
+# ruff: noqa: F403, F405 - the two have the same names, which `__all__` lists once
+
 from __future__ import annotations
 
 import sys
 
 if sys.platform == "win32":
-    from qnnbridge_os._win32_door import (
-        DaemonEndpoint,
-        DaemonStream,
-        KeptMemory,
-        Streams,
-        abandon_stream,
-        allow_descriptors,
-        connect_to_daemon,
-        connection_ended,
-        let_go_of_terminal,
-        make_endpoint,
-        on_leave,
-        release_stream,
-    )
+    from qnnbridge_os._win32_door import *
 else:
-    from qnnbridge_os._posix_door import (
-        DaemonEndpoint,
-        DaemonStream,
-        KeptMemory,
-        Streams,
-        abandon_stream,
-        allow_descriptors,
-        connect_to_daemon,
-        connection_ended,
-        let_go_of_terminal,
-        make_endpoint,
-        on_leave,
-        release_stream,
-    )
+    from qnnbridge_os._posix_door import *
 
 __all__ = [
     "DaemonEndpoint",

@@ -1,5 +1,7 @@
 """Child processes, the pipes to them, and memory that is shared with them: one module per system, chosen here."""
 
+# ruff: noqa: F403, F405 - the two have the same names, which `__all__` lists once
+
 from __future__ import annotations
 
 import sys
@@ -8,47 +10,11 @@ from qnnbridge_os.programs import ChildProcess, Spawner
 
 if sys.platform == "win32":
     from qnnbridge_os._win32_api import native_machine
-    from qnnbridge_os._win32_process import Detached, default_spawner, out_of_memory_kills, start_detached
-    from qnnbridge_os._win32_streams import (
-        CHANNELS,
-        MEMORY,
-        ChannelStreams,
-        SharedMemory,
-        ShareHandle,
-        enlarge_pipe,
-        is_writing,
-        let_ctrl_c_through,
-        reclaim,
-        stop_writing,
-        wait_readable,
-        wait_writable,
-        write_some,
-        writer,
-    )
+    from qnnbridge_os._win32_process import *
+    from qnnbridge_os._win32_streams import *
 else:
-    from qnnbridge_os._posix_process import (
-        Detached,
-        default_spawner,
-        native_machine,
-        out_of_memory_kills,
-        start_detached,
-    )
-    from qnnbridge_os._posix_streams import (
-        CHANNELS,
-        MEMORY,
-        ChannelStreams,
-        SharedMemory,
-        ShareHandle,
-        enlarge_pipe,
-        is_writing,
-        let_ctrl_c_through,
-        reclaim,
-        stop_writing,
-        wait_readable,
-        wait_writable,
-        write_some,
-        writer,
-    )
+    from qnnbridge_os._posix_process import *
+    from qnnbridge_os._posix_streams import *
 
 __all__ = [
     "CHANNELS",

@@ -253,52 +253,28 @@ def registered_python(
     return None
 
 
-if sys.platform == "win32":
-    import winreg
+# The user's own first; of the computer's, those that programs of 64 and of 32 bits see (KEY_WOW64_64KEY, _32KEY).
+_VIEWS = (("HKCU", 0), ("HKLM", 0x0100), ("HKLM", 0x0200))
 
-    _HIVES = (
-        (winreg.HKEY_CURRENT_USER, 0),
-        (winreg.HKEY_LOCAL_MACHINE, winreg.KEY_WOW64_64KEY),
-        (winreg.HKEY_LOCAL_MACHINE, winreg.KEY_WOW64_32KEY),
-    )
 
-    def registered_pythons() -> list[RegisteredPython]:
-        """All of them, of any machine type, the user's own first; each executable once."""
-        found: dict[str, RegisteredPython] = {}
-        for root, view in _HIVES:
-            for company in _subkeys(root, _PYTHONS, view):
+def registered_pythons() -> list[RegisteredPython]:
+    """All that Windows knows, of any machine type, each executable once; other systems have no such list."""
+    found: dict[str, RegisteredPython] = {}
+    if sys.platform == "win32":
+        from qnnbridge_os.windows_facts import subkeys, texts
+
+        for root, view in _VIEWS:
+            for company in subkeys(root, _PYTHONS, view):
                 if company == _NOT_AN_INSTALLATION:
                     continue
-                for tag in _subkeys(root, rf"{_PYTHONS}\{company}", view):
+                for tag in subkeys(root, rf"{_PYTHONS}\{company}", view):
                     key = rf"{_PYTHONS}\{company}\{tag}"
                     python = registered_python(
-                        company, tag, _values(root, key, view), _values(root, rf"{key}\InstallPath", view)
+                        company, tag, texts(root, key, view), texts(root, rf"{key}\InstallPath", view)
                     )
                     if python is not None:
                         found.setdefault(python.executable.lower(), python)
-        return list(found.values())
-
-    def _subkeys(root: int, path: str, view: int) -> list[str]:
-        try:
-            with winreg.OpenKey(root, path, 0, winreg.KEY_READ | view) as key:
-                return [winreg.EnumKey(key, index) for index in range(winreg.QueryInfoKey(key)[0])]
-        except OSError:
-            return []
-
-    def _values(root: int, path: str, view: int) -> dict[str, str]:
-        try:
-            with winreg.OpenKey(root, path, 0, winreg.KEY_READ | view) as key:
-                count = winreg.QueryInfoKey(key)[1]
-                values = [winreg.EnumValue(key, index) for index in range(count)]
-        except OSError:
-            return {}
-        return {name: value for name, value, _ in values if isinstance(value, str)}
-
-else:
-
-    def registered_pythons() -> list[RegisteredPython]:
-        """None: only Windows has such a list."""
-        return []
+    return list(found.values())
 
 
 class ChildProcess(Protocol):

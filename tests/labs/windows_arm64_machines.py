@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
 from qnnbridge._launch.installed import computer_machine, interpreter_machine, process_machine
+from qnnbridge_os import windows_facts
 from qnnbridge_os.programs import registered_pythons
-from qnnbridge_tools.doctor import _windows_facts
 from qnnbridge_tools.versions.library import read_library
 
 LIBS, LAUNCHERS = map(Path, sys.argv[1:3])
@@ -77,7 +77,7 @@ def registry_views() -> Any:
             python.launcher_tag for python in registered_pythons() if python.launcher_tag.startswith("Qnnbridge")
         ]
         seen = [
-            _windows_facts.value("HKLM", rf"SOFTWARE\Python\{company}\3.13\InstallPath", "ExecutablePath")
+            windows_facts.value("HKLM", rf"SOFTWARE\Python\{company}\3.13\InstallPath", "ExecutablePath")
             for company in ("QnnbridgeArm64", "QnnbridgeX86")
         ]
     return [sorted(tags), seen]
@@ -99,7 +99,7 @@ def _registered(company: str, view: int) -> Iterator[None]:
 @fact
 def build_of_windows() -> Any:
     """As Python has it in this program, whose manifest names no Windows, and as the doctor has it."""
-    return [sys.getwindowsversion().build, _windows_facts.build()]
+    return [sys.getwindowsversion().build, windows_facts.build()]
 
 
 if __name__ == "__main__":

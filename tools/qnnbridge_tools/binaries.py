@@ -22,9 +22,10 @@ from qnnbridge_host.model.binary_description import BinaryDescription, GraphDesc
 from qnnbridge_host.model.chips import chip_label
 from qnnbridge_host.model.compatibility_check import Examination, HostTraits, examine
 from qnnbridge_host.model.context_binary import BlobFacts
-from qnnbridge_host.model.manifest import manifest_path, write_manifest, write_whole
+from qnnbridge_host.model.manifest import manifest_path, write_manifest
 from qnnbridge_host.model.paths import path_problem
 from qnnbridge_host.model.refusals import CANNOT_RUN
+from qnnbridge_os.files import write_whole
 from qnnbridge_protocol.errors import (
     BridgeError,
     CompileFailed,
@@ -232,7 +233,7 @@ def wrap_binary(
         if place.copy:
             _copy(facts.path, place.path)
         for name, (_, data) in zip(names, models, strict=True):
-            write_whole(name, data)
+            write_whole(name, data, durable=True)
             write_manifest(
                 folder, os.path.basename(name), (place.name,), extra={"wrapped": True, "float_io": float_io}
             )

@@ -47,7 +47,7 @@ def processor_of(host_machine: str = "") -> str:
 
 def _name() -> str:
     if sys.platform == "win32":
-        from qnnbridge_os.windows_processor import processor_name
+        from qnnbridge_os.windows_facts import processor_name
 
         return " ".join((processor_name() or "").split())
     try:
@@ -60,7 +60,7 @@ def _name() -> str:
 
 def _emulator() -> str:
     if sys.platform == "win32":
-        from qnnbridge_os.windows_processor import wine_version
+        from qnnbridge_os.windows_facts import wine_version
 
         version = wine_version()
         return f"Wine {version}" if version else ""

@@ -40,27 +40,13 @@ def state_dir() -> Path:
     return Path(platformdirs.user_state_dir("qnnbridge", appauthor=False))
 
 
-def make_private_parents(path: Path) -> None:
-    """Make the missing folders above a file, each for this user alone, whatever the umask: what is in there decides
-    which models run. Raises `OSError`."""
-    for folder in reversed([one for one in path.parents if not one.exists()]):
-        folder.mkdir(mode=0o700, exist_ok=True)
-
-
 def write_whole(path: Path, text: str) -> None:
     """Writes a file so that a reader sees the old one or the new one, never a part. Raises `OSError`."""
-    import secrets  # 8 ms, for a case that is rare
+    from qnnbridge_os import files  # needed after a crash only
 
-    make_private_parents(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        # A model's name may be no UTF-8; JSON, too, writes such bytes as `\udc80`.
-        with open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    files.make_folders(path.parent)
+    # A model's name may be no UTF-8; JSON, too, writes such bytes as `\udc80`.
+    files.write_whole(path, text.encode("utf-8", "backslashreplace"))
 
 
 MAX_REPORTS: Final = 50

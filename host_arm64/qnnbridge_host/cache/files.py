@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_host.model.paths import open_regular
+from qnnbridge_os.files import make_folders, write_whole
 
 MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
@@ -26,33 +27,10 @@ class Damaged(Exception):
     """The file exists with other contents than were written. The text says why."""
 
 
-def make_private(folder: Path) -> None:
-    """Make the folder, and those above it that are missing, for this user alone, whatever the umask.
-
-    Who can write to the cache decides what native code reads. Folders that exist stay as they are: to share a cache
-    is its owner's decision. Raises `OSError`.
-    """
-    for one in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
-        with contextlib.suppress(FileExistsError):
-            one.mkdir(mode=0o700)
-
-
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:
     """Readers see the old file or the new one. durable: it survives a loss of power. Raises `OSError`."""
     text = _dump({"sha256": _digest(content), "content": content})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(text)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if durable:
-        sync_folder(path.parent)
+    write_whole(path, text, durable=durable)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -102,31 +80,11 @@ class JsonFolder:
     def _write(self, key: str, content: dict[str, Any]) -> None:
         """A failed write costs only time."""
         with contextlib.suppress(OSError):
-            make_private(self._folder)
+            make_folders(self._folder)
             write_json(self._file(key), content)
 
     def _file(self, key: str) -> Path:
         return self._folder / f"{key}.json"
-
-
-def sync_file(path: Path) -> None:
-    """Make the written data survive a loss of power."""
-    # Windows flushes through handles only that may write.
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Make new names in the folder survive a loss of power, where the system can sync folders."""
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass  # some network file systems refuse it
-    finally:
-        os.close(descriptor)
 
 
 def remove_tree(path: Path) -> None:

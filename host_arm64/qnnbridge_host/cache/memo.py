@@ -14,8 +14,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from qnnbridge_host.cache.files import Damaged, make_private, read_json, write_json
+from qnnbridge_host.cache.files import Damaged, read_json, write_json
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
+from qnnbridge_os.files import make_folders
 from qnnbridge_protocol.model_records import CacheSettings
 
 SCHEMA: Final = 1
@@ -66,7 +67,7 @@ class HashMemo:
             "sha256": found.sha256,
         }
         try:
-            make_private(self.folder)
+            make_folders(self.folder)
             write_json(self._file_of(path), content)
         except OSError:
             pass  # hashed again the next time

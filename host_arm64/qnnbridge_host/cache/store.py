@@ -34,16 +34,14 @@ from typing import Final, Literal
 from qnnbridge_host.cache.entry import FILE_NAME, SCHEMA, CacheEntry, EntryManifest
 from qnnbridge_host.cache.files import (
     Damaged,
-    make_private,
     read_json,
     remove_tree,
-    sync_file,
-    sync_folder,
     write_json,
 )
 from qnnbridge_host.cache.locks import Held, hold, holding, try_hold
 from qnnbridge_host.cache.memo import HashMemo
 from qnnbridge_host.model.source import KnownFile
+from qnnbridge_os.files import make_folders, sync_file, sync_folder
 
 VERSION_FOLDER: Final = f"v{SCHEMA}"
 SWEEP_WAIT_S: Final = 10.0
@@ -93,7 +91,7 @@ class Store:
         if os.name == "nt" and longest > _WINDOWS_MAX_PATH:
             raise OSError(f"{self.folder} is so long a path that Windows could not open the files in it")
         for name in ("entries", "locks", "uses", "tmp", "bad", "notes"):
-            make_private(self.root / name)
+            make_folders(self.root / name)
 
     def check_room(self, size_bytes: int) -> None:
         """Raises `OSError` if the disk has less room than that, before the work of compiling."""

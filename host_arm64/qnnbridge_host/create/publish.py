@@ -19,6 +19,7 @@ from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, chip_number
 from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, read_manifest, write_manifest
 from qnnbridge_host.model.source import KnownFile
 from qnnbridge_host.model.writing import from_os
+from qnnbridge_os.files import sync_file, sync_folder
 from qnnbridge_protocol.errors import BridgeError, CompileFailed, OptionError
 from qnnbridge_protocol.model_records import Validation
 
@@ -100,7 +101,7 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
                 for place in places:
                     refuse_existing(place)
             for name in (*blobs, *(place.model for place in places)):
-                _sync(os.path.join(folder, name))
+                sync_file(os.path.join(folder, name))
             for name in blobs:
                 try:
                     _move_new(os.path.join(folder, name), os.path.join(target, name))
@@ -109,7 +110,7 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
                 moved.append(os.path.join(target, name))
             for place in places:
                 _put(folder, place, moved)
-            _sync(target)
+            sync_folder(target)
     except BaseException as error:
         for path in moved:
             with contextlib.suppress(OSError):
@@ -218,17 +219,3 @@ def _state_dir() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_state_dir("qnnbridge", appauthor=False))
-
-
-def _sync(path: str) -> None:
-    """To the disk: a name must not survive a loss of power that its contents did not."""
-    if os.path.isdir(path) and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        if not os.path.isdir(path):  # some file systems cannot sync folders
-            raise
-    finally:
-        os.close(descriptor)

@@ -21,6 +21,7 @@ from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import scan_model
+from qnnbridge_os import files
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
 
 DATA_SUFFIX = ".data"
@@ -240,15 +241,7 @@ def inside_folder(name: str) -> bool:
 
 def write_whole(path: Path, text: str) -> None:
     """The file is the old one or the new one, never half of it."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text if text.endswith("\n") else text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    files.write_whole(path, (text if text.endswith("\n") else text + "\n").encode(), durable=True)
 
 
 def _same(a: Path, b: Path) -> bool:

@@ -12,7 +12,26 @@ from __future__ import annotations
 import sys
 
 if sys.platform == "win32":
-    from qnnbridge_os.windows_registry import windows
+    import os
+
+    from qnnbridge_os import windows_facts
+
+    class RealWindows:
+        """See `Windows`."""
+
+        def value(self, key: str, name: str) -> str | None:
+            found = windows_facts.value("HKLM", key, name)
+            return found if isinstance(found, str) else None
+
+        def system_root(self) -> str:
+            return os.environ.get("SYSTEMROOT", r"C:\Windows")
+
+        def file_version(self, path: str) -> str | None:
+            return windows_facts.file_version(path)
+
+    def windows() -> Windows | None:
+        return RealWindows()
+
 else:
 
     def windows() -> Windows | None:

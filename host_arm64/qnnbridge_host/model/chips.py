@@ -99,7 +99,7 @@ def chip_of_processor(name: str) -> Chip | None:
 def chip_of_this_computer() -> Chip | None:
     """Of a Windows PC with one of the known chips."""
     if sys.platform == "win32":
-        from qnnbridge_os.windows_processor import processor_name
+        from qnnbridge_os.windows_facts import processor_name
 
         return chip_of_processor(processor_name() or "")
     return None

@@ -6,7 +6,6 @@ gives it one. It is written last, whole or not at all, as `m_ctx.qnnbridge.json`
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import json
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.model.paths import open_regular, path_problem
+from qnnbridge_os.files import write_whole
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, ContextUnusable
 
@@ -119,7 +119,7 @@ def write_manifest(
 def _write(manifest: CompiledManifest, model: str) -> None:
     document = {"schema": SCHEMA, **dataclasses.asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
-    write_whole(manifest_path(model), text.encode("ascii"))
+    write_whole(manifest_path(model), text.encode("ascii"), durable=True)
 
 
 def add_verdict(model: str | os.PathLike[str], verified: Mapping[str, Any]) -> bool:
@@ -224,34 +224,3 @@ def _unreadable(file: str, why: str, fix: str | None = None) -> ContextUnusable:
         "To use it unchecked, delete the manifest.",
         details={"path": file},
     )
-
-
-def write_whole(path: str, data: bytes) -> None:
-    """In a file of another name first: a reader meanwhile, or after a loss of power, sees all or nothing."""
-    import secrets
-
-    folder = os.path.dirname(path) or os.curdir
-    temporary = os.path.join(folder, f".qnnbridge-{secrets.token_hex(6)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: str) -> None:
-    """So that the new name survives a loss of power. Windows has nothing of the kind."""
-    if os.name != "posix":
-        return
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

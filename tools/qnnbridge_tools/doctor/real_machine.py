@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.cache.store import Store
 
 if sys.platform == "win32":
-    from qnnbridge_tools.doctor import _windows_facts as _windows
+    from qnnbridge_os import windows_facts as _windows
 else:
     _windows = None
 

@@ -1,0 +1,62 @@
+"""Files that are there whole or not at all, and that survive a loss of power. Any thread, any process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = False) -> None:
+    """A reader sees the old file or the new one, never a part. durable: it survives a loss of power. Raises
+    `OSError`."""
+    folder, name = os.path.split(os.fspath(path))
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    if durable:
+        sync_folder(folder or os.curdir)
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Make the written data survive a loss of power."""
+    # Windows flushes through handles only that may write.
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Make new names in the folder survive a loss of power, where the system can sync folders."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some network file systems refuse it
+    finally:
+        os.close(descriptor)
+
+
+def make_folders(folder: str | os.PathLike[str]) -> None:
+    """Make the folder, and those above it that are missing, for this user alone, whatever the umask.
+
+    Who can write there decides what native code reads, and which models run. Folders that exist stay as they are:
+    to share one is its owner's decision. Raises `OSError`.
+    """
+    missing, place = [], os.path.abspath(folder)
+    while not os.path.exists(place):
+        missing.append(place)
+        place = os.path.dirname(place)
+    for one in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(one, 0o700)

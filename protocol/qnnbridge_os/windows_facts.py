@@ -1,0 +1,154 @@
+"""Questions that only Windows answers: registry, processor, devices, drives, libraries. A failed question gives an
+empty answer."""
+
+from __future__ import annotations
+
+import ctypes
+import ntpath
+import sys
+import winreg
+from ctypes import wintypes
+
+assert sys.platform == "win32"
+
+from qnnbridge_os._win32_api import job_flags, kernel32  # noqa: E402 - type checkers find it empty on Linux
+
+_ROOTS = {"HKLM": winreg.HKEY_LOCAL_MACHINE, "HKCU": winreg.HKEY_CURRENT_USER}
+_PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+_MAX_RESOURCE_BYTES = 1024 * 1024
+_DRIVE_REMOTE = 4
+_CR_SUCCESS = 0
+_DN_HAS_PROBLEM = 0x400
+
+
+class _VersionInfo(ctypes.Structure):
+    _fields_ = (
+        ("size", wintypes.DWORD),
+        ("major", wintypes.DWORD),
+        ("minor", wintypes.DWORD),
+        ("build", wintypes.DWORD),
+        ("platform", wintypes.DWORD),
+        ("service_pack", wintypes.WCHAR * 128),
+    )
+
+
+class _FixedFileInfo(ctypes.Structure):
+    """VS_FIXEDFILEINFO, its beginning."""
+
+    _fields_ = (
+        ("signature", wintypes.DWORD),
+        ("struct_version", wintypes.DWORD),
+        ("file_version_high", wintypes.DWORD),
+        ("file_version_low", wintypes.DWORD),
+    )
+
+
+def build() -> int | None:
+    """From the kernel: `sys.getwindowsversion` says 9200 (Windows 8) in a program without a newer manifest."""
+    info = _VersionInfo(size=ctypes.sizeof(_VersionInfo))
+    return None if ctypes.WinDLL("ntdll").RtlGetVersion(ctypes.byref(info)) else int(info.build)
+
+
+def value(root: str, key: str, name: str) -> str | int | bytes | None:
+    """Of the 64-bit view, also for a 32-bit process: drivers and devices are described there."""
+    try:
+        with _opened(root, key, winreg.KEY_WOW64_64KEY) as opened:
+            found = winreg.QueryValueEx(opened, name)[0]
+    except OSError:
+        return None
+    return found if isinstance(found, (str, int, bytes)) else None
+
+
+def subkeys(root: str, key: str, view: int = winreg.KEY_WOW64_64KEY) -> tuple[str, ...]:
+    try:
+        with _opened(root, key, view) as opened:
+            return tuple(winreg.EnumKey(opened, index) for index in range(winreg.QueryInfoKey(opened)[0]))
+    except OSError:
+        return ()
+
+
+def texts(root: str, key: str, view: int) -> dict[str, str]:
+    """All values of a key that are texts."""
+    try:
+        with _opened(root, key, view) as opened:
+            found = [winreg.EnumValue(opened, index) for index in range(winreg.QueryInfoKey(opened)[1])]
+    except OSError:
+        return {}
+    return {name: text for name, text, _ in found if isinstance(text, str)}
+
+
+def _opened(root: str, key: str, view: int) -> winreg.HKEYType:
+    return winreg.OpenKey(_ROOTS[root], key, 0, winreg.KEY_READ | view)
+
+
+def processor_name() -> str | None:
+    """As Windows names it: the same under emulation, where the environment and `platform` name another."""
+    found = value("HKLM", _PROCESSOR, "ProcessorNameString")
+    return found if isinstance(found, str) else None
+
+
+def wine_version() -> str | None:
+    """``None`` on Windows itself."""
+    try:
+        ask = ctypes.WinDLL("ntdll").wine_get_version
+    except (AttributeError, OSError):
+        return None
+    ask.restype = ctypes.c_char_p
+    version = ask()
+    return version.decode("ascii", "replace") if isinstance(version, bytes) else None
+
+
+def is_network(path: str) -> bool:
+    drive = ntpath.splitdrive(ntpath.abspath(path))[0]
+    if drive.startswith("\\\\"):
+        return not drive.startswith("\\\\?\\") and not drive.startswith("\\\\.\\")
+    kind: int = kernel32.GetDriveTypeW(drive + "\\")
+    return kind == _DRIVE_REMOTE
+
+
+def device_problem(instance: str) -> int | None:
+    """Number of the problem that the device manager shows for a device; ``None`` if it cannot be asked."""
+    try:
+        manager = ctypes.WinDLL("cfgmgr32")
+        node, status, problem = wintypes.DWORD(), wintypes.ULONG(), wintypes.ULONG()
+        if manager.CM_Locate_DevNodeW(ctypes.byref(node), ctypes.c_wchar_p(instance), 0) != _CR_SUCCESS:
+            return None
+        asked = manager.CM_Get_DevNode_Status(ctypes.byref(status), ctypes.byref(problem), node, 0)
+    except (OSError, AttributeError):
+        return None
+    if asked != _CR_SUCCESS:
+        return None
+    return int(problem.value) if status.value & _DN_HAS_PROBLEM else 0
+
+
+def file_version(path: str) -> str | None:
+    """The version that a library says of itself, from its resource."""
+    library = ctypes.WinDLL("version")
+    size = library.GetFileVersionInfoSizeW(ctypes.c_wchar_p(path), None)
+    if not 0 < size <= _MAX_RESOURCE_BYTES:
+        return None
+    resource = ctypes.create_string_buffer(size)
+    if not library.GetFileVersionInfoW(ctypes.c_wchar_p(path), 0, size, resource):
+        return None
+    block, length = ctypes.c_void_p(), wintypes.UINT()
+    if not library.VerQueryValueW(resource, "\\", ctypes.byref(block), ctypes.byref(length)):
+        return None
+    if not block.value or length.value < ctypes.sizeof(_FixedFileInfo):
+        return None
+    info = _FixedFileInfo.from_address(block.value)
+    high, low = int(info.file_version_high), int(info.file_version_low)
+    return f"{high >> 16}.{high & 0xFFFF}.{low >> 16}.{low & 0xFFFF}"
+
+
+__all__ = [
+    "build",
+    "device_problem",
+    "file_version",
+    "is_network",
+    "job_flags",
+    "processor_name",
+    "subkeys",
+    "texts",
+    "value",
+    "wine_version",
+]
