@@ -103,7 +103,7 @@ class CalledFunctions:
 
     @contextlib.contextmanager
     def around(self, process: HostProcess) -> Iterator[CalledFunctions]:
-        """Around the call in this host. Raises what a function raised, in the place of the host's error for it."""
+        """Around the call in this host. Raises what a function raised, in place of the host's error for it."""
         agreement = process.channel.agreement
         if agreement is not None and CALL_BACK_FEATURE not in agreement.features:
             raise CallBackFailed(

@@ -387,7 +387,7 @@ class Running:
 
 
 def _target(output: str | os.PathLike[str] | None, count: int) -> str | None:
-    """The path that `output` means, for so many models."""
+    """The path that `output` means, for this number of models."""
     if output is None:
         return None
     text = os.fsdecode(output)

@@ -41,7 +41,7 @@ def connect(
     Args:
         start: start a daemon if there is none, also later, should this one be lost. Else `HostStartFailed`.
         python: the ARM64 interpreter of the daemon that is started; see `Host`. One that runs keeps its own.
-            `HostNotFound` for one that could not be it: a daemon that has it is of no use to any application.
+            `HostNotFound` for one that could not be it: a daemon with it serves no application.
         timeout: seconds to find or start it, now and when it has to be found again; ``None`` waits for ever.
         limits, shared_memory, spin: as for `Host`.
     """

@@ -215,7 +215,7 @@ class RequestNews:
 
 
 class WaitLog:
-    """Says now and then in the log how long the host waits or compiles."""
+    """Logs periodically how long the host waits or compiles."""
 
     def __init__(self, label: Callable[[], str]) -> None:
         self._label = label

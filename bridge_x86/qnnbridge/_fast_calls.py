@@ -105,7 +105,7 @@ def run(
 
     Args:
         remote: the session.
-        find: tells the signature of a call that has no plan yet.
+        find: returns the signature of a call that has no plan yet.
         names: of the outputs.
         feed: values by name.
         timeout_s: seconds for the call; ``None`` waits for ever.
@@ -333,8 +333,8 @@ def _changes_inputs(key: CallKey, out: Out | None) -> bool:
 def _host_gone(process: HostProcess, deadline: float | None) -> None:
     """Return if only the channel has ended; raise `ChannelFailed` if the host has.
 
-    Silence proves nothing, since the machine may be busy: the waiting caller looks now and then whether the host is
-    dead or stopped.
+    Silence proves nothing, since the machine may be busy: the waiting caller checks periodically whether the
+    host is dead or stopped.
     """
     try:
         process.channel.ping(None if deadline is None else max(deadline, monotonic() + ALIVE_GRACE_S))

@@ -71,7 +71,7 @@ class HostStats:
     objects: objects of this process that live in the host.
     cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
     into it first. cache_set_aside: entries that were damaged or killed the host. cache_problem: why the cache
-    cannot be used, in words.
+    cannot be used, as text.
     """
 
     generation: int
@@ -109,7 +109,7 @@ class Host:
         restart: when and how often a dead host is started again.
         recycle: when a host that has grown is replaced by a fresh one, between two calls; default never.
         shared_memory: whether tensors of repeated calls lie in memory that both processes have mapped. Default:
-            yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``; where it cannot be had, they travel in the pipes (`stats`).
+            yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``. Where there is none, calls take the connection (`stats`).
         engine: where the host takes QNN from: "wheel" (onnxruntime-qnn), "windowsml" (the catalogue of Windows),
             "folder", or "auto". Default: ``QNNBRIDGE_ENGINE``, then the configuration file, then "auto".
         ep_path: the folder of a provider's library, or the library; also ``QNNBRIDGE_EP_PATH``, and in the file.
@@ -439,7 +439,7 @@ class Host:
         return self._isolation.isolate(context, deadline)
 
     def forget_slab(self, number: int) -> None:
-        """Memory that was shown to the host is of no use any more."""
+        """Memory that was shown to the host is no longer used."""
         process = self.supervisor.running
         if process is not None and process.pool is not None:
             process.pool.forget(number)

@@ -46,22 +46,23 @@ class InferenceSession(BaseSession):
             that applications share (see `qnnbridge.connect`).
         fallback: "error" (default) refuses the session if a node would not run on QNN. "cpu" lets ONNX Runtime
             put such nodes on the CPU; listing ``CPUExecutionProvider`` behind QNN means the same. `placement`
-            tells what came of it.
+            reports the result.
         timeout: seconds for the creation, and the default for calls. Default: none, since compiling can take
             minutes.
         retry: how often a call is repeated in a new host when the host dies under it.
         on_deadline: "kill" ends the host if the creation still runs at its deadline.
         cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
-            compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` tells
+            compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` reports
             what came of it.
         verify: the first call is compared with the CPU, in the host. "warn" does it behind the call's back and
             warns (`NumbersWarning`) if the numbers are others; "raise" does it before the result is handed out, and
             raises `NumbersDiffer`; ``False`` does not. Default: what ``QNNBRIDGE_VERIFY`` says, else "warn". What
-            was found is kept: it is done once for a model, its options, a chip and a version. `verified` tells it.
+            was found is kept: it is done once for a model, its options, a chip and a version. `verified` reports
+            the result.
         fix: whether the session is made from a rewritten copy of the model, each rewrite proven on the CPU
             (`qnnbridge fix`). Default: the operators that QNN is known to compute wrong are rewritten; with
             `buckets` also what QNN refuses. ``True`` rewrites all that QNN may refuse or compute wrong; ``False``
-            nothing. A map chooses: ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` tells
+            nothing. A map chooses: ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` reports
             what was rewritten.
         buckets, pad, cut, split, overflow, chunk: sizes for free dimensions and what becomes of calls between them;
             see docs/buckets.md.

@@ -96,7 +96,7 @@ class RemoteSession(ReplayingSession):
         # Its number in the host of `generation`.
         self.session_id = 0
         self._profile = SessionProfile()
-        # Generation and number, while there is something to release. Known to what releases it in the place of a
+        # Generation and number, while there is something to release. Known to what releases it in place of a
         # finalizer, which must not know the session.
         self._place: list[tuple[int, int]] = []
         # It only appends to a queue (`Releases.add` takes no lock). The next call sends the release.
@@ -203,7 +203,7 @@ class RemoteSession(ReplayingSession):
         """Keep its recipe only: the next call makes it again.
 
         For one without a running call and without state of its own there. Returns what releases it in the host and
-        waits for so many seconds until it is.
+        waits for this many seconds until it is.
         """
         with self._lock:
             # Under the lock of `_create`: no thread makes the session between the look and the change.

@@ -62,7 +62,7 @@ class RunOptions(HasFields):
         self._flag = TerminateFlag()
 
     def copy(self) -> RunOptions:
-        """The same settings, for one run that is to be stopped by itself."""
+        """The same settings, for one run that can be stopped alone."""
         twin = RunOptions()
         for name, value in self.changed_fields().items():
             setattr(twin, name, value)

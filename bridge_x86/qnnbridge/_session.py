@@ -205,7 +205,7 @@ class BaseSession(RunVariants):
             borrow: the arrays returned are read-only, and where possible they are the very memory that the host has
                 written to: nothing is copied. Their contents stay unchanged while they are referenced.
             out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for one that
-                is to be new). What `empty_output` made is filled by the host itself.
+                shall be new). What `empty_output` made is filled by the host itself.
         """
         try:
             if timeout is not None or retry is not None or on_deadline != "raise":

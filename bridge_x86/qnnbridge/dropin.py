@@ -1,4 +1,4 @@
-"""Put `qnnbridge.ort` in the place of ``onnxruntime``: ``import qnnbridge.dropin`` before anything that imports it.
+"""Put `qnnbridge.ort` in place of ``onnxruntime``: ``import qnnbridge.dropin`` before anything that imports it.
 
 In this process a finder in front of all others answers ``onnxruntime`` and its submodules
 (`qnnbridge.ort._import_hook`), and Python processes that it starts find a small package of that name first

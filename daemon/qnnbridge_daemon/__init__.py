@@ -8,9 +8,9 @@ host's differ: several clients share one session of the same model and options.
 
 Invariants: no native QNN code is loaded here, so a death of the NPU host ends no client's connection; the calls
 are repeated in the next host, and a model that kills it is quarantined for all. What a client holds (sessions,
-objects, memory, places in the queue) is released when its connection ends, whoever notices it first. A client that
-does not read or sends without end holds up its own threads alone: every count and every byte has a limit, beyond
-which the answer is `Busy`. The lock of a table is never held during anything slow.
+objects, memory, places in the queue) is released when its connection ends, by the thread that notices it first. A
+client that does not read or sends without end holds up its own threads alone: every count and every byte has a
+limit, beyond which the answer is `Busy`. The lock of a table is never held during anything slow.
 
 One daemon per user and folder: the process that holds the lock. Only processes of the same user that know the
 token are served. The daemon ends when it is asked to, after `--idle-exit` without a client, or when clients can no

@@ -52,7 +52,7 @@ class ClientSession:
 
     @contextlib.contextmanager
     def call(self, cancellation: Cancellation, size: int, *, waits: bool = True) -> Iterator[RemoteSession]:
-        """Around a call of so many bytes: waits for its turn, counts it. Raises `Busy`, `Cancelled`, `Closed`.
+        """Around a call of this many bytes: waits for its turn, counts it. Raises `Busy`, `Cancelled`, `Closed`.
 
         waits: false for a call that has no work for the NPU.
         """

@@ -159,7 +159,7 @@ class Client:
 
     @property
     def silent_s(self) -> float:
-        """For how long it has been let in without a greeting; 0 behind that."""
+        """Seconds since it was admitted without a HELLO; 0 after its HELLO."""
         return 0.0 if self.greeted else time.monotonic() - self.since
 
     @property

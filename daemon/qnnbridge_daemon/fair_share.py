@@ -80,7 +80,7 @@ class FairShare:
         # One lock for all queues: held for microseconds, and never while a call runs or a waiter is woken.
         self._idle = threading.Condition(self._lock)
         # Clients in the order of their turns.
-        # Whoever got a slot goes to the end: the one that has waited longest for a turn is first.
+        # A client that got a slot goes to the end: the one that has waited longest for a turn is first.
         self._queues: collections.OrderedDict[Queue, None] = collections.OrderedDict()
         self._looking_again = False
         self.closed = False
@@ -109,7 +109,7 @@ class FairShare:
     def turn(self, queue: Queue, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
         """Around a call: waits for its turn. Raises `Busy`, `Cancelled`.
 
-        again: A further turn of a request that was let in before: it waits however many wait, and is never `Busy`.
+        again: A further turn of an admitted request: it waits however many wait, and is never `Busy`.
         """
         cancellation.check()
         waiter = self._enter(queue, again)

@@ -374,7 +374,7 @@ def identified(
     """The recipe, with the identity of its model.
 
     The host is asked each time: only it can distinguish a file with the size and date of another (`FileStamp`), and
-    a session of the wrong model would compute wrong numbers without a word.
+    a session of the wrong model would silently compute wrong numbers.
 
     fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if it is
     another one than the client knows.

@@ -12,7 +12,7 @@ MAX_SHOWN = 5
 
 @dataclasses.dataclass
 class Report:
-    """Any thread. findings: what must not happen, in words, with what it takes to repeat it."""
+    """Any thread. findings: what must not happen, as text, with what it takes to repeat it."""
 
     name: str
     counts: Counter[str] = dataclasses.field(default_factory=Counter)

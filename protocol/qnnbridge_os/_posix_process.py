@@ -237,7 +237,7 @@ class _Order:
             self._end_child()
 
     def abandon(self) -> None:
-        """The caller was interrupted. Whoever comes last ends the child."""
+        """The caller was interrupted. The last one ends the child."""
         self._abandoned = True
         self._end_child()
 

@@ -198,7 +198,7 @@ class ChannelStreams:
         self._inode, self._device = (self._fds.mark(self.write_fd) or mark_of(self.write_fd))[1:]
         poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
-        # Waits for at most so many milliseconds until there is something to read; falsy if nothing came.
+        # Waits for at most this many milliseconds until there is something to read; falsy if nothing came.
         self.poll = poll.poll
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:

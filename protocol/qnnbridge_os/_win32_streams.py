@@ -334,7 +334,7 @@ class ChannelStreams:
             raise
 
     def poll(self, milliseconds: float) -> bool:
-        """Waits for at most so many milliseconds until there is something to read; falsy if nothing came."""
+        """Waits for at most this many milliseconds until there is something to read; falsy if nothing came."""
         return wait_readable(self.read_fd, milliseconds / 1000)
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:

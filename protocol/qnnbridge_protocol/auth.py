@@ -97,7 +97,7 @@ class DaemonSide:
         return ClientIdentity(pid, _readable(name[:length]))
 
     def answer(self, answer: DaemonAnswer) -> bytes:
-        """The record for a client that `check` let in."""
+        """The record for a client that `check` admitted."""
         assert self._proof
         body = _ANSWER.pack(_ANSWER_MAGIC, int(answer.verdict), bytes(4), *answer.handles)
         return body + _mac(self._token, b"server", self.challenge, self._proof, body)

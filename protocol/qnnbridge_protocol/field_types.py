@@ -40,7 +40,7 @@ def reader(declared: str, names: Mapping[str, Any]) -> Reader:
     if base == "tuple":
         return _sequence(declared, [reader(one, names) for one in arguments if one != "..."], "..." in arguments)
     known = names[base]
-    if hasattr(known, "__args__"):  # a Literal: the words of a newer peer are for whoever reads the field
+    if hasattr(known, "__args__"):  # a Literal: the reader of the field handles the words of a newer peer
         return _scalar(declared, tuple({type(word) for word in known.__args__}))
     read: Reader = known.read
     return read

@@ -146,7 +146,7 @@ class FrameReader:
     def advance(self, count: int) -> list[Frame]:
         """`count` bytes were put into the last buffer: the frames that are complete now.
 
-        Raises `ProtocolDesync`; the reader is of no use afterwards.
+        Raises `ProtocolDesync`; the reader cannot be used afterwards.
         """
         if self._body is not None and self._start == self._end and not self._skip:
             self._body.filled(count)

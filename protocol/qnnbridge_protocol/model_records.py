@@ -32,7 +32,7 @@ class CacheSettings(Record):
     folder: absolute path of the whole cache. wanted: the application's word for this session, ``None`` leaves it to
     the cache. enabled: unless the environment forbids it. max_bytes: of all entries together.
     min_model_bytes: smaller models are not cached unless `wanted` is true.
-    problems: variables that say nothing usable, in words; their defaults are used.
+    problems: variables that say nothing usable, as text; their defaults are used.
     load_only: nothing is compiled; a session that has no entry is made from its model.
     """
 
@@ -57,7 +57,7 @@ class CacheStatus(Record):
     """What the cache did for a session.
 
     state: "hit", loaded a compiled model of the cache; "miss", compiled into the cache, then loaded from there;
-    "off", made from the model itself. reason: why, in words. key: of the entry. compile_seconds: what compiling
+    "off", made from the model itself. reason: why, as text. key: of the entry. compile_seconds: what compiling
     took, now or then.
     """
 
@@ -129,7 +129,7 @@ class JudgedNumbers(Record):
     relative to the largest magnitude on the CPU. off: the share of values that differ by more than 5 % of the
     range; of integers, that differ. decisions: the share of decisions that are the same (the class with the
     largest value, the side of 0.5 of probabilities, objects, detections); ``None`` for none. lost: values that are
-    NaN or infinite, and finite on the CPU. reason: in words, for what does not agree, and for what agrees by its
+    NaN or infinite, and finite on the CPU. reason: as text, for what does not agree, and for what agrees by its
     decisions alone. part: of an output that mixes scales, the columns whose SNR it is; empty for all values.
     """
 
@@ -166,7 +166,7 @@ class NumbersReport(Record):
     state: "agrees"; "differs"; "unknown", it could not be shown, `reason` says why; "pending", it is not known
     yet; "off", it was not asked for. outputs: the worst first. inputs: on which it was compared. when: seconds
     since 1970. kept: it was found before, with the same model, options, chip and versions. cause: operators
-    that are known to be computed wrong, in words.
+    that are known to be computed wrong, as text.
     """
 
     state: NumbersState
@@ -258,7 +258,7 @@ class Difference(Record):
 
     max_abs: largest difference. max_rel: the same divided by the largest magnitude of the reference; for integers
     the fraction that differs. cosine: of both as vectors; ``None`` if one of them is all zeros. inputs: those with
-    the largest difference. remark: what is unusual or wrong, in words.
+    the largest difference. remark: what is unusual or wrong, as text.
     """
 
     output: str
@@ -279,7 +279,7 @@ class Difference(Record):
 class Validation(Record):
     """The comparison of a compiled model with the original on the CPU.
 
-    skipped: why it was not done, ``None`` if it was. tolerance: in words. seconds: it took.
+    skipped: why it was not done, ``None`` if it was. tolerance: as text. seconds: it took.
     """
 
     differences: tuple[Difference, ...] = ()
@@ -311,7 +311,7 @@ class Validation(Record):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The unusual differences, in words."""
+        """The unusual differences, as text."""
         return tuple(f"{one.output} ({one.inputs}): {one.remark}" for one in self.differences if one.remark)
 
     def numbers(self, inputs: str) -> NumbersReport | None:

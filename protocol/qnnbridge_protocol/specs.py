@@ -87,7 +87,7 @@ class Record:
 
     @classmethod
     def from_wire(cls: type[T], data: Mapping[str, Any]) -> T:
-        """The record of a map. Raises `ProtocolDesync`, with the field's name, for anything that is none."""
+        """The record of a map. Raises `ProtocolDesync`, with the field's name, for anything else."""
         return cls.read(data, cls.__name__)
 
     @classmethod

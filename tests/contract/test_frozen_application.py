@@ -95,7 +95,7 @@ def test_without_a_host_it_says_what_the_shipper_must_do(application: Path, tmp_
     done = run(application, "classify", variables, "--cpu")
     assert done.returncode != 0
     assert "this application is frozen" in done.stderr
-    assert "Whoever ships this application has to bring the host along" in done.stderr
+    assert "The application has to be shipped with a host" in done.stderr
     assert "pip install" not in done.stderr
     assert "setup-host" not in done.stderr
 
@@ -128,5 +128,5 @@ def test_a_daemon_without_a_host_is_the_same_error(application: Path, tmp_path: 
     variables = {"QNNBRIDGE_HOST": "daemon", "QNNBRIDGE_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
     done = run(application, "plain", {**variables, "QNNBRIDGE_CONFIG": "", "XDG_CONFIG_HOME": str(tmp_path)})
     assert done.returncode != 0
-    assert "Whoever ships this application has to bring the host along" in done.stderr
+    assert "The application has to be shipped with a host" in done.stderr
     assert "pip install" not in done.stderr

@@ -163,7 +163,7 @@ def test_a_frozen_application_without_a_host(tmp_path: Path, process: str, compu
     with pytest.raises(HostNotFound) as caught:
         find_host_in(surroundings)
     text = str(caught.value)
-    assert "Whoever ships this application has to bring the host along" in text
+    assert "The application has to be shipped with a host" in text
     assert ("ARM64 Python 3.11" in text) == (computer == "ARM64")
     assert "pip install" not in text
     assert "setup-host" not in text

@@ -366,5 +366,5 @@ def test_one_that_is_killed_while_it_starts_is_started_again(kills: int, monkeyp
     else:
         with pytest.raises(HostStartFailed, match="did not start") as caught:
             qnnbridge.connect()
-        assert caught.value.cause == "It ended without a word."
+        assert caught.value.cause == "It ended without output."
         assert len(started) == 4

@@ -170,8 +170,8 @@ def test_nodes_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     ("functions", "says"),
     [
         ([_function(f"f{n}", f"f{n + 1}") for n in range(3000)] + [_function("f3000")], "too deep"),
-        ([_function("f0"), _function("f0", "Neg")], "cannot be put in the place of their calls"),
-        ([_function(f"f{n}") for n in range(20_000)], "cannot be put in the place of their calls"),
+        ([_function("f0"), _function("f0", "Neg")], "cannot be put in place of their calls"),
+        ([_function(f"f{n}") for n in range(20_000)], "cannot be put in place of their calls"),
     ],
 )
 def test_functions_that_cannot_be_written_out_are_refused(functions: list[Any], says: str, tmp_path: Path) -> None:

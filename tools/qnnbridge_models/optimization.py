@@ -78,7 +78,7 @@ class OptimizeResult:
         files: the files that were written, the model first.
         passed_through: it is compiled and was copied unchanged.
         nodes_before, nodes_after: by operator, with those of subgraphs and functions.
-        changes: changes besides optimising, in words.
+        changes: changes besides optimising, as text.
         check: None if none was asked for, or nothing was changed.
     """
 
@@ -238,7 +238,7 @@ def optimize_model(
         check: compare with the original on the CPU; if they disagree nothing is written.
         seed: of the made-up inputs.
         overwrite: replace an existing target.
-        on_progress: called with the stage in words for a model of many nodes.
+        on_progress: called with the name of the stage for a model of many nodes.
 
     Raises:
         CompiledModelRefused: the model is compiled, and `if_compiled` is "error".

@@ -51,7 +51,7 @@ class FolderModels(Generic[FolderModel]):
     """By name. Any thread.
 
     Args:
-        kind: What they are, in words.
+        kind: What they are, as text.
         folders: By name, in the order of the command line.
     """
 

@@ -335,7 +335,7 @@ def read_texts(
 
 
 def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> None:
-    """Whether the brackets and commas are those of a flat array of so many values, or of the shape."""
+    """Whether the brackets and commas are those of a flat array of this many values, or of the shape."""
     if data.find(b"[", 1) < 0 and _commas(data) == max(0, count - 1):
         return
     found = data.translate(None, _NO_SKELETON)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Fallback
     from qnnbridge_tools.generation.pace import Pace
 
-# From the last so many the quantiles are computed.
+# Number of the last answers from which quantiles are computed.
 _RECENT: Final = 1000
 _QUANTILES: Final = (0.5, 0.9, 0.99)
 

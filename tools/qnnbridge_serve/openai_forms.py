@@ -259,7 +259,7 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
             raise wrong("seed has to be an integer.", "seed")
         found["seed"] = seed % MOST_SEED
     if "temperature" not in found and not found.keys().isdisjoint(("top_p", "top_k", "seed")):
-        found["do_sample"] = True  # whoever narrows or repeats a choice wants one
+        found["do_sample"] = True  # a request that narrows or repeats a choice wants one
     # What is 0 in genai's float32 would be no limit at all. The smallest nucleus is the most likely token.
     if "top_p" in found and found["top_p"] < _SMALLEST_FLOAT:
         del found["top_p"]

@@ -38,7 +38,7 @@ class ServeSessionOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A session that is served. summary: where it runs, in words."""
+    """A session that is served. summary: where it runs, as text."""
 
     model: ServedModel
     session: InferenceSession

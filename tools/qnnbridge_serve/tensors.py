@@ -100,7 +100,7 @@ class Contract:
     unnamed: Mapping[str, str]
 
     def described(self) -> dict[str, Any]:
-        """The part of the model's metadata that tells of tensors."""
+        """The part of the model's metadata about tensors."""
         return {
             "inputs": [tensor.described() for tensor in list(self.inputs.values())[: self.required]],
             "outputs": [tensor.described() for tensor in self.outputs.values()],

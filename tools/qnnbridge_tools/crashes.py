@@ -1,4 +1,4 @@
-"""`qnnbridge crashes`, `quarantine` and `explain`: crash reports, models that killed hosts, exit codes in words.
+"""`qnnbridge crashes`, `quarantine` and `explain`: crash reports, models that killed hosts, explained exit codes.
 
 Hosts that were ended on purpose, and programs that are no host, did not crash; their reports are shown with
 ``--ended`` only.

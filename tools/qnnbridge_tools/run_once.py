@@ -242,7 +242,7 @@ def perform(request: RunRequest) -> RunResult:
 
     from qnnbridge_host.model.scan import scan_model
 
-    scan = scan_model(request.model, count_nodes=False)  # what is no model is refused in words
+    scan = scan_model(request.model, count_nodes=False)  # a file that is no model is refused with a reason
     arguments.refuse_unknown((scan,), request.dimensions)
     if request.output is not None:
         _make_folder(request.output)

@@ -82,7 +82,7 @@ class ProviderSession:
 
     @property
     def rewritten(self) -> Sequence[str]:
-        """What was rewritten of the model, in words."""
+        """What was rewritten of the model, as text."""
         return list(self._session.fixed)
 
     @property

@@ -25,7 +25,7 @@ Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """found: what padding changes, in words; empty for nothing. Any thread.
+    """found: what padding changes, as text; empty for nothing. Any thread.
 
     Args:
         mode: "warn" compares behind the call's back; "raise" before its result is handed out.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WEIGHTS: Final = (
     "Each variant has its own copy of the weights: QNN can keep those of several variants in one context binary, "
-    "but its HTP simulator cannot load such a one, so that sessions can do it could not be tested."
+    "but its HTP simulator cannot load such a binary, so it could not be tested in sessions."
 )
 
 
@@ -71,7 +71,7 @@ class BucketStatus:
     calls: all of them. padded: calls, and parts of calls, whose inputs were made larger. split: calls done in
     several parts. on_cpu: calls that fit into no bucket, which ran on the CPU (``overflow="cpu"``).
     cut: output -> how each dimension follows from the sizes, ``None`` for one that does not; without the outputs in
-    uncut, which are not cut for the reason there. weights: whether variants share them, in words. chunked: calls
+    uncut, which are not cut for the reason there. weights: whether variants share them, as text. chunked: calls
     done in overlapping windows. ruled_out: combinations of sizes that the model does not take, with the reason;
     `warm` left them out. decided: ``pad=`` or ``chunk=`` that the session chose where the application says nothing.
     padding: what the application's ``pad=`` changes, by a trial on the CPU when the model was compiled; empty where
@@ -111,7 +111,7 @@ class BucketStatus:
 _log = logging.getLogger("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
-# Makes a session from its recipe, within so many seconds.
+# Makes a session from its recipe, within this many seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "BaseSession"]
 
 # As `warnings.warn`.

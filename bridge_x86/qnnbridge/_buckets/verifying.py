@@ -36,7 +36,7 @@ class PaddingDifference:
     """One output, of one input, in one variant.
 
     sizes: of the input. bucket: of the variant. difference: the largest, absolute; ``nan`` for what has no numbers.
-    largest: result without padding, absolute. where: in words, empty where all is equal.
+    largest: result without padding, absolute. where: as text, empty where all is equal.
     """
 
     output: str
@@ -57,7 +57,7 @@ class PaddingDifference:
 @dataclasses.dataclass(frozen=True, slots=True)
 class PaddingReport:
     """ok: padding changed nothing. outputs: each output in each case. masks: inputs of the model that are named so.
-    As text: in words, with advice."""
+    As text: the differences, with advice."""
 
     outputs: tuple[PaddingDifference, ...]
     tolerance: float

@@ -287,7 +287,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
 # A daemon that said "ready", or that there is another one, and still cannot be entered: the one with the lock was
 # leaving. Grows with each try.
 _START_AGAIN_S: Final = 0.5
-# Daemons in a row that end without a word before they are ready, as one does that is killed.
+# Daemons in a row that end silently before they are ready, as a killed one does.
 _MOST_SILENT_ENDS: Final = 3
 
 # A caller whose own limit is the one for finding the daemon has set it a moment before we set ours.

@@ -166,7 +166,7 @@ def _did_not_start(lines: list[str]) -> HostStartFailed:
     said = [line for line in lines if line.strip() and line != WAITING]
     error = HostStartFailed(
         "The qnnbridge daemon did not start.",
-        cause=said[-1].strip() if said else "It ended without a word.",
+        cause=said[-1].strip() if said else "It ended without output.",
         fix=f"Look at what it says in a terminal: {command('host run')}",
         evidence=said[-10:-1],
     )

@@ -121,7 +121,7 @@ class OpenCall:
 class CrashRecord:
     """The evidence.
 
-    exit: ``None`` if the code could not be had. host_phase: what the host as a whole was doing; of a request it is
+    exit: ``None`` if the code is not known. host_phase: what the host as a whole was doing; of a request it is
     in `in_flight`. stderr_head, stderr_tail: both ends, as text. killed_because: why we ended it ourselves.
     on_purpose: the application asked for that end, by a deadline for example; it is no crash.
     memory_ran_out: the kernel's out-of-memory killer struck while it lived; ``None`` if that is not known.

@@ -197,7 +197,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         _NAME_PYTHON, STRONG, faults="usage python-error", phases=("starting",),
         line=r"^\S.*: (?:invalid|unrecognized|unknown|illegal|bad) option", curable=False),
     _rule(
-        "The program named as the host's interpreter is no Python interpreter: it ended at once, without a word. "
+        "The program named as the host's interpreter is no Python interpreter: it ended at once, without output. "
         "(If it is one after all, something that it loads at its start calls sys.exit().)", _NAME_PYTHON,
         STRONG, faults="ok usage", phases=("starting",), silent=True),
     _rule("The native call took longer than its budget; the host's own watchdog ended the process.",

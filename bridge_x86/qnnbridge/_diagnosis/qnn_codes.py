@@ -93,7 +93,7 @@ QNN_CODES: Final[tuple[QnnCode, ...]] = (
     QnnCode(5005, "QNN_CONTEXT_ERROR_CREATE_FROM_BINARY",
         "the context binary is damaged or made for another chip", _REBUILD),
     QnnCode(5006, "QNN_CONTEXT_ERROR_GET_BINARY_SIZE_FAILED",
-        "the size of the context binary could not be had"),
+        "the size of the context binary could not be read"),
     QnnCode(5007, "QNN_CONTEXT_ERROR_GET_BINARY_FAILED", "the context could not be serialized"),
     QnnCode(5008, "QNN_CONTEXT_ERROR_BINARY_CONFIGURATION", "bad configuration in the context binary",
         _REBUILD),

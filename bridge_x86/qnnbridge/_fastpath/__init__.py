@@ -26,8 +26,8 @@ string tensors, a suspected model, a restart, no shared memory. A failure here g
 (`FastCallFailed`).
 
 Signal handlers may raise at any place. So what is held follows from what lives, not from counters and lists: a
-channel belongs to whoever has its `ChannelPlans`, memory counts as long as its `Room` lives, a piece of a block is
-free when its array is gone. What an exception dropped between two lines is found by the maintenance thread.
+channel belongs to the holder of its `ChannelPlans`, memory counts as long as its `Room` lives, a piece of a block
+is free when its array is gone. What an exception dropped between two lines is found by the maintenance thread.
 
 `_fast_calls` makes the call, `call` has the key, `plans` the plans, `channel` the pipes, `channel_pool` opens and
 closes channels, `memory` has the shared memory, `_bound_values` the values of bindings, `sharing` settings and

@@ -67,7 +67,7 @@ class FastChannel:
         slot: index of its record in the phase slab.
         streams: the two pipes.
         limits: the agreed limits.
-        on_look: asked now and then while nothing comes; a failure that it returns ends the call.
+        on_look: asked periodically while nothing comes; a failure that it returns ends the call.
         record: its phase record.
         eager: poll before sleeping.
 

@@ -4,7 +4,7 @@ while.
 The channel used last is used first, so a single caller always has the same one, and channels of a past burst are
 recognised as idle. Without channels or shared memory `Sharing` says why, and calls take the connection.
 
-A channel belongs to whoever refers to its `ChannelPlans`: the deque of idle ones, a running call, or the list of
+A channel belongs to what refers to its `ChannelPlans`: the deque of idle ones, a running call, or the list of
 abandoned calls. The pool itself refers to it weakly. So a channel that an exception of a signal handler dropped
 between two lines is one whose `ChannelPlans` is gone: `_bury_lost` closes it.
 
@@ -98,7 +98,7 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
 # Channels of abandoned calls come on top, up to the host's limit.
 MAX_OPEN_CHANNELS = 32
 
-# Time before another attempt after a channel could not be opened, or memory not be had.
+# Time before another attempt after a channel could not be opened, or memory was not available.
 RETRY_S = 1.0
 
 

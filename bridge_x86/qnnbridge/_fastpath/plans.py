@@ -106,7 +106,7 @@ def _copy_bools(target: Array, source: Array) -> None:
 
 
 class ChannelPlans:
-    """The plans of one channel, and the memory of its calls. Whoever has this object has the channel."""
+    """The plans of one channel, and the memory of its calls. The thread that has this object has the channel."""
 
     def __init__(self, channel: FastChannel, slabs: SlabSource) -> None:
         self.channel = channel

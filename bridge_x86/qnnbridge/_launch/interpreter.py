@@ -279,7 +279,7 @@ def _how_to_install(surroundings: Surroundings) -> str:
     if surroundings.frozen:
         machine = "an ARM64 Python" if surroundings.is_windows_on_arm else "a Python"
         return (
-            f"Whoever ships this application has to bring the host along: {machine} 3.11 or newer with the "
+            f"The application has to be shipped with a host: {machine} 3.11 or newer with the "
             f"packages of qnnbridge[host], named by Host(python=...), {VARIABLE} or [host] python in the "
             "configuration file. See docs/shipping.md of qnnbridge."
         )

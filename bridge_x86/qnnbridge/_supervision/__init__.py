@@ -11,7 +11,7 @@ caller asks `Supervisor.lost` why. The first of them investigates and the others
 
 Invariants: there is at most one usable generation, and a lost one never comes back. Each death is investigated and
 booked once. Only a request that the host had declared to be inside native code can get a point. A death from
-outside gives none; a call that was ended because it hung gives one. Whoever waits here waits within its own
+outside gives none; a call that was ended because it hung gives one. Every caller waits within its own
 deadline; a start or an investigation that one caller leaves goes on, and serves the next caller.
 
 What fails here is raised to the caller: `HostStartFailed`, `BreakerOpen`, `ModelQuarantined`, `HostCrashed`,

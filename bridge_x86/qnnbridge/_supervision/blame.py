@@ -7,7 +7,7 @@ queue cannot. The rules:
   (`IsolationLock`), so that a second death has one suspect.
 - A suspect that gives a good reply alone is acquitted: it loses its share of that death. Each time a model becomes
   a suspect in company again, it needs twice as many good replies alone as the last time (1, 2, 4 ... 16), so that a
-  model which only kills now and then is caught too, and does not escape by one lucky run.
+  model that kills only sometimes is caught too, and does not escape by one lucky run.
 - A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by ourselves gives no points,
   nor does one whose exit code could not be read. Nor does SIGKILL, however often: random kills strike the same
   model again and again. Only where the kernel says that its own out-of-memory killer struck, the third such death
@@ -137,7 +137,7 @@ class Blame:
             return [Points(share.call, -share.points) for share in isolated.shares]
 
     def forget(self, fingerprint: str) -> None:
-        """The model is in quarantine, or its quarantine was cleared: nothing is to be proved any more."""
+        """The model is in quarantine, or its quarantine was cleared: nothing is left to prove."""
         with self._lock:
             self._isolated.pop(fingerprint, None)
             self._times_suspected.pop(fingerprint, None)

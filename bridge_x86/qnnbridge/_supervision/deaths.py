@@ -41,7 +41,7 @@ NOT_BUSY = (None, "ready")
 
 @dataclasses.dataclass(frozen=True)
 class DeathReport:
-    """error: for the callers. status: how the process ended, ``None`` if that could not be had.
+    """error: for the callers. status: how the process ended, ``None`` if that is not known.
 
     on_purpose: we ended it, for the application or because its work was not wanted any more: no crash.
     from_outside: no call caused it: another process, a lack of memory, or another call's deadline ended it.
@@ -124,7 +124,7 @@ class Investigator:
         # Read before this function kills the process itself.
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
-            # It talks nonsense or does not move: it is of no use any more.
+            # It violates the protocol or does not move: it cannot be used any more.
             process.kill(failure.reason.message)
         # The end of its output comes before the end of the process: the exit code has to be waited for.
         raw = process.exit_code(patience_s)

@@ -51,7 +51,7 @@ Source = tuple[str, int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathEntry:
-    """when: seconds since 1970. exit: the code in words. report: path of the crash report."""
+    """when: seconds since 1970. exit: the code as text. report: path of the crash report."""
 
     when: float
     points: float
@@ -319,7 +319,7 @@ def _account_id(call: NativeCall, versions: str) -> str:
 
 
 def _without(deaths: tuple[DeathEntry, ...], points: float) -> tuple[DeathEntry, ...]:
-    """Without the last death that gave so many points."""
+    """Without the last death that gave this many points."""
     for index in reversed(range(len(deaths))):
         if abs(deaths[index].points - points) < _ROUNDING:
             return deaths[:index] + deaths[index + 1 :]

@@ -16,7 +16,7 @@ finished, by the next sender if need be: half a frame would be the end of the st
 Invariant: a request is in `OpenRequests` from before its first byte is written until its answer has come or the
 connection has failed. What the table holds when the connection fails is what the death is blamed on.
 
-A silent host is looked at now and then (`on_silence`): a dead process gives no end of stream while another process
+A silent host is checked periodically (`on_silence`): a dead process gives no end of stream while another process
 holds its output open, and a stopped one never answers. Descriptors are closed only when no thread uses them: the
 next host's pipes get the same numbers.
 

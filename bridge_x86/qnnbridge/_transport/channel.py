@@ -71,7 +71,7 @@ class Channel:
     """Sends requests over one connection and reads their answers. All methods may be called from any thread."""
 
     def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
-        """on_silence: asked now and then while nothing comes; a failure that it returns ends the connection."""
+        """on_silence: asked periodically while nothing comes; a failure that it returns ends the connection."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
@@ -436,11 +436,11 @@ class Channel:
             except RuntimeError:
                 pass
             else:
-                # Whoever gives up the lead hands it on: else all would sleep while answers wait in the pipe.
+                # A caller that gives up the lead hands it on: else all would sleep while answers wait in the pipe.
                 self.requests.wake_next()
 
     def _read_while(self, wanted: Callable[[], bool], timeout_s: float, until: float) -> None:
-        """Read for others, if the lead is to be had in time."""
+        """Read for others, if the lead becomes free in time."""
 
         def read() -> None:
             try:

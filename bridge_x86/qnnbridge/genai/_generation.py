@@ -213,7 +213,7 @@ class RemoteGeneration:
         context, deadline = self._context, self._deadline
 
         def attempt(process: HostProcess) -> None:
-            # The stream of a host that has ended is of no use: the next process needs a request of its own.
+            # The stream of a host that has ended is useless: the next process needs a request of its own.
             continues = self._stream is not None and self._process is process
             if not continues and self._begin_step(process, deadline):
                 return

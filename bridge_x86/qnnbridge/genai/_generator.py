@@ -64,7 +64,7 @@ class Generator:
     """Generates tokens for a model.
 
     The host keeps the native generator, this object the history. A host that dies is replaced, and generation goes
-    on; `stats` tells. Where genai would compute wrong tokens or die, the native generator is made again (see
+    on; `stats` reports it. Where genai would compute wrong tokens or die, the native generator is made again (see
     docs/genai.md).
     """
 

@@ -208,7 +208,7 @@ class Model:
         host: the host process to use; default the one that all sessions share. "daemon" is the one that
             applications share.
         fallback: "error" (default) refuses the model if a stage that asks for QNN would compute on the CPU; "cpu"
-            allows it. `placement` tells what came of it.
+            allows it. `placement` reports the result.
         timeout: seconds for loading. Default: none.
 
     Raises:

@@ -182,7 +182,7 @@ class Remade:
         return self._object is not None and self._is_in(self._object, process)
 
     def forget(self) -> None:
-        """It is lost, or of no use: the next call makes another."""
+        """It is lost, or cannot be used: the next call makes another."""
         found, self._object = self._object, None
         if found is not None:
             found.release()

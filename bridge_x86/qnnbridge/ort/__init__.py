@@ -1,8 +1,8 @@
 """The surface of the module ``onnxruntime``, answered by the host: ``import qnnbridge.ort as onnxruntime``.
 
-Same names, argument order, defaults and error classes. What cannot cross a process is refused in words, and a
+Same names, argument order, defaults and error classes. What cannot cross a process is refused with a reason, and a
 name that ONNX Runtime has and this module lacks says so (`missing`). Each name is imported when it is first used;
-nothing here starts the host until an answer of it is needed. `qnnbridge.dropin` puts this module in the place of
+nothing here starts the host until an answer of it is needed. `qnnbridge.dropin` puts this module in place of
 ``onnxruntime`` itself. Once imported, errors read as ONNX Runtime's do (`errors`).
 """
 

@@ -220,7 +220,7 @@ class ModelCompiler:
         self._binary = os.path.dirname(path), stem
 
     def _compile_beside(self, folder: str, stem: str) -> bytes:
-        """Compile; only the context binary goes to `folder`, in the place of what has that name there."""
+        """Compile; only the context binary goes to `folder`, in place of what has that name there."""
         folder, blob = os.path.abspath(folder), f"{stem}_qnn.bin"
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as work:
             output = os.path.join(work, f"{stem}.onnx")

@@ -14,7 +14,7 @@ Windows' embeddable Python (its ``._pth`` file), and any under ``-I`` or ``-E``.
 from within; processes that the program starts have it only if they import `qnnbridge.dropin` themselves.
 
 A program that `qnnbridge exec` runs may need a host where there is none, or none can be started. It cannot know
-of that: its own lines are shown, down to the one that needed the host, and then the error in words, without the
+of that: its own lines are shown, down to the one that needed the host, and then the explained error, without the
 frames of qnnbridge (`show_in_words`). Any other exception, and all of them with ``QNNBRIDGE_DEBUG=1``, is shown
 as Python shows it. A hook that the program sets itself comes later and wins. Main thread.
 """

@@ -61,7 +61,7 @@ class ProviderChoice:
 
 
 def policy() -> Policy:
-    """Raises `OptionError` for a value that is none."""
+    """Raises `OptionError` for an invalid value."""
     value = os.environ.get(POLICY_VARIABLE, "") or "as-requested"
     if value not in POLICIES:
         raise OptionError(f"{POLICY_VARIABLE}={value!r} is not known.", fix=f"One of: {', '.join(POLICIES)}.")

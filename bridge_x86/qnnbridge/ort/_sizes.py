@@ -40,7 +40,7 @@ Seen = dict[tuple[str, int], int]
 
 
 def given_sizes() -> dict[str, int | list[int]]:
-    """Of the environment: dimension -> size, or sizes. Raises `OptionError` for a value that is none."""
+    """Of the environment: dimension -> size, or sizes. Raises `OptionError` for an invalid value."""
     text = os.environ.get(SIZES_VARIABLE, "")
     if not text:
         return {}

@@ -36,7 +36,7 @@ _STATES: Final = "encoder_hidden_states"
 _FIXED_SELF: Final = re.compile(r"[kv]_cache_self_\d+_in")
 
 Values = dict[str, OrtValue]
-# Seconds that the next call may take; raises when there is to be none.
+# Seconds that the next call may take; raises when no call may follow.
 TimeLeft = Callable[[], float | None]
 
 

@@ -269,7 +269,7 @@ def _language_of(language: object, forced: object, languages: object) -> str | N
 
 
 def chosen_language(vocabulary: Vocabulary, language: str | None) -> str | None:
-    """The code; ``None`` is to be found out. Raises `OptionError`."""
+    """The code; ``None``: detect it. Raises `OptionError`."""
     if language is None:
         return None
     code = language.strip().lower().strip("<|>")

@@ -59,7 +59,7 @@ def try_hold(path: Path) -> Held | None:
 def hold(path: Path, deadline: float | None, on_wait: Callable[[float], bool | None] | None = None) -> Held | None:
     """The lock, as soon as it is free; ``None`` when `deadline` (`time.monotonic`) is over.
 
-    on_wait: called now and then with the seconds waited so far; ``False`` from it gives up.
+    on_wait: called periodically with the seconds waited so far; ``False`` from it gives up.
     """
     begun = time.monotonic()
     last_asked = begun

@@ -42,7 +42,7 @@ class Unmapped:
     def load(
         self, may_change: bool, versions: Callable[[], Mapping[str, str]], create: Callable[[bool], T]
     ) -> tuple[T, str]:
-        """Create it, if need be a second time. Returns also what it took, in words; empty for nothing.
+        """Create it, if need be a second time. Returns also what it took, as text; empty for nothing.
 
         may_change: whether QNN is wanted, and the application has not decided it. versions: of the host. create:
         gets whether the mapping is left out. Raises the error of the first attempt, with that of the second as

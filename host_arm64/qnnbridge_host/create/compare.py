@@ -33,7 +33,7 @@ def precision_of_operators(operators: Iterable[str]) -> NumberFormat:
 
 
 def tolerance_text(number_format: NumberFormat) -> str:
-    """The limits, in words."""
+    """The limits as text."""
     return f"{number_format}: {LIMITS[number_format]}"
 
 

@@ -1,4 +1,4 @@
-"""The errors that are peculiar to compiling: folders that cannot be written to, and refusals in words.
+"""The errors that are peculiar to compiling: folders that cannot be written to, and refusals.
 
 Pure functions, but for looks at a disk's free space.
 """

@@ -33,7 +33,7 @@ MOST_CHANGES: Final = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSource:
-    """The copy in the place of the model. spec: of the session, whose sizes are in the copy now."""
+    """The copy in place of the model. spec: of the session, whose sizes are in the copy now."""
 
     source: ModelSource
     spec: SessionSpec

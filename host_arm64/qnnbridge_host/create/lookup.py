@@ -84,8 +84,8 @@ class SessionCache:
         initializers: values of those that `spec` announces.
         settings: of the application.
         refused: fingerprints of models and entries that the application refuses.
-        check: called now and then while files are read. May raise.
-        on_wait: called now and then while another process compiles, with the seconds so far. May raise.
+        check: called periodically while files are read. May raise.
+        on_wait: called periodically while another process compiles, with the seconds so far. May raise.
         on_compile: the same while this one compiles.
     """
 
@@ -155,7 +155,7 @@ class SessionCache:
                 self._unusable(error.strerror or str(error))
 
     def find(self, host: HostInfo, compile_entry: Compile, deadline: float | None) -> Loadable | None:
-        """The entry to load in the place of the model; ``None``: make the session from the model.
+        """The entry to load in place of the model; ``None``: make the session from the model.
 
         Args:
             host: all that an entry depends on besides model and options.

@@ -256,7 +256,7 @@ class ModelService:
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
 
     def fixed(self, request: Request, given: ApplicationModel, spec: SessionSpec, order: WorkOrder) -> FixedSource:
-        """The rewritten copy in the place of a model, as `spec.fix` asks for it."""
+        """The rewritten copy in place of a model, as `spec.fix` asks for it."""
         from qnnbridge_host.create.fixed_source import fixed_source
         from qnnbridge_host.create.worker import ticking
 

@@ -385,7 +385,7 @@ def worker_command(text: str | None) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def ticking(on_progress: Callable[[float], None], every_s: float = 0.2) -> Iterator[None]:
-    """While the block runs, `on_progress` is called with the seconds since its start, at once and now and then.
+    """While the block runs, `on_progress` is called with the seconds since its start, at once and periodically.
 
     From a thread of its own. Its errors are only logged: showing progress must not decide whether the work
     succeeds.

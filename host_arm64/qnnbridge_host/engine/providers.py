@@ -25,7 +25,7 @@ Providers = Sequence[tuple[str, dict[str, str]]]
 
 
 _SUFFIX = "ExecutionProvider"
-# In every ONNX Runtime, and of no use: it sends the inputs to a web service, and needs a model made for it.
+# In every ONNX Runtime, and useless here: it sends the inputs to a web service, and needs a model made for it.
 _NOT_OFFERED = frozenset(("AzureExecutionProvider",))
 
 

@@ -183,7 +183,7 @@ class Generation:
     # --- native steps ---
 
     def _append(self, tokens: Sequence[int], stop: StopSignal) -> bool:
-        """Append to the native generator. False if it cannot, or is to stop; it is of no use then.
+        """Append to the native generator. False if it cannot, or is to stop; it cannot be used then.
 
         The model has not processed the token that was generated last, and genai forgets it: it is appended again.
         """

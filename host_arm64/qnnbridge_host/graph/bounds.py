@@ -18,7 +18,7 @@ from qnnbridge_protocol.errors import InvalidGraph, OptionError
 _ELEMENTS = frozenset(element.value for element in ElementType)
 _SIGNED = frozenset((ElementType.INT8, ElementType.INT16, ElementType.INT32, ElementType.INT64))
 
-# Nodes of a model with the bodies of its functions in the place of their calls. The largest real ones have 50,000.
+# Nodes of a model with the bodies of its functions in place of their calls. The largest real ones have 50,000.
 MAX_NODES: Final = 1_000_000
 # Announce work that takes seconds from MANY_NODES on. Refuse from LARGE_NODES on, unless --large is given.
 MANY_NODES: Final = 20_000
@@ -30,11 +30,11 @@ SMALL_MESSAGE: Final = 1 << 16
 
 
 def refuse_large(count: int, label: str, command: str, time: str) -> None:
-    """Raises `OptionError` for more than `LARGE_NODES`. time: that the command takes for them, in words."""
+    """Raises `OptionError` for more than `LARGE_NODES`. time: that the command takes for them, as text."""
     if count > LARGE_NODES:
         raise OptionError(
             f"{label} has {count:,} nodes, and {command} takes {time} for more than {LARGE_NODES:,}.",
-            cause="Real models have fewer; a loop that the exporter wrote out makes so many.",
+            cause="Real models have fewer; a loop that the exporter unrolled makes this many.",
             fix="Export the model with the loop as Loop or outside of it, or go on all the same: --large.",
         )
 

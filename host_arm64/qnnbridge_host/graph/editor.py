@@ -218,7 +218,7 @@ class Editor:
     def map_nodes(
         self, change: Callable[[Any], Sequence[Any] | None], operators: Collection[str] | None = None
     ) -> int:
-        """Puts what `change` gives in the place of each node, None keeps it; gives how many were changed.
+        """Puts what `change` gives in place of each node, None keeps it; returns how many were changed.
 
         The new nodes must make the outputs of the node that goes. Indexes stay those of before.
 

@@ -154,7 +154,7 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
 
 
 def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
-    """The error in words if it is about the folder of the result, ``None`` if it is about something else."""
+    """The explained error if it is about the folder of the result, ``None`` if it is about something else."""
     from qnnbridge_host.model import writing as trouble
 
     folder = os.fspath(target.parent)

@@ -76,7 +76,7 @@ def load(path: Path, *, weights: bool = False) -> Any:
 
 
 def inlined(model: Any) -> Any:
-    """With the bodies of its own functions in the place of their calls, as ONNX Runtime does it.
+    """With the bodies of its own functions in place of their calls, as ONNX Runtime does it.
 
     Raises `InvalidGraph` where that cannot be done.
     """
@@ -88,7 +88,7 @@ def inlined(model: Any) -> Any:
         return inliner.inline_local_functions(model)
     except Exception as error:  # noqa: BLE001 - raises whatever its C++ does
         raise InvalidGraph(
-            "The functions of the model cannot be put in the place of their calls.",
+            "The functions of the model cannot be put in place of their calls.",
             cause=str(error)[:500],
             fix="Export the model again, or without functions.",
         ) from None

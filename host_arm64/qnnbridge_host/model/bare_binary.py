@@ -1,4 +1,4 @@
-"""A context binary in the place of a model: which file is one, and what its header says of it. Pure; any thread."""
+"""A context binary in place of a model: which file is one, and what its header says of it. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def facts_of(path: str) -> BlobFacts | None:
 
 
 def look_at_binary(path: str) -> BlobFacts:
-    """What the header of a file says that is to be a context binary. kind "unknown": perhaps of another format.
+    """What the header of an alleged context binary says. kind "unknown": perhaps of another format.
 
     Raises:
         NoSuchFile: it cannot be read.

@@ -52,7 +52,7 @@ def before_session(
     Raises:
         ContextUnusable: a compiled model that cannot run there.
         CompiledModelRefused: a compiled model where an original is needed.
-        InvalidProtobuf: a context binary in the place of its model.
+        InvalidProtobuf: a context binary in place of its model.
     """
     scan = source.scan
     if scan is None or not scan.is_compiled:
@@ -102,7 +102,7 @@ def _compare_with_manifest(source: ModelSource) -> None:
 
 
 def unchecked(source: ModelSource) -> str | None:
-    """That nothing can be compared with a compiled model's files, in words; ``None`` if it can, or need not."""
+    """That nothing can be compared with a compiled model's files, as text; ``None`` if it can, or need not."""
     if source.binary is not None:
         return (
             f"{source.label} is a context binary without a manifest: a damaged byte in it cannot be found, and "

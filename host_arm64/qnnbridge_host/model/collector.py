@@ -23,7 +23,7 @@ QNN_SOURCES = frozenset({"QNNExecutionProvider", "QNN"})
 class EpContextNode(NamedTuple):
     """One compiled part of a model, or (`ModelScan.lookalikes`) a node that only looks like one.
 
-    where: the graph that holds it, in words ("the main graph", "then_branch of the If node 'if1'").
+    where: the graph that holds it, as text ("the main graph", "then_branch of the If node 'if1'").
     Attributes are as the file has them, ``None`` if it does not: see `owns_blob` and `embeds` for their defaults.
     cache_path: the context binary's file, if there is one. embedded: where in the model file it is, if it is
     inside; bytes if it is so short that it cannot be one.

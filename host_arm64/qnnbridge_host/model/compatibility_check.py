@@ -1,4 +1,4 @@
-"""Whether a compiled model can run on a host: ok, recompile recommended, or cannot run here, in words.
+"""Whether a compiled model can run on a host: ok, recompile recommended, or cannot run here, and why.
 
 Nothing is loaded: the answer comes from the model file, the head of its context binary, its manifest and the
 packages that are known of the host. The rules for NPUs are those of the QNN provider's own check, which the

@@ -20,7 +20,7 @@ _MAGIC: Final = bytes.fromhex("00000002000000030000000000000001")
 _SIZES: Final = struct.Struct("<QQQ")
 # A binary for several chips is a ZIP archive of one for each.
 _SEVERAL_MAGIC: Final = b"PK\x03\x04"
-# How the name of the first file in a DLC begins. It stands behind a header of so many bytes.
+# How the name of the first file in a DLC begins. It follows a header of this many bytes.
 _CONTAINED: Final = (b"dlc.", b"htp.", b"model")
 _ENTRY_BYTES: Final = 30
 _BUILD: Final = re.compile(rb"v(\d+\.\d+\.\d+\.\d{6,})")

@@ -68,5 +68,5 @@ def refusal(layout: Layout, version: str | None) -> str | None:
 
 
 def releases_of(layout: Layout) -> str:
-    """The tried releases that run the layout, in words."""
+    """The tried releases that run the layout, as text."""
     return ", ".join(version for version in TRIED if refusal(layout, version) is None)

@@ -40,7 +40,7 @@ class WrongOperator:
         operators: that the row is about.
         form: "float" or "quantised", the models that it was seen in; "" for both.
         when: expressions that are all true of a node that is computed wrong.
-        says: the condition in words.
+        says: the condition as text.
         least_arch: of the chip, 73 for V73.
         first, last: releases of onnxruntime-qnn that were found wrong; newer ones than those that were tried count
             as wrong, too.
@@ -68,7 +68,7 @@ class WrongOperator:
 
     @property
     def remedy(self) -> str:
-        """What to do, in words."""
+        """What to do, as text."""
         return f"qnnbridge fix ({self.rewrite})" if self.rewrite else self.advice
 
     def applies(self, arch: int, release: str) -> bool:

@@ -90,7 +90,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
     """Open a file for reading. What has no end, or never begins (a pipe, a device), raises `OSError`."""
     if sys.platform == "win32":
         return io.FileIO(path)
-    # Without O_NONBLOCK a pipe in the place of a file would be waited for.
+    # Without O_NONBLOCK a pipe in place of a file would be waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):

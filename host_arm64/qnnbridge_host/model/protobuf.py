@@ -32,7 +32,7 @@ _MAX_DEPTH: Final = 100
 MOST_FIELDS: Final = 2**26
 _MESSAGE_COST: Final = 8
 # A list of numbers that nobody wants (a forest of trees has 100 million) is skipped by a regular expression, 100 MB
-# a second: from so many equal headers on, at one field for so many bytes. 2 GiB cost half of `MOST_FIELDS`.
+# a second: from this many equal headers on, at one field for this many bytes. 2 GiB cost half of `MOST_FIELDS`.
 _RUN_FIELDS: Final = 64
 _RUN_BYTES_A_FIELD: Final = 64
 
@@ -42,7 +42,7 @@ _VARINT, _FIXED64, _BYTES, _GROUP_BEGIN, _GROUP_END, _FIXED32 = range(6)
 class Garbage(Exception):
     """This is no protobuf, or it is cut off.
 
-    why: what is wrong, one sentence without full stop. at: where in the file. zeros: so many bytes there are zero.
+    why: what is wrong, one sentence without full stop. at: where in the file. zeros: number of zero bytes there.
     """
 
     def __init__(self, why: str = "a number has no end", at: int | None = None, zeros: int = 0) -> None:

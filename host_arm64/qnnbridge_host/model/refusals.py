@@ -1,4 +1,4 @@
-"""Refusals in words: a `Verdict` on a compiled model, and the error for one where only an original will do.
+"""Refusals: a `Verdict` on a compiled model, and the error for one where only an original will do.
 
 A compiled model (EPContext) holds no weights that a tool could read, only an opaque context binary. ONNX Runtime
 and the quantizer find that out late, and say NOT_IMPLEMENTED or worse. Every command that works on a model's graph

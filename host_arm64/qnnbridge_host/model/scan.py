@@ -22,7 +22,7 @@ _HEAD_BYTES: Final = 512
 _LFS_MARK: Final = b"version https://git-lfs"
 # At offset 4 of the flatbuffer that ONNX Runtime's own format is.
 _ORT_MARK: Final = b"ORTM"
-# One zero is a damaged byte; so many are a place that was never written.
+# One zero is a damaged byte; this many are a place that was never written.
 _MANY_ZEROS: Final = 16
 
 
@@ -33,7 +33,7 @@ def scan_model(
 
     count_nodes: also look at every node, for `node_count` and `ops`; without that a model of 100,000 nodes is some
     ten times quicker. Raises `NoSuchFile`, and `InvalidProtobuf` for a file that is no model or is cut off, with
-    the reason in words.
+    the reason as text.
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _scan(io.BytesIO(source), len(source), None, count_nodes)

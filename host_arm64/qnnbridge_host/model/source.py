@@ -436,7 +436,7 @@ def _hash(data: bytes) -> str:
 
 
 def _new_sha256(size: int) -> Any:
-    """A SHA-256 for about so many bytes."""
+    """A SHA-256 for about this many bytes."""
     if size <= _FEW_BYTES and "hashlib" not in sys.modules:
         for name in ("_sha2", "_sha256"):  # since Python 3.12, and before
             with contextlib.suppress(ImportError):

@@ -63,7 +63,7 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
 
     Args:
         values: of the output on the CPU.
-        leading: so many axes in front are of samples; `Columns.axis` counts them.
+        leading: number of axes in front that are of samples; `Columns.axis` counts them.
     """
     ndim = values.ndim - leading
     if values.dtype.kind != "f" or ndim < 2 or not values.size:

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 # The error that a value may have: of the range of the output.
 OFF_OF_RANGE: Final = 0.05
-# A map of probabilities: so long axes, and so many of its values near 0 or 1.
+# A map of probabilities: least length of its axes, and least share of its values near 0 or 1.
 _MAP_AXIS: Final = 16
 _NEAR: Final = 0.1
 _DECIDED: Final = 0.9
@@ -46,7 +46,7 @@ class Decisions:
     """Decisions of one kind.
 
     Args:
-        what: in words, in the plural.
+        what: as text, in the plural.
         count: how many the CPU's values have.
         same: the share of them that are the same.
     """

@@ -40,7 +40,8 @@ _FEW: Final = 8
 # more columns than this is of positions.
 _UNLIKE: Final = 8.0
 _MOST_COLUMNS: Final = 256
-# Columns whose values are below so many times the noise, on both sides, hold nothing. So many large ones are a box.
+# Columns whose values are below this multiple of the noise, on both sides, hold nothing. `_BOX` large ones are a
+# box.
 _SILENT: Final = 5.0
 _BOX: Final = 4
 # With a share of values that is off, a largest difference beyond this part of the range is no rounding.

@@ -44,7 +44,7 @@ class Samples:
 def make_samples(declared: Sequence[DeclaredInput], *, seed: int, accepts: Callable[[Feeds], object]) -> Samples:
     """Three samples that the model takes. `accepts` runs one and raises `OrtError` if it does not.
 
-    Raises `NotMade` with the reason, in words that fit behind "could not be compared: ".
+    Raises `NotMade` with the reason, a text that fits behind "could not be compared: ".
     """
     refuse_unmakeable(declared)
     reason = ""

@@ -132,7 +132,7 @@ class CallsBack:
             if self._request.withdrawn:
                 raise Cancelled("The request was cancelled.")
             if time.monotonic() >= until:
-                self._calls += 1  # its RETURN is of no use any more
+                self._calls += 1  # its RETURN comes too late
                 raise CallBackFailed(
                     f"The application's function {function} did not return within {self._timeout_s:g} s.",
                     cause="It hangs, or it waits for something that this call keeps busy.",

@@ -106,7 +106,7 @@ class Lane(Generic[T]):
     def _hand_over(self, item: T) -> None:
         try:
             threading.Thread(target=self._work_from, args=(item,), name="qnnbridge lane", daemon=True).start()
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # no further thread can be started
             self._work_from(item)
 
     def _work_from(self, item: T) -> None:
@@ -133,7 +133,7 @@ class Lane(Generic[T]):
 # would leak the session, object or memory that it releases.
 RELEASING_OPERATIONS = ("slab.release", "session.close", "object.release")
 
-# Operations of which the result is of no use to a client that leaves. They may take minutes in a worker.
+# Operations whose result a client that leaves does not need. They may take minutes in a worker.
 MAKING_OPERATIONS = ("session.create", "model.compile", "model.identify")
 
 

@@ -192,7 +192,7 @@ def fix_model(
         check: compare with the original after each rewrite.
         seed: of the made-up inputs.
         overwrite: replace an existing target.
-        on_progress: called with the stage in words for a model of many nodes.
+        on_progress: called with the name of the stage for a model of many nodes.
 
     Raises:
         CompiledModelRefused: the model is compiled.

@@ -22,7 +22,8 @@ from qnnbridge_protocol.errors import OrtError
 INPUT_LIMIT = 1 << 16
 OUTPUT_LIMIT = 1 << 20
 TOTAL_LIMIT = 1 << 25
-# Sessions of parts that ONNX Runtime refuses; what is left then is left to it. Real models need one or two.
+# Maximum number of sub-models that ONNX Runtime may reject. The remaining nodes are not folded. Real models need
+# one or two.
 MOST_REFUSED = 200
 
 _NEVER = frozenset(
@@ -41,7 +42,7 @@ _ROUNDS = 20
 
 
 def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:
-    """Puts constants in the place of what can be computed; gives how many nodes that saved.
+    """Puts constants in place of what can be computed; gives how many nodes that saved.
 
     Args:
         never: more operators that are left alone; Size is computed all the same from constants.

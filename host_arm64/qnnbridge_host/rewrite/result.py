@@ -14,7 +14,7 @@ class RewriteStep:
     """One rewrite that found something.
 
     Args:
-        changes: in words.
+        changes: as text.
         check: against the original, None with --no-check.
         kept: False if the model did not compute the same afterwards, so that the rewrite was taken back; `reason`
             says why.

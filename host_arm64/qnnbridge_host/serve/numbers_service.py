@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 RANDOM_OPS: Final = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
-# A session on the CPU needs so many times the size of its model: file, weights, packed copies of them.
+# A session on the CPU needs this multiple of its model's size: file, weights, packed copies of them.
 CPU_COPIES: Final = 3
 # Of the memory that is free; the rest is for the application.
 SHARE_OF_MEMORY: Final = 0.5
@@ -52,7 +52,7 @@ TURN_POLL_S: Final = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """The fields of a `model.verify`. again: a kept verdict does not count. of: the inputs, in words. leading: the
+    """The fields of a `model.verify`. again: a kept verdict does not count. of: the inputs, as text. leading: the
     results are the first part of each dimension; the rest follows from padding. fingerprint, files: of the model as
     the session was made from it."""
 

@@ -120,7 +120,7 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
         notes.append(
             Advice(
                 "Keep values of int64 within 32 bits",
-                f"{len(wide)} nodes on QNN compute with int64, and QNN keeps 32 bits of it without a word",
+                f"{len(wide)} nodes on QNN compute with int64, and QNN silently keeps 32 bits of it",
                 tuple(wide),
                 severity="model",
             )

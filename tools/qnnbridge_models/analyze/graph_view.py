@@ -162,7 +162,7 @@ def view_of(
     Args:
         model: a `ModelProto`; tensors in other files need not be loaded.
         known: types and shapes, if inferred.
-        names: of the nodes, in the place of those that they have.
+        names: of the nodes, in place of those that they have.
     """
     known = graphs.types_of(model) if known is None else known
     values: dict[str, Any] = {}

@@ -36,8 +36,8 @@ class NodeVerdict:
 
     Args:
         rule: which one decided, "" if none had an objection.
-        reason: in words.
-        fix: the remedy, in words.
+        reason: as text.
+        fix: the remedy, as text.
     """
 
     place: NodePlace

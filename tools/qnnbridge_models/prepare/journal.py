@@ -117,7 +117,7 @@ class PrepareJournal:
         self._write()
 
     def keep_only(self, steps: Sequence[str]) -> None:
-        """Takes away what steps made that are not wished any more."""
+        """Removes what steps made that are no longer requested."""
         for step in [name for name in self._entries if name not in steps]:
             self._forget(step)
         self._write()

@@ -161,7 +161,7 @@ class _Steps:
 def _made(
     steps: _Steps, path: Path, fingerprint: str, options: PrepareOptions, versions: Mapping[str, str]
 ) -> Path:
-    """The model to compile: rewritten, and quantised if that is wished."""
+    """The model to compile: rewritten, and quantised on request."""
     folder = steps.journal.folder
     own = _own_versions()
     fixed = steps.do(works.fix(path, fingerprint, folder, options, own))
@@ -274,7 +274,7 @@ def _host_info(options: PrepareOptions) -> HostInfo:
 
 
 def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
-    """The chips by their numbers, and what is to be said about them.
+    """The chips by their numbers, and remarks about them.
 
     Without a chip QNN computes float models in full precision on the simulator, and compiles some for minutes.
     """

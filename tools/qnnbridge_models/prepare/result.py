@@ -56,8 +56,8 @@ class StepResult:
         chip: of the steps that are done for each.
         files: relative to the folder.
         document: the document of the command whose work it is.
-        problem: why it failed or was skipped, in words.
-        variant: the sizes of its bucket in words (`seq=16`); empty without buckets.
+        problem: why it failed or was skipped, as text.
+        variant: the sizes of its bucket as text (`seq=16`); empty without buckets.
     """
 
     name: str

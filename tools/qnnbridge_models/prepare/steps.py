@@ -28,7 +28,7 @@ from qnnbridge_tools import output
 from qnnbridge_tools.arguments import input_paths
 from qnnbridge_tools.compile.compiling import variant_tag
 
-# Of the calibration samples, so many are verified with.
+# Number of the calibration samples that are verified with.
 _MOST_SAMPLES = 4
 MODELS = "models"
 COMPILED = "compiled"
@@ -41,7 +41,7 @@ class StepWork:
     Args:
         went_in: all that it depends on.
         do: does it, gives the files (absolute) and the document.
-        variant: the sizes of its bucket, in words.
+        variant: the sizes of its bucket, as text.
     """
 
     name: str

@@ -71,7 +71,7 @@ class Candidate:
         return self.trial.placed_on_qnn(model, lambda whole, lowest: (whole, lowest) < least)
 
     def meets(self, target: float, *, whole: bool) -> bool:
-        """Whether every output has so many dB, on the CPU and on QNN where that is at hand.
+        """Whether every output has this many dB, on the CPU and on QNN where that is available.
 
         whole: QNN also has to take every node.
         """

@@ -22,7 +22,7 @@ from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.shared.accuracy import ColumnGroups, OutputAccuracy, Verdict, lowest_snr, measure, worst
 from qnnbridge_models.shared.progress import phase
 
-# The held-out samples are one part, and those that calibrate are cut into so many.
+# The held-out samples are one part, and those that calibrate are cut into this many.
 _PARTS = 3
 # Samples of each of these that are run.
 _RUN = 10
@@ -68,7 +68,7 @@ class FoldsReport:
 
 
 def shown_by(verdict: Verdict, samples: int) -> Verdict:
-    """A verdict from so many samples that did not calibrate: a few prove what is bad, and nothing that is good."""
+    """A verdict from this many samples that did not calibrate: a few prove what is bad, and nothing good."""
     return "not shown" if samples < ENOUGH and verdict in ("exact", "good", "fair") else verdict
 
 

@@ -1,4 +1,4 @@
-"""What is to be said of a quantised model: where it is poor, why, and what to try."""
+"""The judgement of a quantised model: where it is poor, why, and what to try."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def worst_part(output: OutputAccuracy) -> Accuracy:
 
 
 def error_text(part: Accuracy) -> str:
-    """What is wrong with one part, in words."""
+    """What is wrong with one part, as text."""
     judged = part.judged
     if part.flat:
         return "is the same everywhere, where the float model's values differ"

@@ -99,7 +99,7 @@ class Recalibration:
 
     Args:
         kept: it is the model that was written.
-        samples: so many calibrate it.
+        samples: number of those that calibrate it.
         snr_db: of the worst output over the compared samples, which it has seen, by place.
         reason: why it was not kept.
     """

@@ -227,7 +227,7 @@ def _float_around(trial: PrecisionTrial, outputs: frozenset[str]) -> Precision:
 def _written(
     trial: PrecisionTrial, before: Precision, stepped: Precision, errors: Sequence[LayerError]
 ) -> tuple[Precision, Path]:
-    """The candidate; with float in the place of 16 bits where the quantizer cannot mix 8 and 16."""
+    """The candidate; with float in place of 16 bits where the quantizer cannot mix 8 and 16."""
     try:
         return stepped, trial.write(stepped)
     except ModelError:
@@ -264,7 +264,7 @@ def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadlin
 
 
 def without_refused(trial: PrecisionTrial, found: FoundPrecision, deadline: float) -> FoundPrecision:
-    """Float in the place of 16 bits where QNN cannot finalize those: a Conv with int16 weights and stride 4."""
+    """Float in place of 16 bits where QNN cannot finalize those: a Conv with int16 weights and stride 4."""
     wide = [*sorted(found.precision.wide_weights), *sorted(found.precision.wide_tensors)]
 
     def narrowed(part: Sequence[str]) -> Precision:

@@ -56,7 +56,7 @@ class QuantizeSettings:
         exclude: nodes that stay float: names, operators, or patterns of names (`/stft/*`).
         wide: nodes that get 16 bits, named alike.
         split_outputs: branches of different magnitudes that one output joins are quantised apart.
-        target_snr: the layers that cost most get 16 bits or stay float until every output has so many dB.
+        target_snr: the layers that cost most get 16 bits or stay float until every output has this many dB.
         search_timeout_s: for that search; then the best found so far is taken.
         layer_report: measure what each layer costs by itself, also without a target.
     """
@@ -175,9 +175,9 @@ class QuantizeOptions:
 
     Args:
         calibration: folders and files of samples, see `samples`.
-        random: so many made-up samples instead, which are for trying things out only.
+        random: number of made-up samples to use instead, which are for trying things out only.
         seed: of the made-up samples.
-        held_out: so many samples are kept for the comparison; default a fifth, at most 10.
+        held_out: number of samples that are kept for the comparison; default a fifth, at most 10.
         dims: sizes of free dimensions.
         settings: types, ranges and precision.
         qnn: access to QNN, on which the result is checked; None for no check.

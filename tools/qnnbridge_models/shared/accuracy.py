@@ -43,7 +43,7 @@ class ColumnGroup:
 
     Args:
         name: of the tensor that they come from.
-        label: where they are, in words.
+        label: where they are, as text.
         mask: True for its elements, in the shape of the output.
     """
 

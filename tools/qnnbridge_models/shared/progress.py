@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a bar on a terminal, a line now and then when piped. And what takes its time."""
+"""Progress of long work on stderr: a bar on a terminal, a line every few seconds otherwise. Also the times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-# Called with the stage in words, and how much of how many is done (0 of 0: unknown).
+# Called with the name of the stage, and how much of how many is done (0 of 0: unknown).
 OnProgress = Callable[[str, int, int], None]
 
 LINES_PER_STAGE = 10

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CUTS_AT_ONCE = 6
 MOST_ROUNDS = 12
-# A cut that QNN does not finalize is no evidence; after so many the search ends.
+# A cut that QNN does not finalize is no evidence; after this many the search ends.
 MOST_NOT_FINALIZED = 6
 # With less left no session is begun.
 _LEAST_S = 1.0
@@ -240,7 +240,7 @@ class DivergenceSearch:
             )
             if change is not None:
                 proven.append(node_traps.proven(trap, label_of(self._cutter.nodes[place], place), seen, change))
-        reason = (reasons or ["numbers come out in the place of NaN or infinity"])[0]
+        reason = (reasons or ["numbers come out in place of NaN or infinity"])[0]
         return NodeAlone(False, f"by itself, on the CPU's values, it is wrong, too: {reason}"), tuple(proven)
 
     def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
@@ -326,6 +326,6 @@ def _scaled(value: Any, factor: float) -> Any:
 
 
 def _spread(marks: Sequence[int], most: int) -> list[int]:
-    """At most so many of them, evenly spread, ascending."""
+    """At most this many of them, evenly spread, ascending."""
     count = min(most, len(marks))
     return sorted({marks[len(marks) * step // (count + 1)] for step in range(1, count + 1)})

@@ -159,7 +159,7 @@ class SessionCure:
     """What a session makes of a model that QNN computes wrong: it rewrites what it knows a rewrite for.
 
     Args:
-        rewrites: in words.
+        rewrites: as text.
         agrees: on the inputs that differed before; `words` has the numbers.
     """
 
@@ -181,7 +181,7 @@ class Verification:
         verdict: not shown if an output answers these inputs with nothing that proves anything; failed if QNN made
             no session; "not compared" if nothing was to be compared. `reason` says why, with the worst numbers.
         number_format: what QNN computes in.
-        limits: of the verdict, in words.
+        limits: of the verdict, as text.
         outputs: the verdict on each output over all inputs that count.
         given: the same on the given inputs alone; empty if none were given.
         placement: None if there was no session.

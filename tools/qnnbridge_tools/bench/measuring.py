@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# Makes so many calls and returns the nanoseconds of each.
+# Makes this many calls and returns the nanoseconds of each.
 Batch = Callable[[int], Sequence[int]]
 
 # In one round.

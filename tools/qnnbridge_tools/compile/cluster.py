@@ -253,7 +253,7 @@ def _rename(folder: str, made: str, wanted: str, blob: str | None) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Dask logs the stack traces of a lost connection, which the results say in words."""
+    """Dask logs the stack traces of a lost connection, which the results report."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -26,7 +26,7 @@ State = Literal["done", "skipped", "failed"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SizeVariant:
-    """Sizes of free dimensions: in words (`seq=16`), as part of file names, and as `SessionOptions`."""
+    """Sizes of free dimensions: as text (`seq=16`), as part of file names, and as `SessionOptions`."""
 
     label: str
     tag: str
@@ -35,7 +35,7 @@ class SizeVariant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """One job of a matrix, and where its result goes. variant: its sizes in words, if there are several."""
+    """One job of a matrix, and where its result goes. variant: its sizes as text, if there are several."""
 
     job: CompileJob
     place: Destination
@@ -95,7 +95,7 @@ def plan(
     """The cells of models x chips x variants.
 
     Args:
-        variants: sizes to compile for; in the place of `sess_options`.
+        variants: sizes to compile for; in place of `sess_options`.
         options: of `make_jobs`.
 
     Raises:

@@ -1,6 +1,6 @@
 """The output of `qnnbridge compile`: its progress on stderr, and its results.
 
-The current step and its seconds are a moving line on a terminal, and a line now and then when piped.
+The current step and its seconds are a moving line on a terminal, and a line every few seconds when piped.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ CATALOGUE: Final[dict[str, Problem]] = {
     # --- files of QNN ---
     "files.missing": Problem(
         BLOCKED,
-        "QNN needs all of its libraries. Without a part of them it uses the driver's own runtime without a word, "
+        "QNN needs all of its libraries. Without a part of them it silently uses the driver's own runtime, "
         "or nothing at all.",
         _CPU,
         ("files.incomplete", "sdk.too-old-for-chip", "probe."),
@@ -209,8 +209,8 @@ CATALOGUE: Final[dict[str, Problem]] = {
     ),
     "files.incomplete": Problem(
         BLOCKED,
-        "QNN needs all of its libraries; without stub, skel or Prepare it uses the driver's own runtime without a "
-        "word, which knows fewer operators (error 3110).",
+        "QNN needs all of its libraries; without stub, skel or Prepare it silently uses the driver's own "
+        "runtime, which knows fewer operators (error 3110).",
         _CPU,
         ("probe.",),
     ),
@@ -344,7 +344,7 @@ CATALOGUE: Final[dict[str, Problem]] = {
     "probe.create": Problem(BLOCKED, "A tiny model could not be compiled for QNN without help of the CPU.", _CPU),
     "probe.run": Problem(BLOCKED, "A tiny model was compiled and could not be run.", _DEATH),
     "probe.numbers": Problem(
-        BLOCKED, "A tiny model ran and gave wrong numbers: nothing that QNN computes here is to be believed."
+        BLOCKED, "A tiny model ran and gave wrong numbers: no result of QNN on this computer can be trusted."
     ),
     "probe.timeout": Problem(BLOCKED, "QNN neither answered nor failed."),
     # --- the model ---
@@ -363,7 +363,7 @@ CATALOGUE: Final[dict[str, Problem]] = {
     "model.recompile": Problem(DEGRADED, "It runs, and not at its best."),
     "model.dynamic-shape": Problem(
         BLOCKED,
-        "QNN needs fixed dimensions; nodes without them run on the CPU, without a word.",
+        "QNN needs fixed dimensions; nodes without them silently run on the CPU.",
         _CPU,
         ("model.on-cpu", "model.fails"),
     ),

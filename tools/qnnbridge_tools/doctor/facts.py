@@ -188,7 +188,7 @@ class Interpreter:
         base, base_machine: Path and machine type of the program behind a virtual environment's launcher on Windows.
         tag: For ``py -V:tag``.
         refusal: Why it cannot be the host, as a finding's code.
-        said: The refusal in words; both are empty if it can be the host.
+        said: The refusal as text; both are empty if it can be the host.
         qnn: Version of its onnxruntime-qnn.
     """
 
@@ -215,7 +215,7 @@ class HostFacts:
     Args:
         path: Empty if nothing was chosen.
         refusal: Code of the finding, empty if it can be started.
-        said: The refusal in words.
+        said: The refusal as text.
         looked_at: The interpreters that were tried.
         answer, death: The result of starting it.
     """
@@ -288,7 +288,7 @@ class CatalogueProvider:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Catalogue:
-    """problem, fix: in words, if it cannot be read."""
+    """problem, fix: as text, if it cannot be read."""
 
     providers: tuple[CatalogueProvider, ...] = ()
     problem: str = ""
@@ -462,7 +462,7 @@ class Facts:
     interpreters: tuple[Interpreter, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     unknown_variables: tuple[str, ...] = ()
-    # Variables of qnnbridge with a value that says nothing, in words.
+    # Variables of qnnbridge with an unusable value, described.
     unusable_values: tuple[str, ...] = ()
     sdks: tuple[SdkRoot, ...] = ()
     foreign: tuple[ForeignQnn, ...] = ()

@@ -1,4 +1,4 @@
-"""A finding: one thing that is wrong, in words, with its fix; and what a whole examination comes to.
+"""A finding: one thing that is wrong, described, with its fix; and what a whole examination comes to.
 
 What is always the same for a code (how bad, why it matters) is in `catalogue`; a check adds what it saw and the fix
 for this very machine. Frozen data.

@@ -86,7 +86,7 @@ def _newest_arm64_python() -> tuple[int, int] | None:
             if python.version >= OLDEST_HOST_PYTHON and interpreter_machine(python.executable) == "ARM64":
                 versions.append(python.version)
         except OSError:
-            continue  # uninstalled without a word to the registry
+            continue  # uninstalled, and the registry does not know it
     return max(versions, default=None)
 
 

@@ -35,7 +35,7 @@ class RegisteredInterpreter:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheContents:
-    """damaged: entries that were set aside, or are in place and not whole, in words; bad_keys: the latter."""
+    """damaged: entries that were set aside, or are in place and incomplete, described; bad_keys: the latter."""
 
     entries: int = 0
     bytes: int = 0

@@ -112,7 +112,7 @@ def snapshot_text(facts: Facts, machine: Machine) -> str:
 
 
 def read_snapshot(path: Path) -> Facts:
-    """Raises `OptionError` for a file that is none, `OSError` for one that cannot be read."""
+    """Raises `OptionError` for a file of another kind, `OSError` for one that cannot be read."""
     try:
         document = json.loads(path.read_text("utf-8"))
         if not isinstance(document, dict) or document.get("kind") != KIND:

@@ -29,7 +29,7 @@ class GenaiFolderFacts:
 
     Args:
         scans: One for each stage.
-        verdicts: Whether a compiled stage can run on this host, in words, by stage.
+        verdicts: Whether a compiled stage can run on this host, as text, by stage.
         loaded: What the host says of the model; ``None`` if it was not loaded.
     """
 

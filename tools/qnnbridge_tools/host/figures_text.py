@@ -1,4 +1,4 @@
-"""The daemon's figures in words and table cells, for `host status` and `top`. Pure."""
+"""The daemon's figures as text and table cells, for `host status` and `top`. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of the commands to a daemon that runs: find it, ask it, and say in words why it cannot be reached.
+"""The way of the commands to a daemon that runs: find it, ask it, and report why it cannot be reached.
 
 What went wrong also stands in ``details["daemon_state"]``, on which the exit code of
 a command rests (`reporting`). One thread.

@@ -57,7 +57,7 @@ class PythonTraits:
 
 
 def ask(python: str) -> PythonTraits | str:
-    """The traits of the interpreter, or in words why it gives none."""
+    """The traits of the interpreter, or the reason why it gives none."""
     try:
         done = subprocess.run(
             [python, "-I", "-X", "utf8", "-c", _QUESTION],
@@ -187,7 +187,7 @@ def _path_folders(surroundings: Surroundings) -> Iterable[str]:
 def _judge(
     surroundings: Surroundings, path: str, asker: Callable[[str], PythonTraits | str]
 ) -> BaseCandidate | str:
-    """The candidate, or in words why not; the words follow "it"."""
+    """The candidate, or the reason why not, a text that follows "it"."""
     try:
         problem = surroundings.why_not_machine(interpreter_machine(path))
     except OSError as error:
