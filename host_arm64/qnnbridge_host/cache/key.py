@@ -97,10 +97,12 @@ def host_parts(host: HostInfo) -> dict[str, Any]:
     """The inputs of a compiled model besides model and options: versions, libraries, chip."""
     return {
         "versions": {name: host.versions[name] for name in VERSIONS_THAT_MATTER if name in host.versions},
+        # Another release may rewrite or compile a model in another way.
         "qnnbridge": host.qnnbridge,
         "machine": host.machine,
         "platform": host.platform,
         "simulator": host.simulator,
+        # The chip decides what is compiled; a simulator and an NPU never share an entry.
         "devices": [
             {name: device.get(name) for name in _DEVICE_FACTS}
             for device in host.devices
@@ -151,6 +153,7 @@ def _provider(provider: ProviderSpec, host: HostInfo, hash_file: HashFile) -> li
 
 
 def _contents(text: str, folder: str | None, hash_file: HashFile) -> list[str | None]:
+    # A bare name means a file beside QNN's own libraries.
     path = text if os.path.dirname(text) else os.path.join(folder or os.curdir, text)
     return [os.path.basename(text), hash_file(os.path.abspath(path))]
 
@@ -163,12 +166,14 @@ def _values(names: Iterable[str], values: Sequence[Any]) -> list[list[str]]:
 
     hashed = []
     for name, value in zip(names, values, strict=True):
+        # Hashed as they travel on the wire: equal tensors are equal bytes.
         encoder = Encoder()
         described = encoder.add(value)
         digest = hashlib.sha256(json.dumps(described).encode("ascii"))
         for buffer in encoder.buffers:
             digest.update(buffer.data)
         hashed.append([name, digest.hexdigest()])
+    # The order in which initializers were added changes nothing in the compiled model.
     return sorted(hashed)
 
 

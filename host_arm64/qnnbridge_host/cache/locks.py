@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 
+# Short beside a compilation, long beside a system call.
 POLL_S: Final = 0.02
 # Between two calls of ``on_wait``.
 ASK_AGAIN_S: Final = 0.1
@@ -35,6 +36,8 @@ class Held:
         """remove: nothing waits for this one, so its file can go."""
         if remove:
             with contextlib.suppress(OSError):
+                # While it is still held: on POSIX another process would otherwise take the lock of a file
+                # that is about to vanish.
                 os.unlink(self.path)  # fails on Windows while the file is open; it is removed below then
         self._lock.release(force=True)
         if remove:
@@ -46,6 +49,7 @@ def try_hold(path: Path) -> Held | None:
     """The lock, or ``None`` if it is held. Raises `OSError` where the file system has no locks."""
     from filelock import FileLock, Timeout
 
+    # `thread_local=False`: the thread that releases a session may be another than the one that made it.
     lock = FileLock(os.fspath(path), thread_local=False)
     try:
         lock.acquire(timeout=0)
@@ -137,6 +141,7 @@ class WaitPolicy:
         self._on_wait(seconds)
         beat = self._date()
         now = self._clock()
+        # Any change counts, also backwards: the clock of another computer on a network drive may be wrong.
         if beat != self._seen:
             self._seen, self._seen_at = beat, now
         return now - self._seen_at < self._stalled_s

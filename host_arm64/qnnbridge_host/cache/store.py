@@ -44,6 +44,7 @@ from qnnbridge_host.model.source import KnownFile
 from qnnbridge_os.files import make_folders, sync_file, sync_folder
 
 VERSION_FOLDER: Final = f"v{SCHEMA}"
+# The lock is held while leftovers are removed, which may be gigabytes.
 SWEEP_WAIT_S: Final = 10.0
 # So many entries that were set aside are kept, with the reason.
 MAX_INVALID: Final = 20
@@ -90,6 +91,7 @@ class Store:
         longest = len(os.fspath(self.root / "entries")) + _LONGEST_NAME + 2 * (_LONGEST_NAME + 1)
         if os.name == "nt" and longest > _WINDOWS_MAX_PATH:
             raise OSError(f"{self.folder} is so long a path that Windows could not open the files in it")
+        # All on one volume: entries are moved between them by rename.
         for name in ("entries", "locks", "uses", "tmp", "bad", "notes"):
             make_folders(self.root / name)
 
@@ -127,6 +129,7 @@ class Store:
             manifest = EntryManifest.read(folder)
         except OSError as error:
             raise Damaged(f"its manifest cannot be read ({error.strerror or error})") from None
+        # A folder without a manifest was never finished: the manifest is written last.
         if manifest is None:
             if not os.path.lexists(folder):
                 return None
@@ -138,11 +141,13 @@ class Store:
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
+        # Last, after the files are on the disk: an entry with a manifest is complete.
         manifest.write(draft.folder)
         target = self.entry_folder(manifest.key)
         if os.path.lexists(target):
             self.remove(manifest.key)
         os.rename(draft.folder, target)
+        # The rename itself has to reach the disk, or a power cut could undo it.
         sync_folder(target.parent)
         draft.close()
         return CacheEntry(target, manifest)
@@ -159,6 +164,7 @@ class Store:
         now = time.time()
         name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(8)}-{key[:8]}"
         target = self.root / "bad" / name
+        # Before the reason is written: from here on no process loads it.
         os.rename(folder, target)
         if target.is_dir():
             with contextlib.suppress(OSError):  # the removal matters more than the reason
@@ -172,6 +178,7 @@ class Store:
         folder = self.entry_folder(key)
         if os.path.lexists(folder):
             grave = self.root / "tmp" / f"removed-{secrets.token_hex(8)}"
+            # First out of sight, then removed: a process killed in between leaves no half entry.
             os.rename(folder, grave)
             remove_tree(grave)
         if not self.in_use(key):
@@ -183,9 +190,12 @@ class Store:
         """As long as this is held the entry is not evicted."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
+        # The lock's file has the process id in its name, so own leftovers are told apart without opening
+        # them.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
             self.in_use(key)  # removes leftovers of killed processes, and of sessions that were never closed
+        # One lock for each session: the system releases it if the process is killed.
         held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
         if held is None:
             raise OSError(f"{folder}: a new lock is held already")
@@ -222,6 +232,8 @@ class Store:
 
     def draft(self) -> Draft:
         """An empty folder on the same volume, for an entry that is being made."""
+        # `sweep` takes a folder without a held lock for a leftover: lock and folder are made while it cannot
+        # look.
         with holding(self._sweep_lock, time.monotonic() + SWEEP_WAIT_S):
             name = secrets.token_hex(8)
             held = try_hold(self.root / "tmp" / f"{name}.lock")
@@ -258,6 +270,7 @@ class Store:
 
     def _sweep_uses(self, key: str) -> None:
         with contextlib.suppress(OSError):
+            # Order of locks: that of the entry, then those of its users.
             held = self.try_lock(key)
             if held is None:
                 return  # it is about to be used
@@ -302,6 +315,7 @@ class Store:
             path = entry.folder / record.name
             try:
                 size, found = path.lstat().st_size, None
+                # A link could lead to a file that changes after the check.
                 if size == record.size and not path.is_symlink():
                     found = KnownFile.look(os.fspath(path), None if fresh else self.memo)
             except FileNotFoundError:
@@ -331,6 +345,8 @@ class Store:
                 with contextlib.suppress(OSError, Damaged):
                     self._check(other, fresh=False)
                     linked = path.with_name(f"{path.name}.linked")
+                    # By way of a new name: `link` does not replace an existing file, `replace` does so in one
+                    # step.
                     os.link(twin, linked)
                     os.replace(linked, path)
                     return

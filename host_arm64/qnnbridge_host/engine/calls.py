@@ -46,11 +46,13 @@ class StopHandle:
         with self._lock:
             self.stopped = True
             if self.run_options is not None:
+                # Only while the run is attached: options of a finished run may serve the next one.
                 self.run_options.terminate = True
 
     def attach(self, run_options: Any) -> None:
         """The run that will use these options is about to start."""
         with self._lock:
+            # A stop that came before the run: ONNX Runtime ends it before its first node.
             if self.stopped:
                 run_options.terminate = True
             self.run_options = run_options
@@ -131,8 +133,10 @@ class Binding:
 
 def make_binding(session: Any, call: BoundCall) -> Binding | None:
     """The binding, or ``None`` where ONNX Runtime would not fill the memory."""
+    # See the module: an output that is an input of the graph as well is not written with IOBinding.
     if not call.bindable or not call.feeds.keys().isdisjoint(call.output_names):
         return None
+    # Memory of no bytes has no address to bind.
     if not all(tensor.array.size for tensor in (*call.inputs, *call.outputs)):
         return None
     io = session.io_binding()
@@ -142,6 +146,7 @@ def make_binding(session: Any, call: BoundCall) -> Binding | None:
         io.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
     import numpy as np
 
+    # Bounds only, no exact overlap: a false yes only forbids a repetition.
     in_place = any(np.may_share_memory(one, other) for _, one in call.inputs for _, other in call.outputs)
     return Binding(session, io, in_place)
 

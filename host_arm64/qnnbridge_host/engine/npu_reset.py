@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 QNN = "QNNExecutionProvider"
 
+# A reset now and again is the driver's normal recovery; two in a minute are a cause that a new session does
+# not cure.
 REPEATED_WITHIN_S = 60.0
 
 
@@ -44,6 +46,7 @@ class Npu:
     def note_reset(self, seen_before: int) -> bool:
         """A call failed by a reset. Whether it is worth to try again in this process."""
         with self._lock:
+            # The session was made before a reset that another session has counted already.
             if self.resets != seen_before:
                 return True  # another session has met the same reset
             now = self._clock()
@@ -74,6 +77,8 @@ class ResettableSession:
     ) -> None:
         """files: absolute paths of all that it is made from."""
         self._npu = npu
+        # Taken before it is made for the first time: a file that changes later makes the session
+        # `ModelChanged`, not another model.
         self._stamps = {path: _stamp(path) for path in files}
         self._make: Callable[[Enter], EngineSession] | None = make
         self._profiling = bool(spec.options.get("enable_profiling"))
@@ -91,6 +96,7 @@ class ResettableSession:
         # Before onnxruntime 1.24 nothing says where the nodes are.
         self.on_npu = bool(placement.qnn_nodes) or (not placement.known and QNN in self.info.providers)
         if not self.on_npu:
+            # A session on the CPU never meets a reset, and need not keep the model's bytes for it.
             self._make = None
 
     def run(

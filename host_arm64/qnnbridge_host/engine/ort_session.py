@@ -42,6 +42,7 @@ class OrtSession:
         self._qnn_version = qnn_version
         self._adapters = LoadedAdapters(ort)
         self._output_names = [node.name for node in info.outputs]
+        # Plans own their calls; this set only lets `close` find them.
         self._bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         # Names of outputs that ONNX Runtime has no array for; looked for by the first run.
         self._unreadable: frozenset[str] | None = None
@@ -63,6 +64,7 @@ class OrtSession:
                 options = self._ort.RunOptions()
             if stop is None:
                 return self._run(native[0], output_names, feeds, options)
+            # Before the run, so that a stop at any moment reaches it.
             stop.attach(options)
             try:
                 return self._run(native[0], output_names, feeds, options)
@@ -96,6 +98,7 @@ class OrtSession:
         if call.owner is not self:
             self._alive()
         try:
+            # A plan outlives a session that an NPU reset has replaced: the new one makes its own binding.
             if call.owner is not self:
                 call.native, call.owner = make_binding(self._alive()[0], call), self
                 self._bound.add(call)
@@ -110,6 +113,8 @@ class OrtSession:
                         return None
                 except Exception as error:
                     translated = translate(error, self._circumstances)
+                    # These three must not be run a second time: the caller wants no result, the inputs are
+                    # changed, or the session is to be made again.
                     if stop.stopped or native.in_place or translated.details.get("npu_reset"):
                         raise
             values = self._run_plainly(self._alive()[0], call, stop)
@@ -117,6 +122,7 @@ class OrtSession:
             raise translate(error, self._circumstances) from error
         if call.native is not None:
             # It fails, or leaves outputs elsewhere, where a plain run does not.
+            # Not tried again: IOBinding would fail, or miss the memory, each time.
             call.bindable, call.native = False, None
         return call.take(values)
 
@@ -167,6 +173,7 @@ class OrtSession:
 
     def close(self) -> None:
         """Release the session. Its memory is freed when the last run in it ends."""
+        # A run under way has its own reference, so the native session is freed after it.
         self._native = None
         for call in list(self._bound):
             call.release()

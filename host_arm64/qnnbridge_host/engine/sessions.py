@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Enter = Callable[[str], None]
 
+# The application's own deadline comes first; the watchdog is for a host that cannot even answer any more.
 WATCHDOG_GRACE_S: Final = 5.0
 # Between two looks of a creation that waits for its turn whether it was withdrawn.
 TURN_POLL_S: Final = 0.05
@@ -49,10 +50,12 @@ class Sessions:
         self._load_engine = load_engine
         self._engine: Engine | None = None
         self._engine_error: BaseException | None = None
+        # Set also when loading failed: waiters then raise its error.
         self._engine_loaded = threading.Event()
         self._creating = threading.Lock()
         self._open: dict[int, ResettableSession] = {}
         self._uses: dict[int, Use] = {}
+        # Kept until the process ends, see `compile`.
         self._compiled: list[EngineSession] = []
         self._npu = Npu()
 
@@ -82,6 +85,7 @@ class Sessions:
             self._engine_error = error
         finally:
             self._engine_loaded.set()
+            # After the event: the application may send at once, and finds the engine.
             declare_phase("ready")
 
     @property
@@ -151,6 +155,7 @@ class Sessions:
                 except BaseException:
                     session.close()
                     raise
+        # The client sends a CANCEL when it gives up; the native creation cannot be interrupted in every step.
         if request.withdrawn:
             # The client has given up, so it would never close it.
             session.close()
@@ -186,6 +191,7 @@ class Sessions:
         already.
         """
         if use is not None:
+            # Before the session is entered: `close` of another thread releases both.
             self._uses[request.id] = use
         self._open[request.id] = session
         if request.withdrawn:
@@ -204,6 +210,8 @@ class Sessions:
         self, request: Request, engine: Engine, deadline: float | None, mark_id: int | None
     ) -> Iterator[None]:
         """Alone; with marks on stderr around it, and a watchdog over calls that may hold the GIL."""
+        # In slices, so that a request that was withdrawn, or is late, does not wait for a creation of
+        # minutes.
         while not self._creating.acquire(timeout=TURN_POLL_S):
             if request.withdrawn:
                 raise Cancelled("The creation of the session was cancelled.")
@@ -219,6 +227,7 @@ class Sessions:
             # Only around calls that may hold the GIL: the dumper races with running frames (cpython 116008).
             if deadline is not None and getattr(engine, "create_holds_gil", False):
                 left_s = max(0.0, deadline - time.monotonic())
+                # A thread in C, which needs no GIL: it prints all stacks and ends the process.
                 faulthandler.dump_traceback_later(left_s + WATCHDOG_GRACE_S, exit=True)
             yield
         finally:
@@ -242,6 +251,7 @@ class Sessions:
     def on_npu_in_words(self) -> str:
         """What occupies the NPU in this host."""
         placements = [session.info.placement for session in list(self._open.values()) if session.on_npu]
+        # What was loaded; QNN does not report what the driver reserved for it.
         size = sum(placement.npu_bytes for placement in placements)
         return f"sessions on the NPU in this host: {len(placements)}, {size / 1e6:.1f} MB"
 

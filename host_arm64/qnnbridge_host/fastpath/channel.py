@@ -82,6 +82,7 @@ class FastCall(Request):
         self.number = 0
         self.plan: BoundPlan | None = None
         self.stopper = self.stop = StopHandle()
+        # Ids of calls are this plus the call's number: no shift for each call.
         self._first_id = call_id(channel.number, 0)
         # The client reads its phase in the record.
         self.declared = True
@@ -91,12 +92,14 @@ class FastCall(Request):
         self.number = number
         self.plan = plan
         self.started = False
+        # The usual call has none of these, and changes nothing.
         if self.withdrawn or self.failed or self.done is not None:
             if self.withdrawn:  # a stop that comes late means the previous call
                 self.stopper = self.stop = StopHandle()
             self.withdrawn = self.refused = self.failed = False
             self.done = None
 
+    # The tensors of a call are its plan's, which stays.
     def release(self) -> None:
         pass
 
@@ -113,6 +116,7 @@ class FastCall(Request):
             channel = self.channel
             if channel.withdrawn == self.number:
                 raise Cancelled("The request was cancelled before it started.")
+            # The phase record is the channel's: one call at a time uses it.
             channel.current = self
             values = plan.session.run_bound(plan.call, stop, channel.note)
             if values is not None:
@@ -151,6 +155,7 @@ class HostChannel:
         self._accept = owner.sink.accept
         self._in_fd, self._out_fd = ends
         self._record: memoryview | None = record
+        # Changed by the channel's thread and by `forget_slab` of any thread, in single operations of a dict.
         self._plans: dict[int, BoundPlan] = {}
         # Plans whose memory is released. A caller that abandons a call releases the memory at once, and the release
         # may be served before the call is read.
@@ -185,6 +190,7 @@ class HostChannel:
 
     def forget_slab(self, number: int) -> None:
         """The application has released the slab: plans must not keep it mapped. Any thread."""
+        # `copy` in one step: the channel's own thread may enter a plan meanwhile.
         for plan_number, plan in self._plans.copy().items():
             if number in plan.slabs:
                 self._forgotten.add(plan_number)
@@ -200,12 +206,14 @@ class HostChannel:
     # --- reading; the channel's own thread ---
 
     def _work(self) -> None:
+        # Closed by number in `finally`, after the owner knows that the channel has ended.
         file = io.FileIO(self._in_fd, "rb", closefd=False)
         head = memoryview(bytearray(HEAD_BYTES))
         readinto, take = file.readinto, self._take
         try:
             while not self._owner.closed:
                 count = readinto(head)
+                # A head nearly always arrives whole.
                 if count != HEAD_BYTES and not _fill_rest(file, head, count or 0):
                     break
                 take(file, head)
@@ -217,6 +225,8 @@ class HostChannel:
             print(f"qnnbridge host: channel {self.number}: {error}", file=sys.stderr, flush=True)
         finally:
             self.release()
+            # First: the owner must not withdraw calls or forget slabs of a channel whose descriptors are
+            # closed.
             self._owner.ended(self)
             os.close(self._in_fd)
             self.ended = True
@@ -229,9 +239,11 @@ class HostChannel:
                 raise desync(f"call with {head.tail_bytes} bytes", raw)
             plan = self._plans.get(head.plan)
             if plan is not None:
+                # Reused: a repeated call makes no object.
                 call = self.spare.pop() if self.spare else self._new_call()
                 call.renew(head.number, plan)
                 self._accept(call, plan.lane)
+            # No fault of the client: it gave the memory up and the call with it.
             elif head.plan in self._forgotten:
                 error = InvalidArgument(f"The memory of plan {head.plan} was released before the call was read.")
                 self._send_frame(ChannelKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
@@ -301,6 +313,7 @@ class HostChannel:
         with self._write_lock:
             if self.ended:
                 return
+            # Under the write lock and before the write: a cancel that comes now is too late.
             self._answered = number
             _NUMBER.pack_into(head, _NUMBER_AT, number)
             try:
@@ -324,6 +337,7 @@ class HostChannel:
     def close_if_unused(self) -> None:
         """Close the write end of an ended channel once no call is in use."""
         with self._write_lock:
+            # A call under way still answers by this descriptor; the last one closes it (`served`).
             if len(self.spare) == self._made and self._out_fd >= 0:
                 os.close(self._out_fd)
                 self._out_fd = -1

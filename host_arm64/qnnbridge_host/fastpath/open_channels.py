@@ -45,6 +45,8 @@ class OpenChannels:
 
         A channel ends when its client closes it, or with its next call.
         """
+        # Channels look at it before each read; those that wait in a read end with their client's end of the
+        # pipe.
         self.closed = True
         with self._lock:
             channels = list(self._open)
@@ -59,6 +61,7 @@ class OpenChannels:
         (it enters that table, then looks here), so one of the two sees the other.
         """
         with self._lock:
+            # At most 64 channels; cancels are rare.
             channel = next((channel for channel in self._open if channel.number == target >> CALL_SHIFT), None)
         return channel is not None and channel.withdraw(target & LAST_NUMBER)
 
@@ -76,6 +79,7 @@ class OpenChannels:
                 "A channel needs shared memory for its phases.", fix="Make calls without it by the connection."
             )
         at = slot * PHASE_RECORD_BYTES
+        # A view: the host writes the phase there, and the application reads it after a death.
         record = self.slabs.get(phases).data.data[at : at + PHASE_RECORD_BYTES]
         with self._lock:
             if len(self._open) >= MAX_CHANNELS:
@@ -88,6 +92,7 @@ class OpenChannels:
                 channel.start()
                 self._open.add(channel)
             except (OSError, ValueError, RuntimeError) as error:
+                # `HostChannel` owns them only once it has started.
                 for fd in ends:
                     os.close(fd)
                 raise InvalidArgument(f"The streams of a channel cannot be opened: {error}.") from error

@@ -54,10 +54,12 @@ def make_plan(
         raise InvalidArgument(
             "The tensors of a plan lie in shared memory.", fix="Make calls without shared memory by the connection."
         )
+    # Raises `Closed` for an unknown session, which the client takes for a plan that is refused for now.
     session, lane = find(number)
     tensors = [_read(item) for item in (*inputs, *outputs)]
     bound = [_shared(tensor, slabs, written=at >= len(inputs)) for at, tensor in enumerate(tensors)]
     call = BoundCall(tuple(bound[: len(inputs)]), tuple(bound[len(inputs) :]))
+    # `feeds` is a dict: a name twice makes it shorter than the list.
     if len(call.feeds) != len(inputs) or len(set(call.output_names)) != len(outputs) or not outputs:
         raise desync("plan.make with a name twice, or without an output")
     return BoundPlan(session, lane, call, frozenset(tensor.slab for tensor in tensors))
@@ -84,6 +86,7 @@ def _read(item: Any) -> _Tensor:
         if any(type(dim) is not int for dim in shape):
             raise ValueError("a dimension is no integer")
         element = ElementType(number)
+        # In Python's integers, which do not overflow: the size is compared with the slab below.
         size = measure(LAYOUTS[element].bits, shape)[1]
     except (ValueError, TypeError, KeyError) as error:
         raise desync(f"a tensor of a plan has no proper type or shape ({error})") from None
@@ -97,6 +100,8 @@ def _read(item: Any) -> _Tensor:
 
 def _shared(tensor: _Tensor, slabs: Slabs, *, written: bool) -> BoundTensor:
     slab = slabs.get(tensor.slab)
+    # Each slab has one writing side; a result in memory that the client writes would race with its next
+    # inputs.
     if written and not slab.host_writes:
         raise desync("an output lies in memory that the host does not write")
     if tensor.offset + tensor.nbytes > slab.data.nbytes:

@@ -70,8 +70,11 @@ class Slabs:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
             raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
+        # Outside of the lock: mapping may take long for large memory. The number is looked at again below.
         slab = self._map(where, size, host_writes)
         with self._lock:
+            # Requests are served by several threads; their numbers say that the release was asked for later
+            # than the attach.
             if self._released_at.pop(number, 0) > asked:
                 raise InvalidArgument(f"Slab {number} was released before it was attached.")
             self._slabs[number] = slab
@@ -88,6 +91,7 @@ class Slabs:
             if self._slabs.pop(number, None) is None:
                 self._released_at[number] = asked
                 if len(self._released_at) > MAX_SLABS:
+                    # The oldest: a client that only releases must not fill the memory.
                     del self._released_at[next(iter(self._released_at))]
 
     def get(self, number: int) -> AttachedSlab:

@@ -45,6 +45,7 @@ from qnnbridge_protocol.errors import (
 # How long a token waits for the next one, to share its frame: less than a screen shows, more than a frame costs.
 HOLD_S: Final = 0.002
 _FLOAT32: Final = 1
+# Far below any logit, and finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
 
@@ -94,6 +95,7 @@ class Generation:
         self._window = folder.window
         self.max_length = int(self._option("max_length", 0)) or folder.context_length
         self._shares = bool(self._option("past_present_share_buffer", True))
+        # Whether the history has to be fed as it came to be: see the module's text on rounding.
         self._exact = not self._option("do_sample", False) or settings.guidance is not None
         self._check_settings()
 
@@ -118,6 +120,8 @@ class Generation:
             del self.tokens[length:]
             self.base = min(self.base, length)
             self._is_ahead, self.done = True, False
+            # The native generator cannot be rewound in these cases (pads, no shared cache, nothing left): it
+            # is made again.
             if self._window is not None or not self._shares or not length:
                 self._native = None
 
@@ -146,6 +150,7 @@ class Generation:
             total += len(new)
             made += new
             now = time.monotonic()
+            # The next token is expected to take as long as the last one.
             due = now + (now - before) - began >= HOLD_S or self._native is None or self._model.turns.has_prompt
             if emit is not None and total < count and not self.done and due:
                 emit(made)
@@ -155,6 +160,7 @@ class Generation:
 
     def interrupt(self) -> None:
         """End the processing of a prompt, from another thread. ONNX Runtime looks between two nodes."""
+        # Read once: the generating thread may clear it at any moment.
         native = self._prefilling
         if native is not None:
             with contextlib.suppress(BridgeError):
@@ -194,6 +200,8 @@ class Generation:
             try:
                 with self._model.turns.prompt():
                     if last:
+                        # Takes the last token back, which the model has not processed, to append it again
+                        # with the new ones.
                         self._call("OgaGenerator_RewindTo", len(self.tokens) - 1)
                     if last or tokens:
                         self._call(
@@ -299,6 +307,8 @@ class Generation:
                 search["min_length"] = float(search["min_length"]) + pads
         if again and self._option("do_sample", False):
             seed = int(self._option("random_seed", -1))
+            # Another seed than the first generator's: the same one would repeat its random numbers. A given
+            # seed stays reproducible.
             fresh = secrets.randbelow(_INT32_MAX) if seed < 0 else (seed + len(self.tokens)) % _INT32_MAX
             search["random_seed"] = fresh
         for name, value in search.items():
@@ -313,6 +323,7 @@ class Generation:
         if settings.adapter is not None:
             adapters, name = settings.adapter
             native.call("OgaSetActiveAdapter", made.handle, adapters.handle, name.encode())
+            # genai refers to it without owning it.
             made.keeps += (adapters,)
         for name, value in settings.inputs:
             tensor = make_tensor(native, value)
@@ -420,6 +431,7 @@ class Generation:
                 fix="Encode the text with this model's tokenizer.",
                 details={"token": wrong, "vocab_size": folder.vocab_size},
             )
+        # A batch has its rows one behind the other.
         total = (len(self.tokens) + len(tokens)) // self.rows
         if total > self.max_length:
             raise PromptRefused(

@@ -123,6 +123,7 @@ class Object:
         self.keeps = keeps
 
     def __del__(self) -> None:
+        # Freed once, also if `__del__` is called again.
         handle, self.handle = self.handle, c_void_p()
         if handle:
             self._library.free(self.kind, handle)
@@ -145,6 +146,7 @@ class GenaiLibrary:
 
     def _declare(self, name: str, result: Any, arguments: tuple[Any, ...]) -> None:
         function = getattr(self._c, name, None)
+        # Functions that a release lacks are missed only when they are called.
         if function is not None:
             function.restype, function.argtypes = result, arguments
             self._functions[name] = function
@@ -157,6 +159,7 @@ class GenaiLibrary:
         """Call a function. Raises the typed error for what it reports."""
         result = self._function(name)(*arguments)
         if result:
+            # Read before the result is destroyed, to which the text belongs.
             text = self._functions["OgaResultGetError"](result) or b""
             self._functions["OgaDestroyResult"](result)
             raise from_genai(text.decode("utf-8", "replace"), self.version)

@@ -260,6 +260,8 @@ class Reference:
         except OrtError as error:
             self.reason = f"the CPU provider does not take the original ({error.cause})"
         else:
+            # `make_samples` has run the first inputs once to see whether the model takes them: two runs of
+            # one input must agree, or nothing can be compared (random operators).
             same = compare(self._names, self._expected[:1], tried)
             if not all(output.within(tolerance) for output in same):
                 self.reason = "the model gives another result every time it runs"
@@ -273,6 +275,7 @@ class Reference:
         session = open_changed()
         found = [cpu.run(session, feeds, "the changed model", self._names) for feeds in self._samples.feeds]
         outputs = compare(self._names, self._expected, found)
+        # Comparing nothing must not count as agreement.
         if not any(output.elements or output.different or output.mismatch for output in outputs):
             return ModelCheck(False, reason="every result is empty, NaN or infinite", sizes=sizes, outputs=outputs)
         agrees = all(output.within(tolerance) for output in outputs)

@@ -109,7 +109,9 @@ def judge(
     if expected.shape != found.shape:
         return JudgedNumbers("differs", reason=f"its shape is {found.shape}, on the CPU it is {expected.shape}")
     if not expected.size:
+        # Nothing can be wrong, and nothing is shown.
         return JudgedNumbers("unknown", reason="it has no values")
+    # Integers are decisions or quantised values: decibels say little of them.
     if expected.dtype.kind in "biu" and found.dtype.kind in "biu":
         return _integers(expected, found)
     if expected.dtype.kind not in "biuf" or found.dtype.kind not in "biuf":
@@ -129,6 +131,7 @@ def judge_over_inputs(
         pairs: the CPU's value and the other computation's, for each set of inputs.
         number_format: in which it was computed.
     """
+    # Over all inputs: an output that is nearly 0 for one of them is judged by what it can be.
     scale = max((largest(reference) for reference, _ in pairs), default=0.0)
     judged = [judge(reference, candidate, number_format, scale) for reference, candidate in pairs]
     bad = min((one for one in judged if one.state == "differs"), key=_rank, default=None)
@@ -148,10 +151,12 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits) -> tuple[S
         if a is not None and b is not None and _are_finite(a) and _are_finite(b):
             arrays.append((a, b))
     shapes = {a.shape for a, _ in arrays}
+    # With one set of inputs, or shapes that vary, the response to the inputs cannot be measured.
     if len(arrays) < 2 or len(shapes) > 1:
         return "agrees", ""
     expected = np.stack([a.astype(np.float64) for a, _ in arrays])
     found = np.stack([b.astype(np.float64) for _, b in arrays])
+    # What is the same for all inputs (a bias, a fixed table) is taken away: only the response counts.
     changes = expected - expected.mean(axis=0)
     spread, error = _rms(changes), _rms(found - expected)
     if spread > _TINY and 20 * math.log10(spread / max(error, _TINY)) >= limits.response_db:
@@ -179,6 +184,7 @@ def movement(values: Sequence[Any], number_format: NumberFormat) -> float:
 
 
 def _rms(values: Array) -> float:
+    # Divided by the largest value first, so that squares neither overflow nor vanish.
     most = float(np.abs(values).max(initial=0.0))
     return most * math.sqrt(float(np.mean((values / most) ** 2))) if most > _TINY else 0.0
 
@@ -238,6 +244,7 @@ def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, w
     known = np.isfinite(expected)
     if not known.any():
         return JudgedNumbers("unknown", reason="on the CPU it is NaN or infinite")
+    # NaN or infinite on the NPU alone: half floats end at 65,504.
     lost = int(np.count_nonzero(known & ~np.isfinite(found)))
     both = known & np.isfinite(found)
     a, b = expected[both].astype(np.float64), found[both].astype(np.float64)
@@ -257,6 +264,7 @@ def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, w
             table = _table(expected, found, columns, ratio, limits)
             ratio, part, reason, remark = table.snr_db, table.part, table.reason, table.remark
             decisions, silent = table.decisions, table.silent
+        # Only where the decibels are low but not hopeless: below that no decision can be trusted.
         elif reason and not whole and ratio >= limits.bad_db / 2:
             seen = tasks.picture_decisions(expected, found)
             if seen is not None and seen.all_same:
@@ -283,6 +291,7 @@ def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, w
         )
     elif silent and not reason:
         state, reason = "unknown", silent
+    # Infinite where the CPU has only zeros and the NPU has not.
     relative = max_abs / most if most > _TINY else (math.inf if max_abs else 0.0)
     return JudgedNumbers(state, int(a.size), ratio, max_abs, relative, off, decisions, lost, reason or remark, part)
 

@@ -181,6 +181,7 @@ class Request:
         self.declared = False
         self.started = False
         # Whether it holds a place of the limit. Not while it is being answered.
+        # Apart from `counted`: a place is given back before the answer, the count of requests only after it.
         self.has_place = False
         self.withdrawn = False
         # Whether a cancel answers it, because it was withdrawn.
@@ -289,6 +290,7 @@ class InFlight:
         """Enter the request into the table. False if there are too many already."""
         with self._lock:
             if request.counted:  # channels have their own limit, and each carries one call
+                # The second number bounds requests whose answers are still being written to a slow client.
                 if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
                     return False
                 self._by_connection += 1
@@ -296,6 +298,7 @@ class InFlight:
                 request.has_place = True
             self._requests[request.id] = request
             # A releasing operation enters no native step that could be blamed for a death.
+            # Collected under the lock, written after it: writing may wait for the client.
             undeclared = [] if request.op in RELEASING_OPERATIONS else self._undeclared()
         for what in undeclared:
             self._declare_phase(what)
@@ -304,6 +307,7 @@ class InFlight:
     def await_turn(self, request_id: int) -> None:
         """Wait until all requests that were read earlier are in the table and their lanes."""
         with self._arrived:
+            # Several threads carry requests to their lanes; the numbers say in which order they were read.
             self._arrived.wait_for(lambda: min(self._arriving, default=request_id) >= request_id)
 
     def arrive(self, request_id: int) -> None:
@@ -318,6 +322,7 @@ class InFlight:
         Hand-inlined: two lock acquisitions instead of five, in the path that every repeated call takes.
         """
         lock, requests = self._lock, self._requests
+        # Before it is in the table: no cancel can take it for waiting.
         call.started = True
         with lock:
             if requests:
@@ -343,6 +348,7 @@ class InFlight:
     def start(self, request: Request) -> bool:
         """The request leaves its queue. False if it was withdrawn (`take_withdrawn` answers it)."""
         with self._lock:
+            # One step under the lock: either the cancel sees a started request, or the start sees the cancel.
             request.started = not request.withdrawn
             return request.started
 
@@ -350,10 +356,13 @@ class InFlight:
         """`request` is about to enter native code."""
         with self._lock:
             request.phase = phase
+            # A run that is alone is not declared, which saves a frame for each call (ADR 0003): if the host
+            # dies, the only open request is the suspect.
             request.declared = declare = phase != "running" or len(self._requests) > 1
             withdrawn = request.withdrawn
         if declare:
             self._declare_phase(Declaration(request, request.id, phase, True, self._lock))
+        # The cancel came before there was a stopper.
         if withdrawn and request.stopper is not None:
             request.stopper.stop()
 
@@ -384,6 +393,7 @@ class InFlight:
                 self._empty.notify_all()
             done = request.done
             after, request.after = request.after, None
+        # Outside of the lock: `after` may do anything, for example return memory to an account.
         if after is not None:
             after()
         if done is not None:
@@ -392,6 +402,7 @@ class InFlight:
     def cancel(self, request_id: int, grace_s: float) -> str:
         """Withdraw a request. Returns not-started, stopped, finished or still-running, after at most `grace_s`."""
         with self._arrived:
+            # The CANCEL may be read before another thread has brought its request to the table.
             self._arrived.wait_for(lambda: request_id not in self._arriving, grace_s)
         with self._lock:
             request = self._requests.get(request_id)
@@ -408,6 +419,7 @@ class InFlight:
             done = request.done = request.done or threading.Event()
         if stopper is not None:
             stopper.stop()
+        # ONNX Runtime stops between two nodes, so a short wait tells most callers the final state.
         if not done.wait(grace_s):
             return "still-running"
         return "stopped" if request.failed else "finished"

@@ -51,9 +51,11 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.calls_back import CallsBack
 
 # How long a cancel waits for its effect.
+# Below the 0.8 s that the application waits for the answer to its CANCEL.
 CANCEL_GRACE_S = 0.3
 
 # Threads that wait for the lead. Further threads, which a burst of requests needed, end after it.
+# Starting a thread takes longer than a short request, so a few are kept.
 SPARE_THREADS = 4
 
 # Operations of `OpenChannels`.
@@ -97,7 +99,10 @@ class Server:
         self._handlers = handlers
         self._on_mismatch = on_mismatch
         self._write_lock = threading.Lock()
+        # Order of locks: lead, then idle lock. No thread takes the write lock while it has the lead, but to
+        # say goodbye.
         self._lead = threading.Lock()
+        # Frames that one read brought, the last first: `pop` takes the next. Belongs to the leader.
         self._frames: list[Frame] = []
         self._idle = 0
         self._idle_lock = threading.Lock()
@@ -151,6 +156,7 @@ class Server:
         except (HandshakeFailed, VersionMismatch) as error:
             if isinstance(error, VersionMismatch) and self._connection.peer is not None:
                 self._on_mismatch(error, self._connection.peer)
+            # The only answer that a client of another version understands.
             self._write(self._connection.refuse_hello(error.to_wire()))
             self._transport.leave(EXIT_PROTOCOL)
         self._write(chunks)
@@ -176,7 +182,11 @@ class Server:
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
                 if frame.kind is Kind.REQUEST:
+                    # While this thread still has the lead: later requests cannot overtake one that is
+                    # announced.
                     self._in_flight.announce(frame.request_id)
+                # Nobody waits for the lead: without another thread the next frame (a CANCEL, for example)
+                # would not be read until this request is served.
                 if self._idle <= 0:
                     self._transport.start_thread(functools.partial(self._work, may_end=True))
             # Hand over the only reference: a thread that waits, or works for others, holds no tensors.
@@ -197,11 +207,14 @@ class Server:
 
     def _received(self, count: int) -> None:
         if not count:
+            # The client is gone without a GOODBYE: nobody reads an exit code, and a reader of logs needs no
+            # error.
             self._transport.leave(EXIT_OK)
         self._frames = self._connection.received(count)[::-1]
 
     def _say_goodbye(self) -> NoReturn:
         """The client leaves: finish and answer the requests under way first."""
+        # Creations may take minutes; runs are finished, since their callers still wait.
         self._in_flight.withdraw_useless()
         self._in_flight.drain(self._transport.drain_timeout_s)
         self._send(Frame(Kind.GOODBYE, 0, {}))
@@ -226,8 +239,10 @@ class Server:
         elif frame.kind is Kind.CANCEL:
             target = frame.header.get("target")
             target = target if type(target) is int else 0
+            # Served by this thread and not in a lane: a cancel must not wait behind what it cancels.
             state = self._cancel(target)
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
+            # Answered at once: its lane may reach it only minutes later.
             withdrawn = self._in_flight.take_withdrawn(target) if state == "not-started" else None
             if withdrawn is not None:
                 _drop_handles(withdrawn)
@@ -243,6 +258,8 @@ class Server:
         channels = self._channels
         open_still = channels is not None and channels.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)
+        # Between the two looks the call may have been read, or answered: the second look at the channel
+        # decides.
         if state == "finished" and channels is not None and open_still and channels.withdraw(target):
             return "not-started"
         return state
@@ -251,6 +268,7 @@ class Server:
         """Serve a request. Requests enter their lanes in the order in which they were read."""
         lane = None
         try:
+            # Always before the lane, so that a CANCEL finds it.
             taken = self._in_flight.add(request)
             lane = self._lane_of(request) if taken else None
         finally:
@@ -275,6 +293,7 @@ class Server:
     def accept_call(self, call: FastCall, lane: str | None) -> None:
         """Serve a call of a fast channel: in the same table and lanes as all requests."""
         place = None if lane is None else self._lane(lane)
+        # The lane is busy: the call is queued like any other, and the thread in the lane will serve it.
         if place is not None and not place.enter():
             self._in_flight.add(call)
             if call.withdrawn_ahead:
@@ -309,6 +328,7 @@ class Server:
         failed = True
         try:
             header, buffers = self._handle(request)
+            # The phase ends before the answer is written: a death during the write is not the model's.
             self._in_flight.about_to_answer(request)
             self._send(Frame(Kind.REPLY, request.id, header, buffers))
             failed = False
@@ -333,6 +353,7 @@ class Server:
         op = str(request.op)
         if op in CHANNEL_OPERATIONS:
             try:
+                # In any thread and in no lane: attaching memory must not wait for a run.
                 self._open_channels().operations[op](request.header, request.id)
             finally:
                 _drop_handles(request)
