@@ -25,7 +25,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import needs
 from tests.orphan_watch import orphans_end_with_this_process
 
 with contextlib.suppress(ImportError):  # the labs have none
@@ -266,13 +265,6 @@ def no_leaks() -> Iterator[LeakGuard]:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n``: a file's tests stay together, and so do those of one lab, which is one machine."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            lab = needs.lab_of(file)
-            return f"lab {lab}" if lab else file
+    from tests.scheduling import ByFileOrLab
 
     return ByFileOrLab(config, log)

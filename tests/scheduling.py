@@ -1,0 +1,44 @@
+"""Which worker of ``pytest -n`` runs which tests."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from xdist.scheduler import LoadFileScheduling
+
+from tests import needs
+
+
+class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
+    """A file's tests stay together, and so do those of one lab, which is one machine.
+
+    When a worker dies, the test that it ran has failed, and others run what it had not begun. A worker begins a test when
+    it knows the next one or that there is none. xdist 3.8 forgets that here and the run never ends: it hands out the dead
+    worker's finished files again, and to the new worker a single test. It also runs again the test that was deadly, and
+    gives up when it sends work to a worker of which it does not know yet that it is dead.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        lab = needs.lab_of(file)
+        return f"lab {lab}" if lab else file
+
+    def remove_node(self, node: Any) -> str | None:
+        workload = self.assigned_work[node]
+        deadly = next((test for unit in workload.values() for test, done in unit.items() if not done), None)
+        for scope, unit in list(workload.items()):
+            workload[scope] = {test: False for test, done in unit.items() if not done and test != deadly}
+            if not workload[scope]:
+                del workload[scope]
+        super().remove_node(node)
+        return deadly
+
+    def _assign_work_unit(self, node: Any) -> None:
+        with contextlib.suppress(OSError):  # it is dead, and its end comes behind what it has reported
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: Any) -> None:
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)

@@ -1,0 +1,113 @@
+"""A worker of ``pytest -n`` that dies fails one test; the others run, each once, and the run ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.scheduling import ByFileOrLab
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Worker:
+    """As xdist's: it begins a test when it knows the next one, or that there is none."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.waiting: list[int] = []
+        self.shutting_down = self.dead = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        if self.dead:
+            raise OSError("cannot send (already closed?)")
+        self.waiting += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    @property
+    def begins(self) -> bool:
+        return len(self.waiting) > (0 if self.shutting_down else 1)
+
+
+def the_run(tests: list[str], deadly: set[str], workers: int, order: random.Random) -> tuple[list[str], list[str]]:
+    """What was run and what was found deadly, if the run ends. It moves on as xdist's session does."""
+    config: Any = SimpleNamespace(
+        option=SimpleNamespace(loadscopereorder=False), getvalue=lambda _: ["popen"] * workers
+    )
+    scheduler = ByFileOrLab(config, None)
+    alive: list[Worker] = []
+    ran: list[str] = []
+    blamed: list[str] = []
+
+    def join() -> None:
+        alive.append(Worker(f"gw{len(blamed) + len(alive)}"))
+        scheduler.add_node(alive[-1])  # type: ignore[arg-type]
+        scheduler.add_node_collection(alive[-1], tests)  # type: ignore[arg-type]
+
+    for _ in range(workers):
+        join()
+    scheduler.schedule()
+    while alive:
+        if scheduler.tests_finished:
+            for worker in alive:
+                worker.shutdown()
+        able = [w for w in alive if w.begins or (w.shutting_down and not w.waiting)]
+        assert able, f"the run hangs: {len(ran)} of {len(tests)} tests, {list(scheduler.workqueue)} wait"
+        worker: Any = order.choice(able)
+        if not worker.waiting:
+            assert worker not in scheduler.nodes or scheduler.remove_node(worker) is None
+            alive.remove(worker)
+            continue
+        index = worker.waiting.pop(0)
+        ran.append(tests[index])
+        # It may be dead before its last report has been read.
+        worker.dead = worker.begins and tests[worker.waiting[0]] in deadly and order.random() < 0.5
+        if tests[index] in deadly:
+            alive.remove(worker)
+            blamed.append(scheduler.remove_node(worker) or "nothing")
+            join()
+            scheduler.schedule()
+        else:
+            scheduler.mark_test_complete(worker, index)
+    return ran, blamed
+
+
+def test_every_test_is_run_once_and_every_deadly_one_is_blamed() -> None:
+    for seed in range(500):
+        order = random.Random(seed)
+        files = [f"tests/test_{n}.py" for n in range(order.randint(1, 9))]
+        tests = [f"{file}::test_{n}" for file in files for n in range(order.choice([1, 1, 2, 5]))]
+        deadly = set(order.sample(tests, min(len(tests), order.randint(0, 4))))
+        ran, blamed = the_run(tests, deadly, order.randint(1, 3), order)
+        assert sorted(ran) == sorted(tests)
+        assert sorted(blamed) == sorted(deadly)
+
+
+@pytest.mark.process
+def test_a_real_run_ends_and_names_the_test_that_ended_its_worker(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]")
+    (tmp_path / "conftest.py").write_text(
+        "import tests.scheduling as s\ndef pytest_xdist_make_scheduler(config, log): return s.ByFileOrLab(config, log)"
+    )
+    for name, second in {"a": "pass", "b": "__import__('os')._exit(9)", "c": "pass"}.items():
+        program = f"def test_first(): pass\ndef test_second(): {second}\ndef test_third(): pass"
+        (tmp_path / f"test_{name}.py").write_text(program)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "1", "-p", "xdist", "-p", "no:cacheprovider", "-q"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "1 failed, 8 passed" in ended.stdout, ended.stdout
+    assert "crashed while running 'test_b.py::test_second'" in ended.stdout
+    assert ended.returncode == 1
