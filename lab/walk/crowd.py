@@ -17,8 +17,8 @@ from lab.walk.steps import Pair, Walk, Wrong, walking
 # Steps until a walker begins again with no sessions, values and results.
 FRESH_AFTER = 200
 
-# Between two kills: time for some calls, also on a busy machine.
-KILL_EVERY_S = 0.7
+# Steps of all walkers between two kills. By the clock, a busy machine would do little but start hosts.
+KILL_EVERY = 30
 
 
 def alone(hosts: Sequence[qnnbridge.Host], steps: int, seed: int) -> int:
@@ -38,17 +38,16 @@ def crowd(hosts: Sequence[qnnbridge.Host], threads: int, steps: int, seed: int, 
     """Several threads over the same sessions, `steps` in all. kills: hosts die meanwhile."""
     dice = random.Random(seed)
     pairs = [Pair(model, hosts, dice.choice) for model in models()]
-    calls, wrong = [0] * threads, []
+    calls, lefts, wrong = [0] * threads, [steps // threads] * threads, []
 
     def work(number: int) -> None:
         own = random.Random(f"{seed} {number}")
-        left = steps // threads
         try:
-            while left > 0 and not wrong:
+            while lefts[number] > 0 and not wrong:
                 with walking(Walk(hosts, own.choice, pairs, deaths=kills)) as walk:
-                    for _ in range(min(FRESH_AFTER, left)):
+                    for _ in range(min(FRESH_AFTER, lefts[number])):
                         walk.step()
-                        left -= 1
+                        lefts[number] -= 1
                 calls[number] += walk.calls
         except Wrong as error:
             wrong.append(error)
@@ -56,7 +55,7 @@ def crowd(hosts: Sequence[qnnbridge.Host], threads: int, steps: int, seed: int, 
     walkers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
     for walker in walkers:
         walker.start()
-    with _killer(hosts) if kills else contextlib.nullcontext():
+    with _killer(hosts, lefts) if kills else contextlib.nullcontext():
         for walker in walkers:
             walker.join()
     for pair in pairs:
@@ -67,13 +66,20 @@ def crowd(hosts: Sequence[qnnbridge.Host], threads: int, steps: int, seed: int, 
 
 
 @contextlib.contextmanager
-def _killer(hosts: Sequence[qnnbridge.Host]) -> Iterator[None]:
-    """Kills one host after the other. A planned end is waited for: the process may be gone already."""
+def _killer(hosts: Sequence[qnnbridge.Host], lefts: Sequence[int]) -> Iterator[None]:
+    """Kills one host after the other. A planned end is waited for: the process may be gone already.
+
+    Args:
+        lefts: the steps that each walker has before it.
+    """
     over = threading.Event()
 
     def kill() -> None:
-        turn = 0
-        while not over.wait(KILL_EVERY_S):
+        turn, due = 0, sum(lefts) - KILL_EVERY
+        while not over.wait(0.02):
+            if sum(lefts) > due:
+                continue
+            due = sum(lefts) - KILL_EVERY
             process = hosts[turn % len(hosts)].supervisor.running
             turn += 1
             if process is not None and process.ready_at is not None and time.monotonic() - process.ready_at > 0.3:
