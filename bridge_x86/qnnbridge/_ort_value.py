@@ -49,6 +49,7 @@ class OrtValue:
     ) -> None:
         """ortvalue: see `qnnbridge_protocol.values`; another `OrtValue` is shared. declared: the model's type text,
         for what does not tell itself (empty sequences, maps, empty optionals). numpy_obj, session: not needed."""
+        # Both then hold the same object: a change in place is seen by both, as in ONNX Runtime.
         if isinstance(ortvalue, OrtValue):
             ortvalue, declared = ortvalue.value, declared or ortvalue._declared
         if not (ortvalue is None or isinstance(ortvalue, (np.ndarray, Typed, Sparse, list, dict))):
@@ -78,6 +79,7 @@ class OrtValue:
     def replace(self, value: Any) -> None:
         """Hold a value that the bridge has made from now on. For outputs; arrays that were handed out stay as they
         are."""
+        # New contents take the place of lost ones.
         self._held, self._lost, self._ours = value, None, True
 
     def lose(self, error: errors.BridgeError) -> None:
@@ -90,6 +92,7 @@ class OrtValue:
         An array, view or address of the old memory in other hands would not see later contents. Counting references
         would not do: an address that was given to C is none.
         """
+        # Once an array or an address has been handed out, the memory stays where it is for good.
         if self._lost is not None or not self._ours:
             return
         memory = allocate(self._held.shape, self._held.dtype)
@@ -132,6 +135,7 @@ class OrtValue:
             raise errors.RemoteRuntimeError(
                 f"Items size in the incoming array: {data.dtype.itemsize} specified by onnxtype: {item_bytes}"
             )
+        # The bits as they are: nothing is converted.
         raw = np.ndarray((data.nbytes,), np.uint8, _plain(data))
         return cls(typed_view(raw, element, data.shape))
 
@@ -176,6 +180,7 @@ class OrtValue:
             array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
         if getattr(getattr(data, "dtype", None), "name", str(getattr(data, "dtype", ""))) in _BOOLS:
             array = array.view(np.bool_)  # older DLPack has no bool and says uint8
+        # ONNX Runtime's own refusal and text.
         if not array.flags.c_contiguous:
             raise errors.RemoteRuntimeError("ORT only supports contiguous tensor for now.")
         return cls.ortvalue_from_numpy(array)
@@ -283,6 +288,7 @@ class OrtValue:
 
         np_arr: what older releases call it.
         """
+        # Cleared first, since `_memory` raises for lost contents; restored if nothing is written.
         lost, self._lost = self._lost, None
         try:
             self._overwrite(np_arr if data is None else data)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 # Given devices, metadata of the model, an empty map, and how many may be chosen; gives devices.
 SelectionDelegate = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, str], int], Sequence[Any]]
 
+# ONNX Runtime's own limits: an application gets the same error here, before the host is asked.
 MAX_CONFIG_KEY_BYTES = 1024
 MAX_CONFIG_VALUE_BYTES = 8192
 
@@ -219,12 +220,14 @@ class SessionOptions(HasFields):
                 cause=f"Initializer {name!r} is of type {type(value).__name__}.",
                 fix="Wrap a numpy array with qnnbridge.OrtValue.ortvalue_from_numpy.",
             )
+        # ONNX Runtime has one table for both.
         if name in self._initializers or name in self._external_initializers:
             raise errors.RemoteRuntimeError(f"An OrtValue for this name has already been added: {name}")
         target[name] = value
 
     def initializer_values(self) -> dict[str, Any]:
         """Name to value (see `qnnbridge_protocol.values`) of initializers and files, in the spec's order."""
+        # The order is that of `SessionSpec.value_names`, by which the host tells the buffers apart.
         tensors = {name: v.value for name, v in (*self._initializers.items(), *self._external_initializers.items())}
         if not self._files_in_memory:
             return tensors
@@ -238,6 +241,7 @@ class SessionOptions(HasFields):
     def register_custom_ops_library(self, path: str, /) -> None:
         """Load a library of custom op kernels in the host. It must be built for the host's architecture."""
         text = as_text("the library's path", path)
+        # The host has another working folder, so a path that exists here is made absolute.
         if os.path.dirname(text) or os.path.exists(text):
             text = os.path.abspath(text)
             if not os.path.exists(text):
@@ -291,6 +295,7 @@ class SessionOptions(HasFields):
     def providers_alone(self) -> SessionOptions:
         """New options with the same providers."""
         options = SessionOptions()
+        # Copied, since lists of options are changed in place.
         options._providers, options._policy = list(self._providers), self._policy
         options._delegate = self._delegate
         return options
@@ -319,6 +324,7 @@ class SessionOptions(HasFields):
                 f"list[{native}.OrtEpDevice]]) -> None"
             )
             raise incompatible("set_provider_selection_policy_delegate", signature, self, delegate)
+        # A tuple, because None is a delegate that an application may set.
         self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:
@@ -370,6 +376,7 @@ class SessionOptions(HasFields):
         ``providers`` is present only if `has_providers`. The tensors of `initializers` and
         `external_initializers` travel apart from the spec: see `initializer_values`.
         """
+        # Only fields that were changed travel: defaults are those of the host's ONNX Runtime.
         options: dict[str, Any] = {
             name: int(value) if name in _ENUM_FIELDS else value for name, value in self.changed_fields().items()
         }

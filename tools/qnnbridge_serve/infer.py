@@ -78,9 +78,12 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
     if document.inputs is None:
         raise bad_request('The request has no array "inputs".')
     inputs = tuple(_input(entry, binaries) for entry in document.inputs)
+    # As Triton does: bytes that belong to no input are a mistake in a size, and the tensors before it may be
+    # shifted.
     if binaries.left:
         raise bad_request(f"{binaries.left} bytes of the body belong to no input; see binary_data_size.")
     names = [tensor.name for tensor in inputs]
+    # The session's feed is a dict: the second one would replace the first in silence.
     if len(set(names)) < len(names):
         raise bad_request(f"An input is given twice: {', '.join(names)}.")
     parameters = _parameters(document.own, "The request")
@@ -97,6 +100,7 @@ class _Binaries:
     """Hands out the binary part from front to back."""
 
     def __init__(self, data: memoryview) -> None:
+        # A view of the body: binary tensors are not copied before the model takes them.
         self._data = data
         self._used = 0
 
@@ -237,6 +241,8 @@ def infer(
             raise bad_request(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
         feed[given.name] = tensors.to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
+    # `borrow`: results are written to the socket and dropped, so they need not be copied out of shared
+    # memory.
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
     return _reply(model, request, wanted, values, functools.partial(check_answer_time, deadline))
 
@@ -272,6 +278,7 @@ def not_started() -> DeadlineExceeded:
 def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec, bool]]:
     """The outputs to send, and whether as binary data."""
     if request.outputs is None:
+        # Sequences, maps and the like: a client that names its outputs can leave them out.
         if contract.unnamed:
             listed = ", ".join(f"{name!r} ({kind})" for name, kind in contract.unnamed.items())
             raise bad_request(

@@ -36,6 +36,7 @@ class Workers:
         self._name = f"qnnbridge serve {name}"
         self._most = threads
         self._jobs: collections.deque[Callable[[], None]] = collections.deque()
+        # Guards the queue and both counts; held for a few lines only.
         self._coming = threading.Condition()
         self._threads = 0
         self._idle = 0
@@ -59,7 +60,9 @@ class Workers:
         watch = asyncio.ensure_future(gone())
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
+            # `wait` cancels nothing by itself: what becomes of the job is decided below.
             await asyncio.wait({result, watch}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            # `cancel` is false for a job that has begun; then its result, or its own error, is waited for.
             if not result.done() and future.cancel():
                 raise ClientGone if watch.done() else not_started()
             return await result
@@ -70,6 +73,7 @@ class Workers:
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
         def work() -> None:
+            # Dropped while it waited: nobody takes the result.
             if not future.set_running_or_notify_cancel():
                 return
             try:
@@ -81,6 +85,7 @@ class Workers:
 
         with self._coming:
             self._jobs.append(work)
+            # Decided under the lock, so that no two requests start the same thread too many.
             another = len(self._jobs) > self._idle and self._threads < self._most
             self._threads += another
             self._coming.notify()
@@ -208,6 +213,7 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
     if announced is not None:
         if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
             raise bad_request("Content-Length is no number.")
+        # Refused before a byte of the body is read.
         if int(announced) > most:
             raise _too_large(most)
     size = 0
@@ -220,6 +226,7 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
             if message["type"] == "http.disconnect":
                 raise ClientGone
             part = message.get("body", b"")
+            # A body in chunks announces no size, so it is counted as well.
             size += len(part)
             if size > most:
                 raise _too_large(most)
