@@ -1,7 +1,7 @@
-"""`qnnbridge.compile`: has models compiled for QNN by a host process that is used for nothing else.
+"""`qnnbridge.compile`: compiles models for QNN in a host process of its own.
 
 The host starts the compiler, checks and runs its results, and moves the files to the destination; this side makes
-the request, shows progress, and explains deaths. Any thread; calls do not know each other.
+the request, shows progress, and explains deaths. Any thread; calls are independent.
 """
 
 from __future__ import annotations
@@ -106,19 +106,19 @@ def compile(  # noqa: A001 - what users call
         model: the original ONNX model, a file or its bytes.
         output: path of the .onnx file to write, or a folder. Default: ``<stem>_ctx.onnx`` beside the model.
         embed: the context binary goes into the .onnx file; default a file beside it.
-        validate: run the result in a fresh process and compare with the CPU before anything is delivered.
-        inputs: real inputs by name, on which alone the result is compared; default made-up ones.
+        validate: run the result in a new process and compare it with the CPU before it is written.
+        inputs: real inputs by name for the comparison; default made-up ones.
         soc_model: the chip, by number or name (60, "SC8380XP"). Several, as a list, are compiled one by one, each
             to a file of its own (``<stem>_soc60_ctx.onnx``); the result is then a tuple.
         htp_arch: the architecture (73), if no chip is named.
         provider_options: of QNN, as for a session.
         sess_options: `SessionOptions`; free dimensions are fixed in there.
-        fallback: "cpu" leaves nodes that QNN does not take to the CPU and says so; "error" refuses the model then.
-            A model of which nothing is for QNN is refused always.
-        timeout: seconds for all of it (for each chip); the compiler is ended when they are over.
+        fallback: "cpu" leaves nodes that QNN does not accept to the CPU, with a warning; "error" refuses the model.
+            A model without any node for QNN is always refused.
+        timeout: seconds for everything, per chip; the compiler is ended after that.
         overwrite: replace existing files.
         host: a host whose interpreter, environment and limits are used; the work is done in fresh ones.
-        on_progress: called at once and a few times a second with the current step and the seconds so far.
+        on_progress: called at the start and a few times per second with the current step and the elapsed seconds.
 
     Raises `CompileFailed`, `OptionError` (also if the output exists already), `CompiledModelRefused`,
     `PlacementRefused`, `DeadlineExceeded`, `HostCrashed`, and the errors of a session of the same model. Then

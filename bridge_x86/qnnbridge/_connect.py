@@ -36,13 +36,13 @@ def connect(
 ) -> Host:
     """The daemon of this user, as a host for sessions: ``InferenceSession(model, host=qnnbridge.connect())``.
 
-    Many applications share it, and identical models that they open. It goes on when this one ends.
+    Applications share the daemon, and its sessions of identical models. It keeps running when this one ends.
 
     Args:
-        start: start a daemon if there is none, also later, should this one be lost. Else `HostStartFailed`.
+        start: start a daemon if none runs, also after this one is lost. ``False``: raise `HostStartFailed`.
         python: the ARM64 interpreter of the daemon that is started; see `Host`. One that runs keeps its own.
-            `HostNotFound` for one that could not be it: a daemon with it serves no application.
-        timeout: seconds to find or start it, now and when it has to be found again; ``None`` waits for ever.
+            Raises `HostNotFound` for one that cannot run the host.
+        timeout: seconds to find or start it, now and after it is lost; ``None`` waits without limit.
         limits, shared_memory, spin: as for `Host`.
     """
     patience_s = math.inf if timeout is None else timeout
@@ -61,7 +61,7 @@ def connect(
 
 
 def default_host() -> Host:
-    """The host of sessions that name none; one per process."""
+    """The host of sessions without ``host=``; one per process."""
     global _default
     with _lock:
         if _default is None or _default.supervisor.closed or _default.supervisor.foreign:
@@ -70,7 +70,7 @@ def default_host() -> Host:
 
 
 def daemon_host(access: DaemonAccess, **options: Any) -> Host:
-    """A host that is the daemon; nothing is looked for before its first use."""
+    """A host that is the daemon; the daemon is looked for at the first use."""
     return Host(start_timeout=access.start_timeout_s, _daemon=access, **options)
 
 
@@ -99,7 +99,7 @@ def chosen_host(host: Host | str | None) -> Host:
 
 
 def daemon_by_default() -> bool:
-    """Whether sessions that name no host use the daemon. Raises `OptionError` for a word that means nothing."""
+    """Whether sessions that name no host use the daemon. Raises `OptionError` for an unknown word."""
     word = os.environ.get(VARIABLE, "").strip().lower()
     if word in ("", PRIVATE):
         return False

@@ -97,7 +97,7 @@ class HostStats:
 
 
 class Host:
-    """A host process that many sessions and threads share. Started at first use, or by `start`.
+    """A host process shared by sessions and threads. Started at first use, or by `start`.
 
     Args:
         python: the ARM64 interpreter that has ``qnnbridge[host]``. Default: ``QNNBRIDGE_HOST_PYTHON``, then the
@@ -113,8 +113,8 @@ class Host:
         engine: where the host takes QNN from: "wheel" (onnxruntime-qnn), "windowsml" (the catalogue of Windows),
             "folder", or "auto". Default: ``QNNBRIDGE_ENGINE``, then the configuration file, then "auto".
         ep_path: the folder of a provider's library, or the library; also ``QNNBRIDGE_EP_PATH``, and in the file.
-        spin: callers poll for the answer for 25 microseconds before they go to sleep. Quicker where
-            the host runs on another core, for some of this one's time.
+        spin: callers poll for the answer for 25 microseconds before they sleep. Faster if the host runs on
+            another core, at the cost of processor time.
 
     Raises `HostNotFound` at first use if there is no interpreter that could be the host.
     """
@@ -208,7 +208,7 @@ class Host:
         self._process(deadline_after(timeout))
 
     def close(self) -> None:
-        """End the process. Sessions in it cannot be used any more. Idempotent; takes at most a few seconds.
+        """End the process. Its sessions cannot be used afterwards. Idempotent; takes at most a few seconds.
 
         A daemon continues: only the connection to it is closed.
         """
@@ -222,7 +222,7 @@ class Host:
         _open_hosts.discard(self)
 
     def restart(self) -> None:
-        """Replace the process by a new one, without losing a call: sessions are made again when they are used.
+        """Replace the process by a new one. No call is lost; sessions are created again at their next use.
 
         Of a daemon its NPU host is replaced, for all applications.
         """
@@ -294,7 +294,7 @@ class Host:
         )
 
     def ping(self, timeout: float = 5.0) -> float:
-        """Seconds of a round trip. Raises `DeadlineExceeded`, which alone does not mean that the host is ill."""
+        """Seconds of a round trip. Raises `DeadlineExceeded`; a busy host may cause that, too."""
         deadline = deadline_after(timeout)
         # Before the comparison: it may start the next generation, for which the facts are asked anew.
         process = self._process(deadline)

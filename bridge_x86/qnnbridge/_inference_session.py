@@ -50,12 +50,12 @@ class InferenceSession(BaseSession):
         timeout: seconds for the creation, and the default for calls. Default: none, since compiling can take
             minutes.
         retry: how often a call is repeated in a new host when the host dies under it.
-        on_deadline: "kill" ends the host if the creation still runs at its deadline.
+        on_deadline: "kill" ends the host if the session is still being created at the deadline.
         cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
             compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` reports
-            what came of it.
-        verify: the first call is compared with the CPU, in the host. "warn" does it behind the call's back and
-            warns (`NumbersWarning`) if the numbers are others; "raise" does it before the result is handed out, and
+            the result.
+        verify: the first call is compared with the CPU, in the host. "warn" compares in the background and
+            warns (`NumbersWarning`) if the numbers differ; "raise" compares before it returns the result, and
             raises `NumbersDiffer`; ``False`` does not. Default: what ``QNNBRIDGE_VERIFY`` says, else "warn". What
             was found is kept: it is done once for a model, its options, a chip and a version. `verified` reports
             the result.
@@ -188,13 +188,13 @@ class InferenceSession(BaseSession):
         timeout: float | None = None,
         on_progress: Progress | None = None,
     ) -> BucketStatus:
-        """Make variants ahead, so that no call has to wait for a compilation.
+        """Make variants ahead of time, so that no call waits for a compilation.
 
         Args:
-            sizes: which; default all. ``[{"seq": 16}, {"seq": 32}]``.
-            workers: how many at a time. Those for the cache are compiled in processes of their own.
+            sizes: the variants to make; default all. ``[{"seq": 16}, {"seq": 32}]``.
+            workers: number of variants made at a time. Each one for the cache is compiled in its own process.
             timeout: seconds for all of it; default that of the session.
-            on_progress: called with how many are done, how many there are, and the sizes of the next one.
+            on_progress: called with the number done, the number of all, and the sizes of the next one.
         """
         if self._bucketed is None:
             raise _no_buckets("warm()")
@@ -207,12 +207,12 @@ class InferenceSession(BaseSession):
         tolerance: float | None = None,
         timeout: float | None = None,
     ) -> PaddingReport:
-        """Whether padding changes what this model answers: it is run on the CPU with the inputs as they are and
+        """Check whether padding changes the results: the model runs on the CPU with the inputs as they are and
         padded, and the results are compared after cutting.
 
         Args:
             feeds: inputs as for `run`, or a list of such, smaller than their buckets.
-            tolerance: how far results may differ, relative to the largest one of the output; default 0.001.
+            tolerance: allowed difference, relative to the largest result of the output; default 0.001.
         """
         if self._bucketed is None:
             raise _no_buckets("verify_padding()")
@@ -222,29 +222,29 @@ class InferenceSession(BaseSession):
 
     @property
     def placement(self) -> Placement:
-        """How many nodes run on QNN and how many on the CPU, and why. With buckets, of the variant with the most
+        """Number of nodes on QNN and on the CPU, and why. With buckets, of the variant with the most
         nodes on the CPU."""
         return self._remote.info.placement if self._bucketed is None else self._bucketed.placement()
 
     @property
     def generation(self) -> int:
-        """How many host processes it took to keep this session alive."""
+        """Number of host processes that this session has used."""
         return self._remote.generation if self._bucketed is None else self._bucketed.generation()
 
     @property
     def verified(self) -> NumbersReport:
-        """Whether the session computes what the CPU computes, as far as it is known. With buckets, of the worst
+        """Whether the session's results agree with the CPU's, as far as known. With buckets, of the worst
         variant."""
         return super().verified if self._bucketed is None else self._bucketed.verified()
 
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
         """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
 
-        The CPU runs in a process of its own in the host. Numbers that differ raise nothing here. With buckets it is
+        The CPU runs in a process of its own in the host. Different numbers raise no error here. With buckets it is
         the variant that the inputs go to, with their padding; without inputs the smallest.
 
         Args:
-            input_feed: inputs as for `run`; default made-up values, which may not be what the model is for.
+            input_feed: inputs as for `run`; default made-up values, which may be untypical for the model.
             timeout: seconds; default that of the session.
         """
         if self._bucketed is None:
@@ -258,7 +258,7 @@ class InferenceSession(BaseSession):
         providers: Sequence[ProviderArgument] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Make the session again with other providers."""
+        """Create the session again with other providers."""
         old = self._bucketed
         if old is None:
             super().set_providers(providers, provider_options)

@@ -1,4 +1,4 @@
-"""Whether a session computes what the CPU computes: looked at once, for the first call.
+"""Compares a session's results with the CPU's, once, for the first call.
 
 The host compares (`model.verify`), in a process of its own; this side hands over the inputs and outputs of the
 call, keeps the report, and warns or raises. What was found before comes with the session's creation, and then no
@@ -50,7 +50,7 @@ _WORDS: Final[Mapping[object, Verify]] = {
 
 
 class NumbersWarning(UserWarning):
-    """A session computes other numbers on QNN than the CPU does."""
+    """A session's numbers on QNN differ from the CPU's."""
 
 
 def verify_mode(given: object) -> Verify:
@@ -68,7 +68,7 @@ class NumbersCheck:
 
     Args:
         remote: the session, which has been made.
-        mode: "warn" looks behind the call's back; "raise" before its result is handed out.
+        mode: "warn" compares in the background; "raise" before the result is returned.
     """
 
     def __init__(self, remote: RemoteSession, mode: Verify) -> None:

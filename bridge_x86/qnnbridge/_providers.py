@@ -89,7 +89,7 @@ class DeviceNumbers:
 
 
 class OrtDevice:
-    """Kind and number of a device; `make` is how to get one."""
+    """Kind and number of a device; create one with `make`."""
 
     __slots__ = ("_ort_device",)
 
@@ -159,7 +159,7 @@ def normalize_providers(
     providers: Sequence[ProviderArgument] | None,
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[ProviderSpec, ...]:
-    """The meaning of ``providers=`` and ``provider_options=``; empty for none given.
+    """Read ``providers=`` and ``provider_options=``; empty if none are given.
 
     Raises errors that are also `ValueError`, with ONNX Runtime's wording where it has one.
     """
@@ -217,7 +217,7 @@ def option_text(key: Any, value: Any) -> str:
 
 
 def choose_fallback(specs: Sequence[ProviderSpec], fallback: Fallback | None) -> Fallback:
-    """``error`` unless the application listed the CPU behind QNN, which is ONNX Runtime's way to allow it."""
+    """``error`` unless the application lists the CPU after QNN, which is ONNX Runtime's way to allow it."""
     if fallback not in (None, "error", "cpu"):
         raise OptionError(f"fallback={fallback!r} is not known.", fix="Give 'error' or 'cpu'.")
     if fallback is not None:

@@ -31,7 +31,7 @@ class LoraAdapter:
         self._path: str | None = None
 
     def Load(self, path: str | os.PathLike[str], /) -> None:  # noqa: N802 - ONNX Runtime's own name
-        """Choose the file. Raises `NoSuchFile`; a fault inside of it shows at the first run."""
+        """Choose the file. Raises `NoSuchFile`; an invalid file is reported by the first run."""
         absolute = os.path.abspath(os.fsdecode(path))
         if not os.path.isfile(absolute):
             raise NoSuchFile(f"There is no LoRA adapter file {os.fsdecode(path)}.", details={"path": absolute})

@@ -103,7 +103,7 @@ class RunVariants:
         return ModelMetadata(self._remote.info.modelmeta)
 
     def get_providers(self) -> list[str]:
-        """The session's execution providers. Which of them has the nodes: see `placement`."""
+        """The session's execution providers. `placement` says which of them runs the nodes."""
         return list(self._remote.info.providers)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
@@ -115,7 +115,7 @@ class RunVariants:
 
     @property
     def placement(self) -> Placement:
-        """How many nodes run on QNN and how many on the CPU, and why."""
+        """Number of nodes on QNN and on the CPU, and why."""
         return self._remote.info.placement
 
     @property
@@ -125,12 +125,12 @@ class RunVariants:
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """What was rewritten in the model (``fix=``), a line each."""
+        """Rewrites that were applied to the model (``fix=``), a line each."""
         return self._remote.fixed
 
     @property
     def generation(self) -> int:
-        """How many host processes it took to keep this session alive."""
+        """Number of host processes that this session has used."""
         return self._remote.generation
 
     @property
@@ -158,7 +158,7 @@ class RunVariants:
         """Run in the background and call ``callback(results, user_data, error_text)`` from another thread.
 
         As in ONNX Runtime, an invalid input type is raised here, and every other error goes to the callback.
-        The time of `timeout` begins here, not when the run comes to its turn.
+        `timeout` counts from this call, not from the start of the run.
         """
         check_call(timeout, retry, on_deadline)
         deadline = deadline_after(self._timeout if timeout is None else timeout)

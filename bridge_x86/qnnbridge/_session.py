@@ -115,7 +115,7 @@ class BaseSession(RunVariants):
 
     @property
     def verified(self) -> NumbersReport:
-        """Whether the session computes what the CPU computes, as far as it is known."""
+        """Whether the session's results agree with the CPU's, as far as known."""
         if self._numbers is not None:
             return self._numbers.report
         from qnnbridge_protocol.model_records import NumbersReport
@@ -150,10 +150,10 @@ class BaseSession(RunVariants):
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
         """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
 
-        The CPU runs in a process of its own in the host. An unfavourable report raises nothing.
+        The host runs the CPU provider in a separate process. A report of differences raises no error.
 
         Args:
-            input_feed: inputs as for `run`; default made-up values, which may not be what the model is for.
+            input_feed: inputs as for `run`; default made-up values, which may be untypical for the model.
             timeout: seconds; default that of the session.
         """
         return self.verify_part(input_feed, timeout, None)
@@ -198,8 +198,8 @@ class BaseSession(RunVariants):
         From the second call with the same names, types and shapes, it uses the fast path.
 
         Args:
-            timeout: seconds; default that of the session. When they are over `DeadlineExceeded` is raised at
-                most one second later; its ``state`` says whether the work still runs in the host.
+            timeout: seconds; default that of the session. After them `DeadlineExceeded` is raised, at
+                most one second late; its ``state`` says whether the work still runs in the host.
             retry: repetitions if the host dies; default that of the session.
             on_deadline: "kill" ends the host when the work still runs; other calls are repeated in the next.
             borrow: the arrays returned are read-only, and where possible they are the very memory that the host has
@@ -356,7 +356,7 @@ class BaseSession(RunVariants):
         providers: Sequence[ProviderArgument] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Make the session again with other providers."""
+        """Create the session again with other providers."""
         old = self._remote
         # The new session first: if it cannot be made, the old one stays. For a moment the host has both.
         self._open(with_providers(old.recipe, providers, provider_options), old.host, old.retry)

@@ -3,9 +3,9 @@
 >>> async with qnnbridge.aio.InferenceSession("model.onnx") as session:
 ...     outputs = await session.run(None, {"x": x})
 
-Runs are really concurrent: each waits in a thread (`qnnbridge.futures`), and the loop is notified by
-``call_soon_threadsafe``, so every kind of event loop will do. Cancelling a task asks the host to stop the run and
-leaves at once; no frame is ever cut off. One session may be used from several loops.
+Runs are concurrent: each waits in a thread (`qnnbridge.futures`), and the loop is notified by
+``call_soon_threadsafe``, so it works with every event loop. Cancelling a task asks the host to stop the run and
+returns at once; no frame is cut off. One session may be used from several loops.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class InferenceSession:
 
     @property
     def blocking(self) -> Blocking:
-        """The session itself, for calls that need no waiting."""
+        """The blocking session, for calls that do not wait."""
         return self._made
 
     def get_inputs(self) -> list[NodeArg]:

@@ -4,7 +4,7 @@
 >>> outputs = future.result(timeout=1)
 
 Each run waits in a thread of its own (daemon threads, so a call that never returns cannot keep the program from
-ending). `stop` asks the host to drop or stop a run and does not wait for it. Any thread.
+ending). `stop` asks the host to cancel a run and does not wait for it. Any thread.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ _runs = Background("qnnbridge future", threads=THREADS)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A run that is under way. future: its outputs, or its error."""
+    """A running call. future: its outputs, or its error."""
 
     future: Future[list[Any]]
     _options: RunOptions
 
     def stop(self) -> None:
-        """Cancel: a waiting run never begins; a running one is stopped in the host. Never blocks for long."""
+        """Cancel: a waiting run never begins; a running one is stopped in the host. Returns soon."""
         if not self.future.cancel():
             self._options.terminate = True
 

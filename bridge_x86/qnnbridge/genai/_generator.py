@@ -24,7 +24,7 @@ _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
 
 class GeneratorParams:
-    """How a generator searches. Options that are not set have the defaults of the model's config."""
+    """Search options of a generator. Defaults are those of the model's config."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -86,7 +86,7 @@ class Generator:
         self._remote.append(tokens_of(tokens))
 
     def generate_next_token(self) -> None:
-        """Generate one more token. It may have come already."""
+        """Generate the next token."""
         if isinstance(self._remote, RemoteBatch):
             self._last = self._remote.next_of_all()
         else:
@@ -166,12 +166,12 @@ class Generator:
 
     @property
     def stats(self) -> GenerationStats:
-        """What was done to keep the generation right."""
+        """What was done to keep the generation correct."""
         return self._remote.stats
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that one call may take; ``None`` (default) for ever."""
+        """Seconds that one call may take; ``None`` (default): no limit."""
         return self._remote.timeout_s
 
     @timeout.setter
@@ -179,7 +179,7 @@ class Generator:
         self._remote.timeout_s = seconds
 
     def close(self) -> None:
-        """Free the host's generator now. Otherwise it is freed when this object is forgotten."""
+        """Free the host's generator now. Without `close` it is freed with this object."""
         self._remote.close()
 
     def _tensor(self, arguments: dict[str, Any]) -> Any:

@@ -51,7 +51,7 @@ class Config:
         )
 
     def append_provider(self, provider: str) -> None:
-        """Add an execution provider behind those that the config has."""
+        """Append an execution provider to those of the config."""
         self._steps.append(("append_provider", str(provider)))
 
     def clear_providers(self) -> None:
@@ -101,7 +101,7 @@ class Config:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelRecipe:
-    """What it takes to load a model again."""
+    """Everything needed to load a model again."""
 
     folder: str
     steps: tuple[tuple[Any, ...], ...]
@@ -120,7 +120,7 @@ class ModelRecipe:
 
 
 class RunsAhead(Protocol):
-    """A generation. tokens: those that the application has. ahead: further ones that have come already."""
+    """A generation. tokens: taken by the application. ahead: further ones that have arrived."""
 
     tokens: list[int]
     ahead: collections.deque[int]
@@ -240,7 +240,7 @@ class Model:
 
     @property
     def device_type(self) -> str:
-        """genai's word for the device; of a pipeline it is CPU whatever its stages run on (see `placement`)."""
+        """genai's name of the device. A pipeline is "CPU" wherever its stages run; see `placement`."""
         return self._info.device_type
 
     @property
@@ -259,8 +259,8 @@ class Model:
         return self._remote.host
 
     def close(self) -> None:
-        """Free the model now, if no generator uses it; a later call loads it again. Forgetting it frees it with the
-        next call to the host."""
+        """Free the model now, if no generator uses it; a later call loads it again. Without `close` a dropped model
+        is freed with the next call to the host."""
         self._remote.forget()
 
     def create_multimodal_processor(self) -> Any:

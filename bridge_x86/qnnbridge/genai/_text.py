@@ -21,7 +21,7 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """What the model gave a token, before temperature, penalties and guidance.
+    """Probability of a token, before temperature, penalties and guidance.
 
     Args:
         token: the one that was generated.
@@ -98,7 +98,7 @@ class TextStream(Iterator[str]):
         return self._generator.stats
 
     def cancel(self) -> None:
-        """End the answer before its next token, and the prompt between two nodes of the model. Returns at once."""
+        """Stop the answer before its next token, or the prompt between two nodes of the model. Returns at once."""
         self._cancelled = True
         flag = self._generator._remote.stopping
         # A listener waits for the host's answer, which the caller need not.
@@ -194,19 +194,19 @@ def generate(
 
     Args:
         model: the model.
-        prompt: a text, which is taken as it is; token ids; or messages (role, content) for the chat template.
+        prompt: a text, used unchanged; token ids; or messages (role, content) for the chat template.
         tokenizer: the model's; default a new one.
-        max_tokens: of the answer; default as many as fit.
+        max_tokens: maximum length of the answer; default as many as fit.
         stop: texts that end the answer; they are not part of it.
-        timeout: seconds for all of it; then `DeadlineExceeded`. Default: none.
+        timeout: seconds for the whole answer, then `DeadlineExceeded`. Default: none.
         seed: of random numbers.
         temperature: 0 takes the most likely token, other values sample. Default: as the model's config says.
         top_p, top_k: restrict sampling to the most likely tokens.
         guidance: kind and text of a grammar, as of `GeneratorParams.set_guidance`.
         template: chat template in place of the model's.
-        logprobs: how many of the most likely tokens `TextStream.logprobs` has for each token. The host then makes
+        logprobs: number of most likely tokens in `TextStream.logprobs` for each token. The host then makes
             one token at a time. Default: `TextStream.logprobs` stays empty.
-        on_begin: given the stream before the prompt is processed, so that another thread can cancel that, too.
+        on_begin: called with the stream before the prompt is processed, so that another thread can cancel it.
         search: further options of the search.
 
     Returns:

@@ -38,7 +38,7 @@ class Tokenizer:
         return np.asarray(self._call("encode", {"texts": [_whole(str(text))]})[0], np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> Tensor:
-        """The tokens of several texts, filled up with pad tokens on the right."""
+        """The tokens of several texts, padded on the right."""
         import numpy as np
 
         rows = self._call("encode", {"texts": [_whole(str(text)) for text in texts]})
@@ -87,7 +87,7 @@ class Tokenizer:
         self._options.update(texts)
 
     def create_stream(self) -> TokenizerStream:
-        """A decoder for tokens that come one by one."""
+        """A decoder for single tokens."""
         return TokenizerStream(self)
 
     @property
@@ -126,7 +126,7 @@ class Tokenizer:
 
 
 class TokenizerStream:
-    """Decodes tokens one by one; a token may give no text until the next one has come. One thread at a time.
+    """Decodes tokens one by one; a token may give no text until the next one. One thread at a time.
 
     Tokens that a generator of the model has made ahead are decoded in the same call as the one before them.
     """

@@ -55,7 +55,7 @@ Task = Literal["transcribe", "translate"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpeechSegment:
-    """Words of a part of the audio. start, end: in seconds. tokens: those of the text and of its times."""
+    """The text of one part of the audio. start, end: in seconds. tokens: those of the text and of its times."""
 
     start: float
     end: float
@@ -68,9 +68,9 @@ class Transcript:
     """All of a transcription.
 
     Args:
-        language: its code, given or found out; ``None`` for a model that says none.
+        language: its code, given or detected; ``None`` if the model reports none.
         duration: of the audio, in seconds.
-        audio_rate: of the source, in Hz; others than 16000 were resampled.
+        audio_rate: of the source, in Hz; any other than 16000 was resampled.
         cut: windows whose text was longer than the decoder can take, so that words may be missing.
     """
 
@@ -184,14 +184,14 @@ class Recognizer:
         timestamps: bool = True,
         timeout: float | None = None,
     ) -> Transcription:
-        """Segments as they are found, window by window.
+        """Segments as they are recognised, window by window.
 
         Args:
             audio: a path, an open file, or a numpy array of floats with one channel.
             sampling_rate: of an array, in Hz; default 16000.
-            language: its code; default found out in the first window.
-            task: "translate" gives English.
-            timestamps: ``False`` gives one segment for each window, without times in it.
+            language: its code; default: detected in the first window.
+            task: "translate" returns English text.
+            timestamps: ``False`` returns one segment per window, without times in it.
             timeout: seconds until the last segment; default none. The iterator raises `DeadlineExceeded`.
 
         Raises `OptionError` for audio that cannot be read and for a language or task that the model lacks.
@@ -349,7 +349,7 @@ class Transcription:
         return Transcript(self.language, self._task, self.position, found, self.audio_rate, self.cut)
 
     def cancel(self) -> None:
-        """End it before its next token, from any thread: the iterator raises `Cancelled`."""
+        """Stop before the next token, from any thread: the iterator raises `Cancelled`."""
         self._cancelled = True
 
     def _left(self) -> float | None:
@@ -370,7 +370,7 @@ class Transcription:
         )
 
     def close(self) -> None:
-        """Give back the audio's file. Idempotent."""
+        """Close the audio file. Idempotent."""
         self._audio.close()
 
     def __enter__(self) -> Transcription:
