@@ -45,6 +45,7 @@ def host_package_version(name: str) -> str | None:
         found.setdefault(_normal(one.metadata["Name"] or ""), one.version)
     version = found.get(_normal(name))
     if version is None and name == "onnxruntime":
+        # The wheels of onnxruntime-qnn 1.x contain onnxruntime itself, under their own name.
         builtin = found.get(QNN_1X, "")
         version = builtin if builtin.startswith("1.") else None
     return version

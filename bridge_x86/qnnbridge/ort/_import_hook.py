@@ -62,6 +62,7 @@ importlib.import_module(__name__)
 def offer_to_children(environ: MutableMapping[str, str]) -> None:
     """Put the folder first on the path of processes that are started with this environment."""
     folder = _made()
+    # An empty entry means the current folder of the child, which the program did not ask for.
     path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != folder]
     environ["PYTHONPATH"] = os.pathsep.join((folder, *path))
     environ[VARIABLE] = folder
@@ -77,6 +78,7 @@ def metadata_text() -> str:
 def _made() -> str:
     from qnnbridge.ort._environment import host_version
 
+    # Part of the folder's name: a program that lives long keeps the folder of its own version.
     version = host_version()
     base = os.environ.get("QNNBRIDGE_CACHE_DIR") or platformdirs.user_cache_dir("qnnbridge", False)
     folder = os.path.join(base, "dropin", f"{__version__}-{version or 'unknown'}")
@@ -95,6 +97,7 @@ def _write(path: str, text: str) -> None:
     """Whole or not at all: another process may be reading it, or writing the same."""
     try:
         with open(path, encoding="utf-8") as file:
+            # Nearly always: the file is only read, and never missing for another process.
             if file.read() == text:
                 return
     except OSError:
@@ -111,6 +114,7 @@ _NO_HOST: Final = (HostStartFailed, BreakerOpen)
 
 def show_in_words() -> None:
     """From here on, in this process."""
+    # A hook that was set before this one shows all other errors.
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -162,6 +166,7 @@ def install() -> None:
         )
     from qnnbridge import ort
 
+    # First, since an onnxruntime that is installed would be found by the path otherwise.
     sys.meta_path.insert(0, _Finder())
     ort.take_the_place()
     if os.environ.get(VARIABLE):  # a program that `qnnbridge exec` runs, or one that it started
@@ -195,6 +200,7 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
         asked = getattr(context, "name", None)
         if asked is None or asked.lower().replace("_", "-") == "onnxruntime":
+            # Also for a search of all distributions: tools that list packages see an onnxruntime.
             yield _Metadata()
 
 

@@ -155,6 +155,7 @@ def _register(name: str, arguments: Mapping[str, Any]) -> None:
             fix="Use a host of the application's own (QNNBRIDGE_HOST=private), or leave it out.",
         )
     made, _ = create_object(host, "SharedAllocator", arguments)
+    # Kept for the next host: its sessions need the allocator, too.
     host.remember("SharedAllocator", arguments, made.generation)
     made.release()
 

@@ -155,6 +155,7 @@ class NativeIOBinding(IOBinding):
     @classmethod
     def of(cls, binding: IOBinding) -> NativeIOBinding:
         native = cls.__new__(cls)
+        # Both objects then share the same dicts: what one binds the other sees.
         for name in IOBinding.__slots__:
             setattr(native, name, getattr(binding, name))
         return native
@@ -320,6 +321,7 @@ def _attach() -> None:
     }
     for cls, found in members.items():
         for name, member in found.items():
+            # Members of the class itself win; importing the module twice changes nothing.
             if name not in vars(cls):
                 setattr(cls, name, member)
 

@@ -64,6 +64,7 @@ LOAD_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 # Errors that the CPU would meet just the same.
+# For all others a program that never asked for QNN is tried again on the CPU.
 _NOT_FOR_QNN = (HostStartFailed, InvalidProtobuf, ModelChanged, NoSuchFile, OptionError, RemoteError)
 
 
@@ -87,6 +88,7 @@ class Session(bridge.InferenceSession):
             raise RemoteTypeError(f"'{type(providers).__name__}' object is not iterable")
         named = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
         options = self._ort_options
+        # Providers that are named win over a function that chooses devices, as in ONNX Runtime.
         if not named and options is not None and options.selection is not None:
             from qnnbridge.ort._selection import selected
 
@@ -135,6 +137,7 @@ class Session(bridge.InferenceSession):
         return not writes and entries.get("ep.context_enable", "0") in ("", "0")
 
     def _make(self, providers: list[Named] | None, options: SessionOptions | None) -> None:
+        # ONNX Runtime shares a model among the providers of its list; only QNN alone means QNN or an error.
         fallback: Fallback | None = "cpu" if providers is None or len(providers) > 1 else None
         keywords = {"fallback": fallback, **self._kwargs}
         if _records_assignment(options):
@@ -152,6 +155,7 @@ class Session(bridge.InferenceSession):
             raise
 
     def _open(self, recipe: SessionRecipe, host: Host, *args: Any, **kwargs: Any) -> None:
+        # `set_seed` is a setting of the process in ONNX Runtime; here it travels with each session.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if os.environ.get(provider_choice.SIZES_VARIABLE) and asks_for_qnn and self._bucket_arguments is None:
@@ -239,6 +243,7 @@ class Session(bridge.InferenceSession):
     ) -> None:
         """Run; the results are appended to `fetches`."""
         values = dict(zip(feed_names, feeds, strict=True))
+        # A list here, an OrtValueVector in programs that were written for the bindings.
         add = fetches.append if isinstance(fetches, list) else fetches.push_back
         for value in self.run_with_ort_values(list(fetch_names), values, run_options):
             add(value)
@@ -283,6 +288,7 @@ class Session(bridge.InferenceSession):
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
+        # The old session is closed only after the new one has been made.
         old, second = self._remote, self._of_first_call
         self._of_first_call = None
         self._begin(providers, provider_options)

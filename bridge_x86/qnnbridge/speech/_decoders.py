@@ -134,6 +134,8 @@ def run_bound(
     try:
         binding.run(timeout=timeout)
     except RemoteRuntimeError as error:
+        # A binding turns every error into a RuntimeError, as ONNX Runtime does; callers here want the typed
+        # one.
         if isinstance(error.__cause__, BridgeError):
             raise error.__cause__ from None
         raise
@@ -178,6 +180,7 @@ class GrowingDecoder:
             self._cross = dict(zip(names.crossing, (encoded[name] for name in names.made), strict=True))
 
     def step(self, tokens: Sequence[int]) -> Array:
+        # The first step of a window: it has no cache yet, and makes the cross values.
         if not self._own:
             return self._run(self._first, tokens, begins=True)
         scores = np.zeros(0, np.float32)
@@ -192,6 +195,7 @@ class GrowingDecoder:
         if _STATES in nodes:
             inputs[_STATES] = self._encoded[_STATES]
         if _BRANCH in nodes:
+            # A merged decoder contains both graphs; this input chooses.
             inputs[_BRANCH] = _value([not begins], nodes[_BRANCH])
         for name, _ in names.growing:
             if name in nodes:
@@ -232,6 +236,8 @@ class FixedDecoder:
         self.positions = int(mask.shape[-1]) - 1
         self._encoded = encoded
         names = [name for name in self._nodes if _FIXED_SELF.fullmatch(name)]
+        # Two sets in turns: the host writes one while it reads the other, so a repeated step finds its inputs
+        # unchanged.
         self._sets = [
             {
                 name: OrtValue.ortvalue_from_shape_and_type(self._nodes[name].shape, TYPES[self._nodes[name].type])
@@ -249,6 +255,7 @@ class FixedDecoder:
 
     def _run(self, token: int) -> Array:
         nodes = self._nodes
+        # Opened from the end backwards, as AI Hub's own loop does.
         self._mask[..., self.positions - self._done] = 0.0
         held, filled = self._sets[self._done % 2], self._sets[(self._done + 1) % 2]
         inputs = {
