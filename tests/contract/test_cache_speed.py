@@ -20,9 +20,12 @@ from qnnbridge_host.cache.key import key_of, key_parts
 from qnnbridge_host.cache.memo import HashMemo, memo_of
 from qnnbridge_host.cache.store import Store
 from qnnbridge_host.create.lookup import SessionCache
+from qnnbridge_host.create.order import Creation, WorkOrder
 from qnnbridge_host.model import source as source_module
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_protocol.cache_settings import cache_dir, cache_settings
+from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from tests.contract.small_models import model, node, tensor
 from tests.fakes.fair_clock import FairClock
@@ -91,9 +94,11 @@ def test_an_unchanged_model_of_100_mb_costs_no_reading_and_less_than_20_ms(
         clock = FairClock()
         settings = cache_settings()
         opened = ModelSource.open(str(path), memo=memo_of(settings))
-        cache = SessionCache(opened, spec, (), settings, on_wait=_not_now, on_compile=_not_now)
+        order = WorkOrder((), StopSignal(), emit=_not_now)
+        creation = Creation(_not_now, _not_now, order, spec, opened, ".", settings)  # type: ignore[arg-type]
+        cache = SessionCache(creation, settings, Hello())
         assert cache.reason_against is None
-        found = cache.find(info, _not_now, None)
+        found = cache.find(info)
         took_s = clock.seconds
         assert cache.reply.state == "hit"
         assert found is not None

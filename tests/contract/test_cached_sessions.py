@@ -241,15 +241,15 @@ def must_not_compile(folder: Path) -> tuple[qnnbridge.Host, Path]:
     flag = folder / "must not compile"
     code = f"""
         import os
-        from qnnbridge_host.create import entry
+        from qnnbridge_host.create import lookup
 
-        real = entry.build_entry
+        real = lookup.build_entry
 
         def build_entry(*arguments, **keywords):
             assert not os.path.exists({str(flag)!r}), "it is compiled again"
             return real(*arguments, **keywords)
 
-        entry.build_entry = build_entry
+        lookup.build_entry = build_entry
         """
     return patched_host(folder, code), flag
 
@@ -299,9 +299,9 @@ def test_a_model_with_initializers_that_are_inputs_too_is_left_alone(host: qnnbr
 
 OTHER_OUTPUT = """
     import dataclasses
-    from qnnbridge_host.create import entry
+    from qnnbridge_host.create import lookup
 
-    real = entry.build_entry
+    real = lookup.build_entry
 
     def build_entry(*arguments, **keywords):
         made = real(*arguments, **keywords)
@@ -311,7 +311,7 @@ OTHER_OUTPUT = """
         manifest.write(made.folder)
         return dataclasses.replace(made, manifest=manifest)
 
-    entry.build_entry = build_entry
+    lookup.build_entry = build_entry
 """
 
 

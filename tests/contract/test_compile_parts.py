@@ -17,13 +17,12 @@ import qnnbridge
 from qnnbridge._compile import make_jobs
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, ModelChanged, OptionError, PlacementRefused
 from qnnbridge_host.create import compiler, jobs
-from qnnbridge_host.create.compare import compare, tolerance_text
-from qnnbridge_host.create.destination import Destination, destination_of
-from qnnbridge_host.create.errors import blame_unknown_chips, nothing_to_compile, unknown_chips
+from qnnbridge_host.create.compiler import blame_unknown_chips, nothing_to_compile, staging_dir, unknown_chips
 from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, job_key
-from qnnbridge_host.create.staging import staging_dir
-from qnnbridge_host.create.validation import validate
-from qnnbridge_host.create.worker import WorkOrder, ticking, worker_command
+from qnnbridge_host.create.order import WorkOrder, worker_command
+from qnnbridge_host.create.publish import Destination, destination_of
+from qnnbridge_host.create.validation import compare, tolerance_text, validate
+from qnnbridge_host.create.worker import ticking
 from qnnbridge_host.model import writing
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.request.cancellation import StopSignal

@@ -344,10 +344,10 @@ def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
         import os
         from qnnbridge_host.cache.entry import EntryManifest
         from qnnbridge_host.model.source import hash_file
-        from qnnbridge_host.create import entry
+        from qnnbridge_host.create import lookup
         from qnnbridge_host.model.manifest import FileRecord
 
-        real = entry.build_entry
+        real = lookup.build_entry
 
         def faulty(*arguments, **keywords):
             made = real(*arguments, **keywords)
@@ -363,7 +363,7 @@ def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
             EntryManifest(**{{**fields, "files": files, "id": os.urandom(16).hex()}}).write(made.folder)
             return made
 
-        entry.build_entry = faulty
+        lookup.build_entry = faulty
         """
     with patched_host(tmp_path, code) as host:
         for _ in range(2):
@@ -410,12 +410,12 @@ def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_live
         import os
         from pathlib import Path
         from qnnbridge_host.create.lookup import ModelNotDescribed
-        from qnnbridge_host.create import entry
+        from qnnbridge_host.create import lookup
 
-        real = entry.build_entry
+        real = lookup.build_entry
         alive = []
 
-        def dies_once(store, key, parts, job, order, on_progress, warn):
+        def dies_once(store, key, parts, creation, hello, on_progress):
             for sign in store.root.rglob("*.beat"):
                 os.utime(sign, (1, 1))
             on_progress(0.0 if alive else 1000.0)
@@ -423,9 +423,9 @@ def test_the_second_compiler_gives_signs_of_life_however_long_the_first_one_live
             Path({str(alive)!r}).write_text(repr(alive))
             if len(alive) == 1:
                 raise ModelNotDescribed
-            return real(store, key, parts, job, order, on_progress, warn)
+            return real(store, key, parts, creation, hello, on_progress)
 
-        entry.build_entry = dies_once
+        lookup.build_entry = dies_once
         """
     with patched_host(tmp_path, code) as host:
         session = open_session(host)
@@ -448,7 +448,7 @@ KILLED_AT = """
     import os, signal
     from qnnbridge_host.cache import store
     from qnnbridge_host.cache.entry import EntryManifest
-    from qnnbridge_host.create import entry
+    from qnnbridge_host.create import compiler
 
     def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -461,8 +461,8 @@ KILLED_AT = """
         setattr(owner, name, lambda *a, **k: (real(*a, **k), die()))
 
     steps = {
-        "the folder is made": lambda: before(entry, "compile_together"),
-        "the files are written": lambda: behind(entry, "compile_together"),
+        "the folder is made": lambda: before(compiler, "compile_together"),
+        "the files are written": lambda: behind(compiler, "compile_together"),
         "the files are on the disk": lambda: before(EntryManifest, "write"),
         "the manifest is half written": lambda: setattr(
             EntryManifest, "write", lambda self, folder: ((folder / "manifest.json").write_bytes(b"{"), die())

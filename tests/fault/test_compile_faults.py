@@ -17,8 +17,8 @@ from tests.fakes.hosts import patched_host
 
 import qnnbridge
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, HostCrashed, OptionError
-from qnnbridge_host.create import destination, publish
-from qnnbridge_host.create.destination import Destination
+from qnnbridge_host.create import publish
+from qnnbridge_host.create.publish import Destination
 from qnnbridge_host.model.manifest import manifest_path, read_manifest
 
 pytest.importorskip("onnxruntime_qnn")
@@ -145,7 +145,7 @@ def test_a_folder_that_takes_no_files_is_one_clear_error() -> None:
 KILLED_WHILE_MOVING = """
 import os, signal, sys
 from qnnbridge_host.create import publish
-from qnnbridge_host.create.destination import Destination
+from qnnbridge_host.create.publish import Destination
 from qnnbridge_host.model.manifest import write_manifest
 
 target, work, blob, at, overwrite = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] == "True"
@@ -248,16 +248,16 @@ def test_a_host_killed_before_the_move_leaves_only_what_the_next_compilation_rem
     with pytest.raises(HostCrashed):
         qnnbridge.compile(MUL, target, host=patched_host(tmp_path, KILLED_BEFORE_THE_MOVE), validate=False)
     (left,) = target.iterdir()
-    assert left.name.startswith(destination.PREFIX)
+    assert left.name.startswith(publish.PREFIX)
     os.utime(left, (1, 1))  # long ago
     qnnbridge.compile(MUL, target, validate=False)
     assert names_in(target) == ALL_THREE
 
 
 def test_the_folder_of_a_living_compilation_is_left_alone(target: Path) -> None:
-    with destination.work_folder(str(target)) as folder:
+    with publish.work_folder(str(target)) as folder:
         os.utime(os.path.dirname(folder), (1, 1))
-        destination.sweep(str(target))
+        publish.sweep(str(target))
         assert os.path.isdir(folder)
     assert names_in(target) == []
 

@@ -34,7 +34,7 @@ WAIT_S = 60.0
 PLACES = ("open", "read", "run")
 PAUSES = """
     import pathlib, time
-    import qnnbridge_host.create.reference as reference
+    import qnnbridge_host.create.worker as worker
     import qnnbridge_host.serve.numbers_service as numbers
 
     def wait(place):
@@ -58,7 +58,7 @@ PAUSES = """
 
     numbers.open_model = before("open", numbers.open_model)
     numbers._compare = before("read", numbers._compare)
-    reference.open_original = after("run", reference.open_original)
+    worker.open_original = after("run", worker.open_original)
 """
 
 

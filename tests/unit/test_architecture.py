@@ -35,9 +35,7 @@ MOST_LINES_WITH_COMMENTS = 600
 PARTS_FOR_TOOLS = (
     "qnnbridge_host.model",
     "qnnbridge_host.cache",
-    # The parts without a process: tolerances, file names, and how results come whole into their place.
-    "qnnbridge_host.create.compare",
-    "qnnbridge_host.create.destination",
+    # The parts without a process: file names, and how results come whole into their place.
     "qnnbridge_host.create.jobs",
     "qnnbridge_host.create.publish",
     # What is installed, and the provider in a folder: read from the disk, nothing is loaded.

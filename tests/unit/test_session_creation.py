@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from qnnbridge_host.create import fixed_source
 from qnnbridge_host.create import session as session_creation
-from qnnbridge_host.create.requests import ApplicationModel
-from qnnbridge_host.create.session import Creation, MadeSession, NeedsRewrite, SessionMaker
+from qnnbridge_host.create.order import Creation, NeedsRewrite, WorkOrder
+from qnnbridge_host.create.session import MadeSession, SessionMaker
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_host.request.in_flight import Request
@@ -26,27 +28,26 @@ MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
 
 
 class Models:
-    """Stands in for the service: it has no copy."""
-
-    hello: Any = None
+    """Has no copy of a model."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
         self.asked: list[FixSpec] = []
 
-    def fixed(self, request: Any, given: Any, spec: SessionSpec, order: Any) -> Any:
+    def fixed_source(self, source: Any, spec: SessionSpec, *_: Any) -> Any:
         assert spec.fix is not None
         self.asked.append(spec.fix)
         raise self.error
-
-    def order(self, *_: Any) -> Any:
-        return None
 
 
 class Maker(SessionMaker):
     """Of a model that has an operator that QNN computes wrong."""
 
     refuses = False
+
+    def __init__(self, models: Models) -> None:
+        super().__init__(None, None)  # type: ignore[arg-type]
+        self.models = models
 
     def _from_model(self, creation: Creation) -> MadeSession:
         if creation.watched:
@@ -60,19 +61,19 @@ def creation_of(fix: FixSpec | None = None, **fields: Any) -> Creation:
     source = ModelSource.open(str(MODEL), ".")
     spec = SessionSpec(str(MODEL), fix=fix, **fields)
     request = Request(4, {"op": "session.create"}, ())
-    return Creation(request, declared.append, StopSignal(), spec, source, (), {}, None, None, None)
+    return Creation(request, declared.append, WorkOrder((), StopSignal(), label=source.label), spec, source, ".")
 
 
 def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession:
-    creation = creation_of(fix, **fields)
-    return maker.make(creation, ApplicationModel(creation.source, None, "."))
+    with patch.object(fixed_source, "fixed_source", maker.models.fixed_source):
+        return maker.make(creation_of(fix, **fields))
 
 
 @pytest.mark.parametrize("kind", [ModelError, PlacementRefused])
 def test_the_session_is_made_from_the_model_and_says_why(kind: type[BridgeError]) -> None:
     """Also if QNN refuses the copy alone: without a rewrite it takes the model, as it did before there was one."""
     models = Models(kind("There is no room for a copy."))
-    session = made(Maker(None, models))  # type: ignore[arg-type]
+    session = made(Maker(models))
     assert (session.session, session.changes, session.fix) == (7, (), None)
     (notice,) = session.notices
     assert notice.kind == "model"
@@ -83,13 +84,13 @@ def test_the_session_is_made_from_the_model_and_says_why(kind: type[BridgeError]
 
 def test_sizes_are_fixed_in_the_copy() -> None:
     models = Models(ModelError("no"))
-    made(Maker(None, models), free_dimensions_by_name={"n": 4})  # type: ignore[arg-type]
+    made(Maker(models), free_dimensions_by_name={"n": 4})  # type: ignore[arg-type]
     assert models.asked[0].only[0] == "fixed-shapes"
 
 
 def test_a_request_that_is_withdrawn_ends_there() -> None:
     with pytest.raises(Cancelled):
-        made(Maker(None, Models(Cancelled("gone"))))  # type: ignore[arg-type]
+        made(Maker(Models(Cancelled("gone"))))
 
 
 @pytest.mark.parametrize(
@@ -104,13 +105,13 @@ def test_a_request_that_is_withdrawn_ends_there() -> None:
 def test_nothing_is_rewritten_unasked_where_the_application_wants_the_model_itself(fields: dict[str, Any]) -> None:
     models = Models(ModelError("no"))
     fix = fields.pop("fix", None)
-    assert made(Maker(None, models), fix, **fields).notices == []  # type: ignore[arg-type]
+    assert made(Maker(models), fix, **fields).notices == []  # type: ignore[arg-type]
     assert models.asked == []
 
 
 def test_a_refusal_is_told_as_it_is_if_the_copy_fails_too() -> None:
     models = Models(ModelError("The rewrites do not do."))
-    maker = Maker(None, models)  # type: ignore[arg-type]
+    maker = Maker(models)
     maker.refuses = True
     with pytest.raises(PlacementRefused, match="Not all of it") as refused:
         made(maker, FixSpec(when="refused"))
@@ -122,10 +123,10 @@ def test_a_host_without_qnn_rewrites_nothing(
     monkeypatch: pytest.MonkeyPatch, simulator: bool | None, stops: bool
 ) -> None:
     monkeypatch.setattr(session_creation, "curing_rewrites", lambda *_: ("edge-padding",))
-    models = SimpleNamespace(hello=None, host_info=SimpleNamespace(simulator=simulator))
-    maker = SessionMaker(None, models)  # type: ignore[arg-type]
+    maker = SessionMaker(None, None)  # type: ignore[arg-type]
+    maker._info = SimpleNamespace(simulator=simulator)  # type: ignore[assignment]
     try:
-        maker._stop_if_curable(creation_of()._replace(watched=True))
+        maker._refuse_curable(creation_of()._replace(watched=True))
     except NeedsRewrite:
         assert stops
     else:
@@ -162,7 +163,7 @@ def test_a_model_that_was_put_back_while_it_was_loaded_is_loaded_again(
 ) -> None:
     """With its dates: neither they nor hashes show what native code has read."""
     native = native_of(tmp_path, touches)
-    maker = SessionMaker(native, SimpleNamespace(host_info=None))  # type: ignore[arg-type]
+    maker = SessionMaker(native, None)  # type: ignore[arg-type]
     creation = creation_of()._replace(source=ModelSource.open(str(native.path), "."))
     if made == closed:
         with pytest.raises(ModelChanged, match="again and again"):
@@ -175,7 +176,7 @@ def test_a_model_that_was_put_back_while_it_was_loaded_is_loaded_again(
 def test_a_session_that_writes_files_is_made_once(tmp_path: Path) -> None:
     """It would find them there the second time."""
     native = native_of(tmp_path, 1)
-    maker = SessionMaker(native, SimpleNamespace(host_info=None))  # type: ignore[arg-type]
+    maker = SessionMaker(native, None)  # type: ignore[arg-type]
     creation = creation_of(config_entries={"ep.context_enable": "1"})
     with pytest.raises(ModelChanged):
         maker._native(creation._replace(source=ModelSource.open(str(native.path), ".")), None)
@@ -215,7 +216,8 @@ class TouchedCache:
 
 def test_a_session_that_gives_the_cache_up_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     session, cache = SimpleNamespace(close=lambda: None), TouchedCache()
-    maker = SessionMaker(None, SimpleNamespace(host_info=None))  # type: ignore[arg-type]
+    maker = SessionMaker(None, None)  # type: ignore[arg-type]
+    maker._info = SimpleNamespace()  # type: ignore[assignment]
     creation = creation_of()
 
     def native(_creation: Creation, loadable: Any) -> Any:

@@ -15,7 +15,8 @@ import pytest
 from tests import needs
 
 from qnnbridge_host.create import worker as worker_module
-from qnnbridge_host.create.worker import Worker, WorkOrder, default_command, ticking, worker_command
+from qnnbridge_host.create.order import WorkOrder, default_command, worker_command
+from qnnbridge_host.create.worker import Worker, ticking
 from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_protocol.errors import (
     Cancelled,

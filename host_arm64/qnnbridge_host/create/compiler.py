@@ -1,41 +1,55 @@
-"""Does jobs in a worker: complete files in a folder, or an error with its cause.
+"""Compiles models in a worker: complete files in a folder, or an error with its cause.
 
 The worker compiles; this side checks its results. Invariants: the worker is gone when the functions return,
 and no file of theirs is half-written unless they raise. Any thread; jobs are independent.
+
+Parts of QNN open files by paths in the system's own code page. So a model with a non-ASCII path is linked (or, on
+another volume, copied) to a folder with an ASCII path, with the files that it is made of, and its result is moved
+from there. A model that others write to while it is compiled is compiled from a copy of our own, whose hashes are
+checked. The folder is gone when the block ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import itertools
 import logging
 import os
+import re
+import shutil
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from qnnbridge_host.create.errors import blame_unknown_chips, nothing_to_compile
-from qnnbridge_host.create.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of
-from qnnbridge_host.create.staging import StagingDir, staging_dir
-from qnnbridge_host.create.worker import Worker, WorkOrder
+from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.create.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of, compiled_spec
+from qnnbridge_host.create.order import WorkOrder
+from qnnbridge_host.create.worker import Worker
+from qnnbridge_host.model.chips import CHIPS, chip_of
 from qnnbridge_host.model.scan import scan_model
-from qnnbridge_host.model.source import are_same
+from qnnbridge_host.model.source import are_same, take_stamp
 from qnnbridge_host.model.writing import from_host, from_os
-from qnnbridge_protocol.errors import BridgeError, CompileFailed, PlacementRefused, WorkerDied
-from qnnbridge_protocol.frames import Frame
+from qnnbridge_protocol.errors import BridgeError, CompileFailed, EPFail, Fail, PlacementRefused, WorkerDied
 from qnnbridge_protocol.specs import (
     QNN,
     CompileSpec,
+    NodeInfo,
     ProviderSpec,
     SessionInfo,
     SessionSpec,
     ShareWeights,
 )
-from qnnbridge_protocol.values import Encoder
 
 _log = logging.getLogger("qnnbridge.compiling")
 
-_ABOUT_COMPILING = ("ep.context_", "ep.share_", "ep.stop_share_", "session.disable_model_compile")
+_ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
+_ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
+_BY_NAME = re.compile(r"add_free_dimension_override_by_name\('([^']*)', SIZE\)")
+# How the fix begins where some dimensions have no name that could be used.
+_NAMES_DO_NOT_DO = "Export the model with fixed shapes"
+STAGED_STEM = "qnnbridge_staged_model"
 
 
 def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrder) -> tuple[CompiledFiles, ...]:
@@ -113,7 +127,7 @@ class _Compilation:
         header = {"op": "worker.compile", "spec": self._description(index, spec).to_wire()}
         worker.label, worker.fingerprint = job.source.label, job.source.fingerprint
         try:
-            frame = call_with_model(worker, header, job.initializers, job.source.data)
+            frame = worker.call_with_model(header, job.initializers, job.source.data)
         except BridgeError as error:
             if isinstance(error, PlacementRefused) and spec.fallback == "cpu":
                 error = nothing_to_compile(error, job.source.scan.inputs if job.source.scan is not None else ())
@@ -157,7 +171,7 @@ class _Compilation:
             with worker.running():
                 path = os.path.join(self._place.folder, model)
                 spec = dataclasses.replace(compiled_spec(job.spec), model_path=path)
-                frame = call_with_model(worker, {"op": "worker.create", "spec": spec.to_wire()})
+                frame = worker.call_with_model({"op": "worker.create", "spec": spec.to_wire()})
                 info = SessionInfo.from_wire(frame.header["info"])
         except BridgeError:
             self._order.stop.check()
@@ -174,35 +188,6 @@ class _Compilation:
             seconds=time.monotonic() - self._begun,
             died_at_teardown=True,
         )
-
-
-def call_with_model(
-    worker: Worker, header: Mapping[str, Any], initializers: Sequence[Any] = (), data: Any | None = None
-) -> Frame:
-    """A request that carries initializers, and the model if that has no path."""
-    encoder = Encoder()
-    described = [encoder.add(value) for value in initializers]
-    buffers: tuple[Any, ...] = tuple(encoder.buffers)
-    if data is not None:
-        buffers += (data,)
-    return worker.call({**header, "initializers": described}, buffers)
-
-
-def compiled_spec(spec: SessionSpec) -> SessionSpec:
-    """The spec of the compiled model's session, without the options that were compiled in."""
-    return SessionSpec(
-        model_path=None,
-        providers=spec.providers or (ProviderSpec(QNN),),
-        fallback=spec.fallback,
-        options=spec.options,
-        config_entries=without_compiling(spec.config_entries),
-        custom_op_libraries=spec.custom_op_libraries,
-    )
-
-
-def without_compiling(entries: Mapping[str, str]) -> dict[str, str]:
-    """Configuration entries that are not about compiling."""
-    return {key: text for key, text in entries.items() if not key.startswith(_ABOUT_COMPILING)}
 
 
 def check_whole(folder: str, model: str, blob: str | None) -> None:
@@ -241,3 +226,178 @@ def _broken(what: str, why: str) -> CompileFailed:
         cause=why or None,
         fix="Compile again. If it happens again, look at the free space of the disk and at the host's log.",
     )
+
+
+# --- the folder for the native side ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StagingDir:
+    """The paths for the native side.
+
+    folder: for its results. specs: of the jobs, with the paths to read. replaced: staged path -> real one. private:
+    all that is read are copies that nobody else knows.
+    """
+
+    folder: str
+    specs: tuple[SessionSpec, ...]
+    replaced: tuple[tuple[str, str], ...] = ()
+    private: bool = False
+
+    def in_real_words(self, error: BridgeError) -> BridgeError:
+        """The error with the paths that its reader knows."""
+        for staged, real in self.replaced:
+            for old, new in ((staged, real), (os.path.basename(staged), os.path.basename(real))):
+                error.message = error.message.replace(old, new)
+                error.cause = error.cause.replace(old, new) if error.cause else error.cause
+                error.fix = error.fix.replace(old, new) if error.fix else error.fix
+                error.evidence = tuple(line.replace(old, new) for line in error.evidence)
+        error.args = (error.message,)
+        return error
+
+
+@contextlib.contextmanager
+def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = False) -> Iterator[StagingDir]:
+    """The folders for `jobs` whose results belong in `folder`.
+
+    Args:
+        copied: all models are staged, as copies.
+
+    Raises:
+        OSError: a copy failed.
+        ModelChanged: a copy is not what was hashed.
+    """
+    specs = tuple(job.spec for job in jobs)
+    staged = [job.source.path is not None and (copied or not job.source.path.isascii()) for job in jobs]
+    parent = _ascii_place() if any(staged) or not folder.isascii() else None
+    if parent is None:
+        yield StagingDir(folder, specs)
+        return
+    with work_folder("compile", parent) as place:
+        out = folder
+        if copied or not folder.isascii():  # an earlier attempt may have left its files there
+            out = os.path.join(place, "out")
+            os.mkdir(out)
+        new_specs, replaced = [], []
+        for index, job in enumerate(jobs):
+            spec, path = specs[index], None
+            if staged[index]:
+                path = _stage(job, os.path.join(place, f"in{index}"), index, copied=copied)
+            if path is not None and job.source.path is not None:
+                spec = dataclasses.replace(spec, model_path=path)
+                replaced.append((path, job.source.path))
+            new_specs.append(spec)
+        private = copied and len(replaced) == len(jobs)
+        yield StagingDir(out, tuple(new_specs), tuple(replaced), private)
+        if out != folder:
+            for name in sorted(os.listdir(out)):
+                shutil.move(os.path.join(out, name), os.path.join(folder, name))
+
+
+def _ascii_place() -> str | None:
+    """A folder with an ASCII path to make another one in, ``None`` if no candidate can be written to."""
+    candidates = [tempfile.gettempdir()]
+    candidates += [os.environ[name] for name in ("PUBLIC", "ProgramData") if os.environ.get(name)]
+    return next((one for one in candidates if one.isascii() and os.access(one, os.W_OK)), None)
+
+
+def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str | None:
+    """The model's path in `folder`; ``None`` if a file of it lies outside of its own folder."""
+    source = job.source.path
+    assert source is not None
+    home = os.path.dirname(source)
+    beside = [(path, os.path.relpath(path, home)) for path in job.source.files if os.path.exists(path)]
+    if any(name.startswith(os.pardir) or os.path.isabs(name) for _, name in beside):
+        return None
+    os.mkdir(folder)
+    staged = os.path.join(folder, f"{STAGED_STEM}{index}{os.path.splitext(source)[1]}")
+    if not staged.isascii():
+        staged = os.path.join(folder, f"{STAGED_STEM}{index}.onnx")
+    targets = {source: staged}
+    for path, name in beside:
+        targets[path] = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(targets[path]), exist_ok=True)
+    for path, target in targets.items():
+        if copied:
+            shutil.copyfile(path, target)
+        else:
+            _link(path, target)
+    if copied:
+        # Stamps of files so new prove nothing: they are hashed.
+        copies = [file._replace(path=targets[file.path]) for file in job.source.known if file.path in targets]
+        known = tuple(copy._replace(stamp=take_stamp(copy.path)) for copy in copies)
+        job.source._replace(known=known).check_unchanged()
+    return staged
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        shutil.copyfile(source, target)
+
+
+# --- refusals --------------------------------------------------------------------------------------------
+
+
+def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = ()) -> CompileFailed:
+    """The error of a compilation that allows the CPU, from a session's refusal: the model has no node
+    for QNN at all, and a "compiled" model would be a copy of the original.
+
+    inputs: of the model, as far as known."""
+    fix = _ALLOW_CPU.sub("", refused.fix or "").strip()
+    names = _BY_NAME.findall(fix)
+    free = _free_axes(inputs)
+    if fix.startswith(_NAMES_DO_NOT_DO) and free:
+        fix = (
+            "Fix the dimensions in a copy of the model, and compile that: qnnbridge optimize MODEL -o FIXED.onnx "
+            + " ".join(f"--dim {axis}=SIZE" for axis in free)
+            + "; or export the model with fixed shapes."
+        )
+    elif names:
+        fix += " On the command line: " + " ".join(f"--dim {name}=SIZE" for name in dict.fromkeys(names)) + "."
+    return CompileFailed(
+        _ABOUT_SESSIONS.sub(", so there is nothing to compile.", refused.message),
+        cause=refused.cause,
+        fix=fix or None,
+        evidence=refused.evidence,
+        details=refused.details,
+    )
+
+
+def unknown_chips(providers: Sequence[ProviderSpec]) -> tuple[int, ...]:
+    """Numbers in ``soc_model`` that are none of `CHIPS`. QNN knows more, so such a number is not refused."""
+    texts = (provider.options.get("soc_model", "") for provider in providers if provider.name == QNN)
+    parts = (part.strip() for text in texts for part in text.split(","))
+    numbers = (int(part) for part in parts if part.isascii() and part.isdecimal())
+    return tuple(dict.fromkeys(number for number in numbers if number and chip_of(number) is None))
+
+
+def unknown_chips_text(numbers: Sequence[int]) -> str:
+    """The text about the findings of `unknown_chips`."""
+    named = ", ".join(map(str, numbers))
+    return f"{named} {'is no chip' if len(numbers) == 1 else 'are no chips'} that qnnbridge knows"
+
+
+def known_chips_text() -> str:
+    return ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS)
+
+
+def blame_unknown_chips(error: BridgeError, providers: Sequence[ProviderSpec]) -> None:
+    """Where the chip is unknown, a refusal by QNN is most likely about that: say it first."""
+    numbers = unknown_chips(providers)
+    if numbers and isinstance(error, (CompileFailed, PlacementRefused, EPFail, Fail)):
+        error.cause = f"{unknown_chips_text(numbers)} (soc_model). {error.cause or ''}".rstrip()
+        error.fix = f"Check soc_model (--soc-model); known are {known_chips_text()}. {error.fix or ''}".rstrip()
+
+
+def _free_axes(inputs: Sequence[NodeInfo]) -> list[str]:
+    """``x:0`` for each dimension without a number."""
+    return [
+        f"{node.name}:{axis}"
+        for node in inputs
+        for axis, size in enumerate(node.shape or ())
+        if not isinstance(size, int) or size < 0
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.fixed_models import FixedModel
-    from qnnbridge_host.create.worker import WorkOrder
+    from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_protocol.model_records import CacheSettings
 
 COMMAND: Final = "fix=True"
@@ -61,6 +62,15 @@ def fixed_source(
         ModelError: the rewrites do not do.
         DeadlineExceeded: another process was still at it.
     """
+    from qnnbridge_host.create.worker import ticking
+
+    with ticking(functools.partial(order.progress, "rewriting")):
+        return _fixed_source(source, spec, settings, folder, order)
+
+
+def _fixed_source(
+    source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, folder: str, order: WorkOrder
+) -> FixedSource:
     from qnnbridge_host.model.refusals import refuse_compiled
 
     refuse_compiled(source.path if source.path is not None else source.data or b"", COMMAND)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_protocol.specs import Placement, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import QNN, Placement, ProviderSpec, SessionInfo, SessionSpec
 
 # Those that a compiled model depends on.
 RELEVANT_VERSIONS: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "ep_source", "ep_version")
@@ -29,6 +29,8 @@ BLOB_SUFFIX: Final = "_qnn.bin"
 MAX_STEM_BYTES: Final = 215
 
 WITHOUT_A_NAME: Final = "model"
+
+_ABOUT_COMPILING: Final = ("ep.context_", "ep.share_", "ep.stop_share_", "session.disable_model_compile")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,6 +105,23 @@ def chip_numbers(soc_model: str | None) -> tuple[int, ...]:
     """The numbers in a ``soc_model``; names are left out, and 0, which means none."""
     parts = (part.strip() for part in (soc_model or "").split(","))
     return tuple(int(part) for part in parts if part.isdecimal() and int(part))
+
+
+def compiled_spec(spec: SessionSpec) -> SessionSpec:
+    """The spec of the compiled model's session, without the options that were compiled in."""
+    return SessionSpec(
+        model_path=None,
+        providers=spec.providers or (ProviderSpec(QNN),),
+        fallback=spec.fallback,
+        options=spec.options,
+        config_entries=without_compiling(spec.config_entries),
+        custom_op_libraries=spec.custom_op_libraries,
+    )
+
+
+def without_compiling(entries: Mapping[str, str]) -> dict[str, str]:
+    """Configuration entries that are not about compiling."""
+    return {key: text for key, text in entries.items() if not key.startswith(_ABOUT_COMPILING)}
 
 
 # --- names -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The cache's work for one creation of a session: finds or makes the entry to load, and evaluates the result.
+"""The cache's work for one creation of a session: finds the entry to load, or makes it, and evaluates the result.
 
 `find` before the session is made, then one of `loaded` and `load_failed`, or `made_without`. Invariants:
 an entry is loaded only after a check of every byte (of its stamp, if it has not changed); an invalid one is set
@@ -9,21 +9,26 @@ thread.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import logging
+import os
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.cache.entry import CacheEntry, Differs, Loadable
+from qnnbridge_host.cache.entry import STEM, CacheEntry, Differs, EntryFile, EntryManifest, Loadable
 from qnnbridge_host.cache.eviction import shrink
 from qnnbridge_host.cache.files import Damaged
 from qnnbridge_host.cache.key import SOURCE_VERSIONS, is_small, key_of, key_parts, reason_against, size_of
 from qnnbridge_host.cache.locks import Heartbeat, Held, WaitPolicy
 from qnnbridge_host.cache.negative_entries import DAY_S, Kind, NegativeEntries
 from qnnbridge_host.cache.store import Fault, Store
+from qnnbridge_host.create.order import Creation, NeedsRewrite, curing_rewrites, known_faults
 from qnnbridge_host.model.paths import native_path
-from qnnbridge_host.model.source import ModelSource, interruptible
+from qnnbridge_host.model.source import hash_file, interruptible
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,
@@ -37,7 +42,11 @@ from qnnbridge_protocol.errors import (
     WorkerDied,
 )
 from qnnbridge_protocol.model_records import CacheReply, CacheSettings, CacheState, EntryFault, Notice
-from qnnbridge_protocol.specs import HostInfo, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionInfo, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.create.jobs import CompiledFiles
+    from qnnbridge_protocol.hello import Hello
 
 _log = logging.getLogger("qnnbridge.cache")
 
@@ -47,6 +56,8 @@ SET_ASIDE_WAIT_S: Final = 10.0
 SECOND_STRIKE_S: Final = 7 * DAY_S
 # Starts of the compiler for one entry, if it dies before it reports its result.
 ATTEMPTS: Final = 2
+
+_EDGES: Final = "offload_graph_io_quantization"
 
 # Errors that the session would also raise without the cache, or only after the same wait.
 _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
@@ -61,54 +72,16 @@ class CannotStandFor(Exception):
     """The compiled model cannot replace the model. The text says why."""
 
 
-class Compile(Protocol):
-    """Compiles the session's model into an entry. The caller holds the key's lock."""
-
-    def __call__(
-        self,
-        store: Store,
-        key: str,
-        parts: Mapping[str, Any],
-        deadline: float | None,
-        on_progress: Callable[[float], None],
-    ) -> CacheEntry:
-        """Raises the errors of compiling, `ModelNotDescribed`, `CannotStandFor`, and `OSError` of the disk."""
-
-
 class SessionCache:
-    """Finds or makes the entry of one session, and records how it did.
+    """Finds or makes the entry of one session, and records how it did. hello: of the host."""
 
-    Args:
-        source: the model.
-        spec: of the session.
-        initializers: values of those that `spec` announces.
-        settings: of the application.
-        refused: fingerprints of models and entries that the application refuses.
-        check: called periodically while files are read. May raise.
-        on_wait: called periodically while another process compiles, with the seconds so far. May raise.
-        on_compile: the same while this one compiles.
-    """
-
-    def __init__(
-        self,
-        source: ModelSource,
-        spec: SessionSpec,
-        initializers: Sequence[Any],
-        settings: CacheSettings,
-        *,
-        refused: frozenset[str] = frozenset(),
-        check: Callable[[], None] = lambda: None,
-        on_wait: Callable[[float], None],
-        on_compile: Callable[[float], None],
-    ) -> None:
-        self._source = source
-        self._spec = spec
-        self._initializers = initializers
+    def __init__(self, creation: Creation, settings: CacheSettings, hello: Hello) -> None:
+        self._creation = creation
+        self._source = creation.source
+        self._spec = creation.spec
+        self._order = creation.order
         self._settings = settings
-        self._refused = refused
-        self._check = check
-        self._on_wait = on_wait
-        self._on_compile = on_compile
+        self._hello = hello
         self._store = Store(Path(settings.folder))
         self._negative = NegativeEntries(self._store.root)
         self._entry: CacheEntry | None = None
@@ -154,15 +127,13 @@ class SessionCache:
             except OSError as error:
                 self._unusable(error.strerror or str(error))
 
-    def find(self, host: HostInfo, compile_entry: Compile, deadline: float | None) -> Loadable | None:
+    def find(self, host: HostInfo) -> Loadable | None:
         """The entry to load in place of the model; ``None``: make the session from the model.
 
-        Args:
-            host: all that an entry depends on besides model and options.
-            compile_entry: makes a missing entry.
-            deadline: on `time.monotonic`.
+        host: all that an entry depends on besides model and options.
 
         Raises:
+            NeedsRewrite: the creation is watched, and the model would be compiled now.
             DeadlineExceeded: another process was still compiling the model.
             BridgeError: the error of compiling the model.
         """
@@ -172,9 +143,10 @@ class SessionCache:
             self.off("this host has no QNN")
             return None
         try:
-            parts = key_parts(self._source.fingerprint, self._spec, self._initializers, host, self._hash_library)
+            initializers = self._creation.initializers
+            parts = key_parts(self._source.fingerprint, self._spec, initializers, host, self._hash_library)
             self._key = key_of(parts)
-            self._find_or_make(self._key, parts, compile_entry, deadline)
+            self._find_or_make(self._key, parts)
             return Loadable.of(self._entry) if self._entry is not None else None
         except BridgeError:
             raise  # some are also an `OSError`
@@ -183,12 +155,10 @@ class SessionCache:
             self._unusable(error.strerror or str(error))
             return None
 
-    def _find_or_make(
-        self, key: str, parts: dict[str, object], compile_entry: Compile, deadline: float | None
-    ) -> None:
+    def _find_or_make(self, key: str, parts: dict[str, object]) -> None:
         self._store.prepare()
         native_path(self._store.root)
-        held = self._wait(key, deadline)
+        held = self._wait(key)
         if held is None:
             self.off("another process compiles it and gives no sign of life")
             return
@@ -205,7 +175,9 @@ class SessionCache:
             if entry is None:
                 self._announce_update(parts)
                 self._store.check_room(size_of(self._source))
-                entry = self._make(key, parts, compile_entry, deadline)
+                if rewrites := curing_rewrites(self._creation, self._hello):
+                    raise NeedsRewrite(rewrites)
+                entry = self._make(key, parts)
             if entry is None:
                 return
             self._use = self._store.use(key)
@@ -220,7 +192,8 @@ class SessionCache:
         if not found:
             self._tidy(key)
 
-    def _wait(self, key: str, deadline: float | None) -> Held | None:
+    def _wait(self, key: str) -> Held | None:
+        deadline = self._order.deadline
         held = self._store.lock(key, deadline, WaitPolicy(self._beat_file(key), self._on_wait))
         if held is None and deadline is not None and time.monotonic() >= deadline:
             raise DeadlineExceeded(
@@ -233,26 +206,24 @@ class SessionCache:
     def _checked(self, key: str) -> CacheEntry | None:
         """The entry with every byte checked. Under the key's lock. A damaged one is set aside."""
         try:
-            with interruptible(self._check):
+            with interruptible(self._order.stop.check):
                 entry = self._store.find(key)
         except Damaged as damage:
             self._bad(key, "foreign" if "another key" in str(damage) else "damaged", str(damage))
             return None
-        if entry is not None and Loadable.of(entry).fingerprint in self._refused:
+        if entry is not None and Loadable.of(entry).fingerprint in self._creation.quarantined:
             self._bad(key, "crashed", "it killed the host")
             return None
         return entry
 
-    def _make(
-        self, key: str, parts: dict[str, object], compile_entry: Compile, deadline: float | None
-    ) -> CacheEntry | None:
+    def _make(self, key: str, parts: dict[str, object]) -> CacheEntry | None:
         """Compile. ``None``, with the reason recorded, if the session is to be made without the cache."""
         try:
             for _ in range(ATTEMPTS):
                 # One process that compiles, with signs of life of its own.
-                beat = Heartbeat(self._beat_file(key), self._on_compile)
+                beat = Heartbeat(self._beat_file(key), functools.partial(self._order.progress, "compiling"))
                 try:
-                    return compile_entry(self._store, key, parts, deadline, beat)
+                    return build_entry(self._store, key, parts, self._creation, self._hello, beat)
                 except ModelNotDescribed:
                     self.off("the compiler died before it reported what it made")
                 finally:
@@ -297,8 +268,7 @@ class SessionCache:
         return None
 
     def load_failed(self, loadable: Loadable, error: BridgeError) -> bool:
-        """ONNX Runtime could not load the entry. Returns whether it was set aside, so that the session can be
-        made."""
+        """ONNX Runtime could not load the entry. Returns whether it was set aside: the session can be made."""
         if not isinstance(error, OrtError) or isinstance(error, _NOT_THE_ENTRYS_FAULT):
             return False
         if error.details.get("host_must_restart") or error.details.get("npu_memory"):
@@ -330,7 +300,7 @@ class SessionCache:
 
     @property
     def _label(self) -> str:
-        return self._source.label
+        return self._order.label
 
     @property
     def _slow_key(self) -> str:
@@ -341,6 +311,10 @@ class SessionCache:
         settings = self._settings
         return settings.enabled and settings.wanted is None and is_small(self._source, settings)
 
+    def _on_wait(self, seconds: float) -> None:
+        self._order.stop.check()
+        self._order.progress("waiting", seconds)
+
     def _beat_file(self, key: str) -> Path:
         return self._store.root / "locks" / f"{key}.beat"
 
@@ -349,15 +323,13 @@ class SessionCache:
         return found.sha256 if found is not None else None
 
     def _notice(self, text: str) -> None:
-        notice = Notice("cache", text)
-        if notice not in self.notices:
+        if (notice := Notice("cache", text)) not in self.notices:
             self.notices.append(notice)
 
     def _tidy(self, key: str) -> None:
         with contextlib.suppress(OSError):
             self._store.sweep()
-            gone = shrink(self._store, self._settings.max_bytes, keep=key)
-            if gone:
+            if gone := shrink(self._store, self._settings.max_bytes, keep=key):
                 _log.info("%d compiled models that were used longest ago were removed from the cache", len(gone))
 
     def _give_up(self, loadable: Loadable, fault: Fault, reason: str) -> None:
@@ -437,6 +409,80 @@ class SessionCache:
         self._problem = text + "Sessions are made without it."
         self.off(f"the cache cannot be used: {reason}")
         self._notice(self._problem)
+
+
+def build_entry(
+    store: Store,
+    key: str,
+    parts: Mapping[str, Any],
+    creation: Creation,
+    hello: Hello,
+    on_progress: Callable[[float], None],
+) -> CacheEntry:
+    """Compile the model in a worker, in a draft, and publish the result. The caller holds the key's lock.
+
+    Raises:
+        ModelNotDescribed, CannotStandFor: the compiled model cannot replace the model.
+        OSError: of the cache's disk.
+        BridgeError: the errors of compiling.
+    """
+    from qnnbridge_host.create import compiler
+    from qnnbridge_host.create.jobs import CompilerInput
+    from qnnbridge_host.create.worker import ticking
+
+    source, spec, order = creation.source, creation.spec, creation.order
+    with store.draft() as draft:
+        job = CompilerInput(source, _spec(spec), file_stem=STEM, initializers=creation.initializers)
+        with ticking(on_progress):
+            (made,) = compiler.compile_together((job,), os.fspath(draft.folder), order)
+        order.stop.check()
+        warning = known_faults(source, spec, hello, made.soc_model)
+        return store.publish(draft, _described(key, parts, creation, made, warning))
+
+
+def _described(
+    key: str, parts: Mapping[str, Any], creation: Creation, made: CompiledFiles, warning: str
+) -> EntryManifest:
+    source = creation.source
+    if made.info is None:
+        raise ModelNotDescribed
+    if made.info.overridable_initializers:
+        raise CannotStandFor("some of its initializers can be given as inputs, those of a compiled model cannot")
+    return EntryManifest(
+        key=key,
+        id=secrets.token_hex(16),
+        # All files: QNN's two, and those that ONNX Runtime may have put beside them for nodes on the CPU.
+        files=tuple(_record(Path(made.folder), name) for name in sorted(os.listdir(made.folder))),
+        label=creation.order.label,
+        fingerprint=source.fingerprint,
+        parts=parts,
+        info=made.info,
+        created=time.time(),
+        compile_seconds=made.seconds,
+        source_path=source.path,
+        source_bytes=size_of(source),
+        salvaged=made.died_at_teardown,
+        warning=warning,
+    )
+
+
+def _record(folder: Path, name: str) -> EntryFile:
+    path = folder / name
+    return EntryFile(name, path.stat().st_size, hash_file(path))
+
+
+def _spec(spec: SessionSpec) -> SessionSpec:
+    """The session to compile as: exactly as it would be made without the cache.
+
+    Where the CPU is allowed QNN leaves quantization at the graph's edges to it; the compiler by itself does not.
+    """
+    if spec.fallback == "error":
+        return spec
+    providers = [
+        ProviderSpec(p.name, {_EDGES: "1", **p.options}) if p.name == QNN else p
+        for p in spec.providers or (ProviderSpec(QNN),)
+    ]
+    return dataclasses.replace(spec, providers=tuple(providers))
 
 
 def _source_of(parts: Mapping[str, Any]) -> tuple[str, ...]:

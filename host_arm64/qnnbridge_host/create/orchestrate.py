@@ -5,23 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from qnnbridge_host.create import publish
-from qnnbridge_host.create.compiler import compile_together
-from qnnbridge_host.create.destination import Destination, work_folder
-from qnnbridge_host.create.errors import known_chips_text, unknown_chips, unknown_chips_text
+from qnnbridge_host.create.compiler import compile_together, known_chips_text, unknown_chips, unknown_chips_text
 from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, blobs_of
-from qnnbridge_host.create.known_faults import known_faults
-from qnnbridge_host.create.worker import WorkOrder, ticking
+from qnnbridge_host.create.order import WorkOrder, known_faults
+from qnnbridge_host.create.publish import Destination, work_folder
+from qnnbridge_host.create.worker import ticking
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.writing import from_os, seen_from
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import CompileResult, Difference, ProgressStage, Validation
-
-# Called at once and a few times a second with the current step, and the seconds of all steps so far.
-OnStage = Callable[[ProgressStage, float], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,16 +35,16 @@ class CompileTask:
     overwrite: bool = False
 
 
-def compile_to(task: CompileTask, on_stage: OnStage) -> tuple[CompileResult, ...]:
+def compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
     """Run it. Raises the errors of compiling and validating, and `OptionError` for an existing result; then
     nothing is left behind."""
     try:
-        return _compile_to(task, on_stage)
+        return _compile_to(task)
     except CompileFailed as error:
         if not task.overwrite or not publish.is_about_a_taken_name(error):
             raise
     # Two at once to one output: the last one replaces the other, under a name that is free now.
-    return _compile_to(task, on_stage)
+    return _compile_to(task)
 
 
 def finished(task: CompileTask, versions: Mapping[str, str]) -> str | None:
@@ -61,7 +57,7 @@ def finished(task: CompileTask, versions: Mapping[str, str]) -> str | None:
     return reasons[0] if all(reasons) else None
 
 
-def _compile_to(task: CompileTask, on_stage: OnStage) -> tuple[CompileResult, ...]:
+def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
     begun = time.monotonic()
     target = task.destinations[0].folder
     if not task.overwrite:
@@ -75,7 +71,7 @@ def _compile_to(task: CompileTask, on_stage: OnStage) -> tuple[CompileResult, ..
     with work_folder(target) as folder:
         stage: list[ProgressStage] = ["compiling"]
         try:
-            with ticking(lambda seconds: on_stage(stage[0], seconds)):
+            with ticking(lambda seconds: task.order.progress(stage[0], seconds)):
                 files = compile_together(jobs, folder, task.order)
                 stage[0] = "validating"
                 validations = [_validated(task, job, one) for job, one in zip(jobs, files, strict=True)]

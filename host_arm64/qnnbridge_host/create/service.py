@@ -10,26 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.create.known_faults import known_faults
-from qnnbridge_host.create.requests import (
-    EXTERNAL_DATA_FOLDER,
-    ApplicationModel,
-    cache_settings,
-    compile_jobs,
-    contexts_of_function,
-    data_folder,
-    deadline_of,
-    model_and_tensors,
-    open_model,
-    progress_of,
-    refuse_quarantined,
-    seed_of,
-    stop_signal,
-)
-from qnnbridge_host.create.session import Creation, SessionMaker
-from qnnbridge_host.engine.sessions import Enter, Sessions
+from qnnbridge_host.create.order import Creation, refuse_quarantined
 from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, OptionError
@@ -37,24 +22,28 @@ from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.limits import fitting
 
 if TYPE_CHECKING:
-    from qnnbridge_host.create.fixed_source import FixedSource
-    from qnnbridge_host.create.worker import WorkOrder
+    from qnnbridge_host.create.context_read import ContextFolder
+    from qnnbridge_host.create.order import WorkOrder
+    from qnnbridge_host.create.session import SessionMaker
+    from qnnbridge_host.engine.sessions import Enter
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_protocol.hello import Hello
     from qnnbridge_protocol.model_records import CacheSettings
-    from qnnbridge_protocol.specs import HostInfo, SessionSpec
+    from qnnbridge_protocol.specs import SessionSpec
+
+# The name of `compile` in messages.
+COMPILE_COMMAND: Final = "qnnbridge compile"
+# Configuration entry that says where the external data of a model given as bytes lies.
+EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+# Eleven days. Timers cannot wait much longer.
+LONGEST_S: Final = 1_000_000.0
 
 
 class ModelService:
     """Serves the operations on models: identify, compile, create a session."""
 
-    def __init__(self, sessions: Sessions, hello: Hello, worker: str | None = None) -> None:
-        self._sessions = sessions
-        # How this host introduces itself: its machine and its versions.
-        self.hello = hello
-        self._worker = worker
-        self._maker = SessionMaker(sessions, self)
-        self._info: HostInfo | None = None
+    def __init__(self, maker: SessionMaker) -> None:
+        self._maker = maker
 
     # --- operations ---
 
@@ -123,8 +112,9 @@ class ModelService:
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
         )
         refuse_quarantined(source, quarantined)
+        order = self._maker.order(request, stop, source, deadline, budget_s)
         if source.scan is None:
-            source = self._wrapped(request, stop, source, spec, settings, deadline, budget_s, check)
+            source = self._wrapped(source, spec, settings, order, check)
             if source.binary is not None:
                 folder = os.path.dirname(source.binary)
         warnings = before_session(source, spec.providers, self._judged(source), spec.config_entries, folder, check)
@@ -140,24 +130,14 @@ class ModelService:
             entries[EXTERNAL_DATA_FOLDER] = os.path.abspath(folder)
         stop.check()
         spec = dataclasses.replace(spec, config_entries=entries, model_path=path_for_qnn(source))
-        creation = Creation(
-            request,
-            enter,
-            stop,
-            spec,
-            source,
-            initializers,
-            dynamic,
-            seed,
-            deadline,
-            budget_s,
-            settings,
-            quarantined,
-            faults,
+        made = self._maker.make(
+            Creation(
+                *(request, enter, order, spec, source, folder, settings),
+                *(initializers, dynamic, seed, quarantined, faults),
+            )
         )
-        made = self._maker.make(creation, ApplicationModel(source, settings, folder))
         if contexts is not None:
-            self._sessions.hold(made.session, contexts)
+            self._maker.sessions.hold(made.session, contexts)
         without_manifest = unchecked(source)
         took = made.info.placement.npu_memory
         notices = [Notice("model", text) for text in warnings] + made.notices
@@ -184,13 +164,10 @@ class ModelService:
 
     def _wrapped(
         self,
-        request: Request,
-        stop: StopSignal,
         source: ModelSource,
         spec: SessionSpec,
         settings: CacheSettings | None,
-        deadline: float | None,
-        budget_s: float | None,
+        order: WorkOrder,
         check: str | None,
     ) -> ModelSource:
         """The model around a bare context binary; any other source as it is. What cannot run here is refused before
@@ -208,15 +185,14 @@ class ModelService:
         before_session(drawn, spec.providers, host, spec.config_entries, folder, check)
         # By this name QNN will look for the binary.
         found = path_for_qnn(drawn._replace(path=source.path))
-        order = self.order(request, stop, source, deadline, budget_s)
         library = f"{host.versions.get('onnxruntime_qnn')} {host.versions.get('qnn_sdk')}"
         made = wrapped_source(source, spec.config_entries, settings, order, library)
         return made._replace(binary=found)
 
     def compile(self, request: Request, _enter: Enter) -> Answer:
         """Compile models into files of the application's, each in a worker, tried before they are delivered."""
-        from qnnbridge_host.create.destination import destination_of
         from qnnbridge_host.create.orchestrate import CompileTask, compile_to, finished
+        from qnnbridge_host.create.publish import destination_of
 
         stop = stop_signal(request)
         header = request.header
@@ -233,7 +209,7 @@ class ModelService:
                 destination_of(job.source, one.get("output"), folder, tag=str(one.get("tag") or ""))
                 for job, one in zip(jobs, described, strict=True)
             )
-            label = jobs[0].source.label
+            first = jobs[0].source
         except BridgeError:
             raise  # some are also a `ValueError`
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -245,69 +221,26 @@ class ModelService:
                 "The models lie in different folders, and their compiled ones share a file.",
                 fix="Give the folder for the result: -o DIR (output=).",
             )
-        order = self.order(request, stop, jobs[0].source, deadline, budget_s)
-        task = CompileTask(jobs, destinations, order, self.hello, validate, overwrite)
+        order = self._maker.order(request, stop, first, deadline, budget_s)
+        task = CompileTask(jobs, destinations, order, self._maker.hello, validate, overwrite)
         paths = [destination.path for destination in destinations]
         skipped = None
         if resume and not overwrite and any(os.path.exists(path) for path in paths):
             # Only then the versions matter, for which ONNX Runtime has to be there.
-            skipped = finished(task, {**self.hello.versions, **self._sessions.engine.versions()})
-        results = () if skipped else compile_to(task, progress_of(request, label))
+            skipped = finished(task, {**self._maker.hello.versions, **self._maker.sessions.engine.versions()})
+        results = () if skipped else compile_to(task)
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
-
-    def fixed(self, request: Request, given: ApplicationModel, spec: SessionSpec, order: WorkOrder) -> FixedSource:
-        """The rewritten copy in place of a model, as `spec.fix` asks for it."""
-        from qnnbridge_host.create.fixed_source import fixed_source
-        from qnnbridge_host.create.worker import ticking
-
-        progress = progress_of(request, given.source.label)
-        with ticking(lambda seconds: progress("rewriting", seconds)):
-            return fixed_source(given.source, spec, given.settings, given.folder, order)
-
-    def known_faults(self, source: ModelSource, spec: SessionSpec) -> str:
-        return known_faults(source, spec, self.hello)
-
-    def order(
-        self,
-        request: Request,
-        stop: StopSignal,
-        source: ModelSource,
-        deadline: float | None,
-        budget_s: float | None,
-    ) -> WorkOrder:
-        from qnnbridge_host.create.worker import WorkOrder, worker_command
-
-        return WorkOrder(
-            command=worker_command(self._worker),
-            stop=stop,
-            request=request.id,
-            label=source.label,
-            fingerprint=source.fingerprint,
-            deadline=deadline,
-            budget_s=budget_s,
-            limits=self.hello.limits,
-        )
 
     def _judged(self, source: ModelSource) -> Hello:
         """HELLO for the checks of a compiled model. Of a QNN that is no wheel the loaded provider says more."""
         compiled = source.scan is not None and source.scan.is_compiled
-        if not compiled or "onnxruntime_qnn" in self.hello.versions:
-            return self.hello
+        if not compiled or "onnxruntime_qnn" in self._maker.hello.versions:
+            return self._maker.hello
         try:
-            of_engine = self._sessions.engine.versions()
+            of_engine = self._maker.sessions.engine.versions()
         except BridgeError:  # the session's own error, a few steps later
-            return self.hello
-        return self.hello._replace(versions={**self.hello.versions, **of_engine})
-
-    @property
-    def host_info(self) -> HostInfo:
-        """The inputs of a compiled model besides model and options. Waits for the engine."""
-        if self._info is None:
-            from qnnbridge_protocol.specs import HostInfo
-
-            engine = self._sessions.engine
-            self._info = HostInfo.of(self.hello, {"versions": engine.versions(), **engine.describe()})
-        return self._info
+            return self._maker.hello
+        return self._maker.hello._replace(versions={**self._maker.hello.versions, **of_engine})
 
 
 def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, Any] | None:
@@ -339,3 +272,138 @@ def _load_modules_of_runs() -> None:
         from qnnbridge_host.engine import ort_values  # noqa: F401
         from qnnbridge_host.fastpath import channel  # noqa: F401
         from qnnbridge_protocol import values  # noqa: F401
+
+
+# --- the parts of a request ------------------------------------------------------------------------------
+#
+# Errors in a description are `LookupError`, `TypeError` or `ValueError`; the caller names the operation.
+
+
+def model_and_tensors(
+    request: Request, spec: SessionSpec, described: Sequence[Any]
+) -> tuple[Any | None, tuple[Any, ...]]:
+    """The model, unless it is a file, and the values of the initializers in the order of their names."""
+    # A model that travels as bytes is the last buffer, behind the tensors.
+    count = len(request.buffers) - (spec.model_path is None)
+    model = request.buffers[count] if spec.model_path is None else None
+    values: tuple[Any, ...] = ()
+    if described or count:
+        from qnnbridge_protocol.values import Decoder
+
+        decoder = Decoder(request.buffers[:count])
+        values = tuple(decoder.value(item) for item in described)
+        decoder.finish()
+    if len(values) != len(spec.value_names):
+        raise ValueError(f"{len(values)} values of initializers")
+    return model, values
+
+
+def stop_signal(request: Request) -> StopSignal:
+    """The signal of a request that is being served."""
+    request.stopper = stop = StopSignal()
+    if request.withdrawn:  # before there was anything to be stopped
+        stop.stop()
+    return stop
+
+
+def deadline_of(budget_s: Any) -> float | None:
+    """On `time.monotonic`, of a request that has just come. Raises `ValueError` for what is no length of time."""
+    if budget_s is None:
+        return None
+    if type(budget_s) not in (int, float) or not budget_s >= 0:
+        raise ValueError(f"budget_s={str(budget_s)[:40]!r} is no length of time")
+    return time.monotonic() + min(budget_s, LONGEST_S) if budget_s else None
+
+
+def compile_jobs(
+    request: Request, described: Sequence[Mapping[str, Any]], folder: str, stop: StopSignal
+) -> list[Any]:
+    """The jobs of a `model.compile`. Tensors come first, then the models without a path, in the order of the
+    jobs."""
+    from qnnbridge_host.create.jobs import CompilerInput
+    from qnnbridge_host.model.refusals import refuse_compiled
+    from qnnbridge_protocol.specs import SessionSpec
+    from qnnbridge_protocol.values import Decoder
+
+    specs = [SessionSpec.from_wire(one["spec"]) for one in described]
+    count = len(request.buffers) - sum(spec.model_path is None for spec in specs)
+    if count < 0:
+        raise LookupError("a model is missing")
+    models = iter(request.buffers[count:])
+    decoder = Decoder(request.buffers[:count])
+    jobs = []
+    for spec, one in zip(specs, described, strict=True):
+        data = bytes(next(models)) if spec.model_path is None else None
+        # First: to hash a model of gigabytes takes seconds.
+        refuse_compiled(spec.model_path if spec.model_path is not None else data or b"", COMPILE_COMMAND)
+        source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), None, stop)
+        values = tuple(decoder.value(item) for item in one.get("initializers") or ())
+        inputs = {str(name): decoder.value(item) for name, item in one.get("inputs") or ()}
+        jobs.append(CompilerInput(source, spec, embed=bool(one.get("embed")), initializers=values, inputs=inputs))
+    decoder.finish()
+    return jobs
+
+
+def open_model(
+    path: str | None,
+    data: bytes | None,
+    folder: str,
+    settings: CacheSettings | None,
+    stop: StopSignal,
+    fingerprint: str | None = None,
+    files: Sequence[Sequence[Any]] = (),
+) -> ModelSource:
+    """Look at the model, with the hashes that the cache remembers.
+
+    Raises:
+        Cancelled: the request was withdrawn.
+        ModelChanged: it is not the one with the fingerprint.
+        OrtError: it cannot be read.
+    """
+    from qnnbridge_host.model.source import ModelSource, interruptible, open_again
+
+    memo = None
+    if settings is not None and settings.in_use:
+        from qnnbridge_host.cache.memo import memo_of
+
+        memo = memo_of(settings)
+    given: str | bytes = path if path is not None else data or b""
+    with interruptible(stop.check):
+        if fingerprint is not None:
+            return open_again(given, folder, memo, fingerprint, files)
+        return ModelSource.open(given, folder, memo)
+
+
+def contexts_of_function(
+    request: Request,
+    spec: SessionSpec,
+    data: bytes | None,
+    folder: str,
+    settings: CacheSettings | None,
+    stop: StopSignal,
+) -> ContextFolder | None:
+    """The context binaries that a function of the application has, beside a copy of the model."""
+    calls_back = request.calls_back
+    if calls_back is None or "ep_context_read" not in calls_back:
+        return None
+    from qnnbridge_host.create.context_read import fetch_contexts
+
+    source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop)
+    return fetch_contexts(source, calls_back)
+
+
+def cache_settings(wire: Mapping[str, Any] | None) -> CacheSettings | None:
+    from qnnbridge_protocol.model_records import CacheSettings
+
+    return None if wire is None else CacheSettings.from_wire(wire)
+
+
+def seed_of(seed: Any) -> int | None:
+    if not isinstance(seed, (int, type(None))):
+        raise TypeError(f"a seed is {type(seed).__name__}")
+    return seed
+
+
+def data_folder(config_entries: Mapping[str, str], folder: str) -> str:
+    """The base of relative paths inside of a model given as bytes."""
+    return os.path.join(folder, config_entries.get(EXTERNAL_DATA_FOLDER, ""))

@@ -22,26 +22,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.create.known_faults import against, curing_rewrites, known_faults
-from qnnbridge_host.create.requests import ApplicationModel, WorkerOrders, progress_of, refuse_quarantined
-from qnnbridge_host.engine.sessions import Enter, Sessions
-from qnnbridge_host.request.cancellation import StopSignal
+from qnnbridge_host.create.order import (
+    Creation,
+    NeedsRewrite,
+    WorkOrder,
+    curing_rewrites,
+    known_faults,
+    refuse_quarantined,
+    worker_command,
+)
 from qnnbridge_host.request.in_flight import NO_STEP, Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelError, PlacementRefused
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
-    from qnnbridge_host.cache.entry import CacheEntry, Loadable
-    from qnnbridge_host.cache.store import Store
-    from qnnbridge_host.create.lookup import Compile, SessionCache
-    from qnnbridge_host.create.worker import WorkOrder
+    from qnnbridge_host.cache.entry import Loadable
+    from qnnbridge_host.create.lookup import SessionCache
     from qnnbridge_host.engine.npu_reset import ResettableSession
+    from qnnbridge_host.engine.sessions import Sessions
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_protocol.model_records import CacheReply, CacheSettings, EntryFault, Notice
-    from qnnbridge_protocol.specs import FixSpec, SessionInfo, SessionSpec
+    from qnnbridge_host.request.cancellation import StopSignal
+    from qnnbridge_protocol.hello import Hello
+    from qnnbridge_protocol.model_records import CacheReply, Notice
+    from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionInfo, SessionSpec
 
 # So many entries of one key are tried for one session: the second strike leaves a model alone.
 MAX_ENTRIES: Final = 3
@@ -52,40 +58,6 @@ ATTEMPTS: Final = 4
 MAX_UNASKED_BYTES: Final = 512 * 2**20
 # These write files of the model itself.
 _WRITES: Final = ("ep.context_enable",)
-
-
-class NeedsRewrite(Exception):
-    """QNN computes operators of the model wrong, and these rewrites cure them. The session is made from a copy."""
-
-    def __init__(self, rewrites: Sequence[str]) -> None:
-        super().__init__(", ".join(rewrites))
-        self.rewrites = tuple(rewrites)
-
-
-class Creation(NamedTuple):
-    """A `session.create` in the host's terms.
-
-    settings: of the cache. faults: of its entries. watched: known faults stop it with `NeedsRewrite`.
-    """
-
-    request: Request
-    enter: Enter
-    stop: StopSignal
-    spec: SessionSpec
-    source: ModelSource
-    initializers: tuple[Any, ...]
-    dynamic: Mapping[str, str]
-    seed: int | None
-    deadline: float | None
-    budget_s: float | None
-    settings: CacheSettings | None = None
-    quarantined: frozenset[str] = frozenset()
-    faults: Sequence[EntryFault] = ()
-    watched: bool = False
-
-    @property
-    def by_name(self) -> dict[str, Any]:
-        return dict(zip(self.spec.value_names, self.initializers, strict=True))
 
 
 class MadeSession(NamedTuple):
@@ -104,26 +76,61 @@ class MadeSession(NamedTuple):
 
 
 class SessionMaker:
-    """Makes one session from an entry, a model or a rewritten copy."""
+    """Makes sessions from an entry, a model or a rewritten copy.
 
-    def __init__(self, sessions: Sessions, models: WorkerOrders) -> None:
-        self._sessions = sessions
-        self._models = models
+    hello: of this host: its machine and its versions. worker: value of the option ``--worker``.
+    """
 
-    def make(self, creation: Creation, given: ApplicationModel) -> MadeSession:
+    def __init__(self, sessions: Sessions, hello: Hello, worker: str | None = None) -> None:
+        self.sessions = sessions
+        self.hello = hello
+        self._worker = worker
+        self._info: HostInfo | None = None
+
+    @property
+    def host_info(self) -> HostInfo:
+        """The inputs of a compiled model besides model and options. Waits for the engine."""
+        if self._info is None:
+            from qnnbridge_protocol.specs import HostInfo
+
+            engine = self.sessions.engine
+            self._info = HostInfo.of(self.hello, {"versions": engine.versions(), **engine.describe()})
+        return self._info
+
+    def order(
+        self,
+        request: Request,
+        stop: StopSignal,
+        source: ModelSource,
+        deadline: float | None,
+        budget_s: float | None,
+    ) -> WorkOrder:
+        return WorkOrder(
+            command=worker_command(self._worker),
+            stop=stop,
+            request=request.id,
+            label=source.label,
+            fingerprint=source.fingerprint,
+            deadline=deadline,
+            budget_s=budget_s,
+            limits=self.hello.limits,
+            emit=request.emit,
+        )
+
+    def make(self, creation: Creation) -> MadeSession:
         """The session, of the model or of the rewritten copy of it."""
         from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
 
         fix = creation.spec.fix
         if fix is not None and fix.when == "always":
-            return self._from_copy(creation, given, fix)
+            return self._from_copy(creation, fix)
         try:
-            return self._watched(creation, given)
+            return self._watched(creation)
         except PlacementRefused as refusal:
             if fix is not None and fix.when == "refused" and _may_rewrite(creation):
                 try:
-                    made = self._from_copy(creation, given, FixSpec())
+                    made = self._from_copy(creation, FixSpec())
                 except (Cancelled, DeadlineExceeded):
                     raise
                 except BridgeError as error:
@@ -132,14 +139,14 @@ class SessionMaker:
                         f"Rewritten (fix=True), it fails as well: {error.message}",
                     )
                     raise refusal from None
-                text = f"QNN refuses {given.source.label} as it is; it was rewritten ({'; '.join(made.changes)})."
+                text = f"QNN refuses {creation.order.label} as it is; it was rewritten ({'; '.join(made.changes)})."
                 return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", text)])
             from qnnbridge_host.create.fixed_source import suggest_fix
 
-            suggest_fix(refusal, given.source, creation.spec, self._order(creation))
+            suggest_fix(refusal, creation.source, creation.spec, creation.order)
             raise
 
-    def _watched(self, creation: Creation, given: ApplicationModel) -> MadeSession:
+    def _watched(self, creation: Creation) -> MadeSession:
         """From the model, or from a copy without the operators that QNN computes wrong."""
         from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
@@ -150,34 +157,36 @@ class SessionMaker:
         except NeedsRewrite as found:
             try:
                 fix = FixSpec(only=_whole(found.rewrites, creation.spec))
-                made = self._from_copy(creation, given, fix)
+                made = self._from_copy(creation, fix)
                 if not any(change.startswith(found.rewrites) for change in made.changes):
-                    self._sessions.close(made.session)
+                    self.sessions.close(made.session)
                     raise ModelError("No rewrite of them computes the same on the CPU.")
             except (Cancelled, DeadlineExceeded):
                 raise
             except BridgeError as error:
                 made = self._from_model(plain)
-                why = f"{given.source.label} was not rewritten without being asked: {error.message}"
+                why = f"{creation.order.label} was not rewritten without being asked: {error.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
             cured = "; ".join(change for change in made.changes if change.startswith(found.rewrites))
             text = (
-                f"{given.source.label}: operators that QNN is known to compute wrong were rewritten ({cured}). "
+                f"{creation.order.label}: operators that QNN is known to compute wrong were rewritten ({cured}). "
                 "fix=False leaves them."
             )
             return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
 
-    def _from_copy(self, creation: Creation, given: ApplicationModel, fix: FixSpec) -> MadeSession:
+    def _from_copy(self, creation: Creation, fix: FixSpec) -> MadeSession:
+        from qnnbridge_host.create import fixed_source
         from qnnbridge_host.model.checks import path_for_qnn
 
         _leave_native_code(creation)
         asked = dataclasses.replace(creation.spec, fix=fix)
-        copy = self._models.fixed(creation.request, given, asked, self._order(creation))
+        settings, folder = creation.settings, creation.folder
+        copy = fixed_source.fixed_source(creation.source, asked, settings, folder, creation.order)
         refuse_quarantined(copy.source, creation.quarantined)
         # Entries are those of the session: the copy keeps its weights beside it.
         entries = creation.spec.config_entries
         spec = dataclasses.replace(copy.spec, config_entries=entries, model_path=path_for_qnn(copy.source))
-        made = self._from_model(creation._replace(spec=spec, source=copy.source))
+        made = self._from_model(creation.of_copy(copy.source, spec))
         return made._replace(changes=copy.changes)
 
     # --- of one source ---
@@ -189,20 +198,23 @@ class SessionMaker:
         settings, faults = creation.settings, creation.faults
         if settings is None or (settings.wanted is False and not faults):
             session, info = self._native(creation, None)
-            number = self._sessions.keep(creation.request, session)
-            notices = against(creation.source, creation.spec, self._models.hello, info)
+            number = self.sessions.keep(creation.request, session)
+            notices = self._against(creation, info)
             return MadeSession(number, info, CacheReply("off", "cache=False"), creation.source.fingerprint, notices)
-        cache = self._cache(creation, settings)
-        cache.set_aside(faults)
+        from qnnbridge_host.create.lookup import SessionCache
+
+        cache = SessionCache(creation, settings, self.hello)
+        if faults:
+            cache.set_aside(faults)
         reason = cache.reason_against
         try:
             loadable = None
             if reason is not None:
                 cache.off(reason)
             else:
-                loadable = cache.find(self._models.host_info, self._compiler_of(creation), creation.deadline)
+                loadable = cache.find(self.host_info)
             session, info, loadable = self._from_entry_or_model(creation, cache, loadable)
-            number = self._sessions.keep(creation.request, session, cache.take_use())
+            number = self.sessions.keep(creation.request, session, cache.take_use())
         except BaseException:
             cache.release()
             raise
@@ -212,7 +224,7 @@ class SessionMaker:
                 info,
                 cache.reply,
                 creation.source.fingerprint,
-                cache.notices + against(creation.source, creation.spec, self._models.hello, info),
+                cache.notices + self._against(creation, info),
             )
         warning = loadable.entry.manifest.warning
         notices = cache.notices + ([Notice("model", warning)] if warning else [])
@@ -225,11 +237,11 @@ class SessionMaker:
             if loadable is None:
                 break
             if loadable.entry.manifest.warning:
-                self._stop_if_curable(creation)
+                self._refuse_curable(creation)
             try:
                 session, loaded = self._native(creation, loadable)
             except BridgeError as error:
-                creation.stop.check()  # the entry is not at fault
+                creation.order.stop.check()  # the entry is not at fault
                 if not cache.load_failed(loadable, error):
                     raise
             else:
@@ -242,8 +254,8 @@ class SessionMaker:
                 if info is not None:
                     return session, info, loadable
             _leave_native_code(creation)
-            creation.stop.check()
-            loadable = cache.find(self._models.host_info, self._compiler_of(creation), creation.deadline)
+            creation.order.stop.check()
+            loadable = cache.find(self.host_info)
         else:
             if loadable is not None:
                 cache.release()
@@ -261,17 +273,17 @@ class SessionMaker:
 
         source, request = creation.source, creation.request
         if loadable is None:
-            self._stop_if_curable(creation)
-            request.blame = _blame(source)
+            self._refuse_curable(creation)
+            request.blame = _blame(creation)
             paths = (source.path, *source.files) if source.path is not None else source.files
             spec, model, values, files = creation.spec, source.data, creation.by_name, paths
         else:
             manifest = loadable.entry.manifest
             entry = {"key": manifest.key, "id": manifest.id}
-            request.blame = {"fingerprint": loadable.fingerprint, "label": source.label, "entry": entry}
+            request.blame = {"fingerprint": loadable.fingerprint, "label": creation.order.label, "entry": entry}
             spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files
         create = functools.partial(
-            self._sessions.create,
+            self.sessions.create,
             request,
             creation.enter,
             model=model,
@@ -279,8 +291,8 @@ class SessionMaker:
             files=tuple(path for path in files if path is not None),
             dynamic=creation.dynamic,
             seed=creation.seed,
-            deadline=creation.deadline,
-            stop=creation.stop,
+            deadline=creation.order.deadline,
+            stop=creation.order.stop,
         )
         size = manifest.size_bytes if loadable is not None else _size(source)
         for _ in range(1 if _writes(spec) else ATTEMPTS):
@@ -310,16 +322,16 @@ class SessionMaker:
         from qnnbridge_host.cache.npu_memory import Unmapped, may_change, others_in_words, without_mapping
 
         source = creation.source
-        unmapped = Unmapped(creation.settings, source.fingerprint, source.label)
+        unmapped = Unmapped(creation.settings, source.fingerprint, creation.order.label)
         try:
             session, words = unmapped.load(
                 may_change(spec),
-                lambda: self._models.host_info.versions,
+                lambda: self.host_info.versions,
                 lambda without: create(spec=without_mapping(spec) if without else spec),
             )
         except BridgeError as error:
             if error.details.get("npu_memory"):
-                error.evidence = (*error.evidence, self._sessions.on_npu_in_words(), *others_in_words())
+                error.evidence = (*error.evidence, self.sessions.on_npu_in_words(), *others_in_words())
             raise
         placement = session.info.placement
         if placement.qnn_nodes or words:
@@ -327,60 +339,24 @@ class SessionMaker:
             session.info = dataclasses.replace(session.info, placement=placement_with_memory)
         return session
 
-    def _cache(self, creation: Creation, settings: CacheSettings) -> SessionCache:
-        from qnnbridge_host.create.lookup import SessionCache
+    def _refuse_curable(self, creation: Creation) -> None:
+        """Raises `NeedsRewrite` for a watched creation."""
+        rewrites = curing_rewrites(creation, self.hello)
+        if rewrites and self.host_info.simulator is not None:  # else this host has no QNN
+            raise NeedsRewrite(rewrites)
 
-        progress = progress_of(creation.request, creation.source.label)
+    def _against(self, creation: Creation, info: SessionInfo) -> list[Notice]:
+        """The notice of `known_faults` about a session, if a part of it may be on QNN."""
+        from qnnbridge_protocol.model_records import Notice
 
-        def on_wait(seconds: float) -> None:
-            creation.stop.check()
-            progress("waiting", seconds)
-
-        return SessionCache(
-            creation.source,
-            creation.spec,
-            creation.initializers,
-            settings,
-            refused=creation.quarantined,
-            check=creation.stop.check,
-            on_wait=on_wait,
-            on_compile=lambda seconds: progress("compiling", seconds),
-        )
-
-    def _compiler_of(self, creation: Creation) -> Compile:
-        def compile_entry(
-            store: Store,
-            key: str,
-            parts: Mapping[str, Any],
-            deadline: float | None,
-            on_progress: Callable[[float], None],
-        ) -> CacheEntry:
-            self._stop_if_curable(creation)
-            from qnnbridge_host.create import entry
-            from qnnbridge_host.create.jobs import CompilerInput
-
-            job = CompilerInput(creation.source, creation.spec, initializers=creation.initializers)
-            warn = functools.partial(known_faults, creation.source, creation.spec, self._models.hello)
-            order = self._order(creation, deadline)
-            return entry.build_entry(store, key, parts, job, order, on_progress, warn)
-
-        return compile_entry
-
-    def _order(self, creation: Creation, deadline: float | None = None) -> WorkOrder:
-        """deadline: of the cache's own; default that of the creation."""
-        return self._models.order(
-            creation.request, creation.stop, creation.source, deadline or creation.deadline, creation.budget_s
-        )
-
-    def _stop_if_curable(self, creation: Creation) -> None:
-        if creation.watched:
-            rewrites = curing_rewrites(creation.source, creation.spec, self._models.hello)
-            if rewrites and self._models.host_info.simulator is not None:  # else this host has no QNN
-                raise NeedsRewrite(rewrites)
+        if info.placement.known and not info.placement.qnn_nodes:
+            return []
+        warning = known_faults(creation.source, creation.spec, self.hello)
+        return [Notice("model", warning)] if warning else []
 
 
-def _blame(source: ModelSource) -> dict[str, Any]:
-    return {"fingerprint": source.fingerprint, "label": source.label}
+def _blame(creation: Creation) -> dict[str, Any]:
+    return {"fingerprint": creation.source.fingerprint, "label": creation.order.label}
 
 
 def _size(source: ModelSource) -> int:
@@ -392,7 +368,7 @@ def _size(source: ModelSource) -> int:
 def _leave_native_code(creation: Creation) -> None:
     """What follows an attempt is no native step, and no work on the entry or the copy that was tried."""
     if creation.request.phase not in (None, NO_STEP):
-        creation.request.blame = _blame(creation.source)
+        creation.request.blame = _blame(creation)
         creation.enter(NO_STEP)
 
 

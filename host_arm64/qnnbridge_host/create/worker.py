@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from qnnbridge_host.create.jobs import CompilerInput, without_compiling
+from qnnbridge_host.create.order import WorkOrder
 from qnnbridge_host.engine.sessions import mark
-from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.connection import Connection, Role, State
 from qnnbridge_protocol.errors import (
@@ -35,7 +35,8 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
-from qnnbridge_protocol.limits import Limits
+from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.values import Decoder, Encoder
 
 _log = logging.getLogger("qnnbridge.compiling")
 
@@ -51,31 +52,6 @@ LOOK_EVERY_S: Final = 0.1
 # machine the clock alone would condemn it.
 STOPPED_LOOKS: Final = 6
 STOPPED_LOOK_EVERY_S: Final = 5.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class WorkOrder:
-    """A job of a worker, with its owner and limits.
-
-    command: the argv that starts a host. request: id of the serving host's request, which marks the worker's
-    lines on stderr. label, fingerprint: of the model, for the report of a death. deadline: on `time.monotonic`.
-    budget_s: the time to the deadline when the request arrived. patient: nothing waits for it, so it gives way to
-    everything else.
-    """
-
-    command: tuple[str, ...]
-    stop: StopSignal
-    request: int = 0
-    label: str = ""
-    fingerprint: str = ""
-    deadline: float | None = None
-    budget_s: float | None = None
-    limits: Limits = dataclasses.field(default_factory=Limits)
-    patient: bool = False
-
-    @property
-    def left_s(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
 
 class Worker:
@@ -155,6 +131,17 @@ class Worker:
             if frame.kind is Kind.ERROR:
                 raise from_wire(frame.header["error"])
             return frame
+
+    def call_with_model(
+        self, header: Mapping[str, Any], initializers: Sequence[Any] = (), data: Any | None = None
+    ) -> Frame:
+        """A request that carries initializers, and the model if that has no path."""
+        encoder = Encoder()
+        described = [encoder.add(value) for value in initializers]
+        buffers: tuple[Any, ...] = tuple(encoder.buffers)
+        if data is not None:
+            buffers += (data,)
+        return self.call({**header, "initializers": described}, buffers)
 
     def kill(self, because: str) -> None:
         """End it now: "cancelled", "deadline", "start", "stopped" or "end". Any thread."""
@@ -355,34 +342,6 @@ def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
     )
 
 
-def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
-    """The command line that started this host, for a worker of the same kind."""
-    given = list(sys.orig_argv if argv is None else argv)
-    command: list[str] = []
-    while given:
-        word = given.pop(0)
-        name, separator, _ = word.partition("=")
-        if name == "--worker":
-            if not separator:
-                del given[:1]
-        elif name == "--parent":
-            if not separator:
-                del given[:1]
-            command += ["--parent", str(os.getpid())]
-        else:
-            command.append(word)
-    if argv is None and sys.executable:
-        command[0] = sys.executable  # the name on the command line may be relative
-    return tuple(command)
-
-
-def worker_command(text: str | None) -> tuple[str, ...]:
-    """The command of a worker. text: the value of the option ``--worker``, a JSON list, if it was given."""
-    if text is None:
-        return default_command()
-    return (*(str(word) for word in json.loads(text)), "--parent", str(os.getpid()))
-
-
 @contextlib.contextmanager
 def ticking(on_progress: Callable[[float], None], every_s: float = 0.2) -> Iterator[None]:
     """While the block runs, `on_progress` is called with the seconds since its start, at once and periodically.
@@ -408,3 +367,43 @@ def ticking(on_progress: Callable[[float], None], every_s: float = 0.2) -> Itera
     finally:
         done.set()
         thread.join()
+
+
+# --- a session in it -------------------------------------------------------------------------------------
+
+
+class WorkerSession:
+    """A session in the worker."""
+
+    def __init__(
+        self, worker: Worker, spec: SessionSpec, initializers: Sequence[Any] = (), data: bytes | None = None
+    ) -> None:
+        self._worker = worker
+        reply = worker.call_with_model({"op": "worker.create", "spec": spec.to_wire()}, initializers, data).header
+        self._number = reply["session"]
+        self.info = SessionInfo.from_wire(reply["info"])
+
+    def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
+        encoder = Encoder()
+        inputs = [[name, encoder.add(value)] for name, value in feeds.items()]
+        header = {"op": "session.run", "session": self._number, "outputs": outputs, "inputs": inputs}
+        frame = self._worker.call(header, tuple(encoder.buffers))
+        decoder = Decoder(frame.buffers)
+        outputs = [decoder.value(item) for item in frame.header["outputs"]]
+        decoder.finish()
+        return outputs
+
+
+def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:
+    """The original model on the CPU alone: the reference."""
+    entries = without_compiling(job.spec.config_entries)
+    spec = dataclasses.replace(
+        job.spec,
+        providers=(ProviderSpec(CPU),),
+        config_entries={
+            key: text
+            for key, text in entries.items()
+            if not key.startswith("ep.qnn") and key != "session.disable_cpu_ep_fallback"
+        },
+    )
+    return WorkerSession(worker, spec, job.initializers, job.source.data)

@@ -18,7 +18,7 @@ from qnnbridge_protocol.errors import BridgeError, ContextUnusable, DeadlineExce
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.fixed_models import FixedModel
-    from qnnbridge_host.create.worker import WorkOrder
+    from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_protocol.model_records import CacheSettings
 
 # Configuration entries of a session: the graph of a binary that has several, and float inputs and outputs.

@@ -29,6 +29,7 @@ Array = npt.NDArray[Any]
 State = Literal["agrees", "differs", "unknown"]
 NumberFormat = Literal["fp16", "quantized"]
 
+_QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
 # The best that 16-bit floats and 8-bit steps reach is about 70 and 45 dB.
 NO_ERROR_DB: Final = 200.0
 # Below it counts as zero.
@@ -432,3 +433,12 @@ def _texts(expected: Array, found: Array) -> JudgedNumbers:
 
 def _rank(one: JudgedNumbers) -> float:
     return -math.inf if one.lost or one.snr_db is None else one.snr_db
+
+
+def precision_of_operators(operators: Iterable[str]) -> NumberFormat:
+    """The NPU's number format for a model with these operators: 16-bit floats, or the steps of its Q/DQ nodes.
+
+    Operators that are not ONNX's own have their domain.
+    """
+    plain = {name.rpartition(".")[2] for name in operators}
+    return "quantized" if plain & _QUANTIZED_OPS else "fp16"

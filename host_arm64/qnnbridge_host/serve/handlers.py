@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.create.requests import deadline_of, model_and_tensors
-from qnnbridge_host.create.service import ModelService
+from qnnbridge_host.create.service import ModelService, deadline_of, model_and_tensors
+from qnnbridge_host.create.session import SessionMaker
 from qnnbridge_host.engine.sessions import Enter, Sessions
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_host.serve.object_kinds import KINDS
@@ -42,18 +42,19 @@ class HostHandlers:
         worker: str | None = None,
     ) -> None:
         self._sessions = Sessions(load_engine)
-        self._models = ModelService(self._sessions, hello, worker)
+        self._maker = SessionMaker(self._sessions, hello, worker)
+        models = ModelService(self._maker)
         self._objects = HostObjects(self._sessions, KINDS)
         self._numbers: NumbersService | None = None
         self._started_at = time.monotonic()
         self._operations: dict[str, Callable[[Request, Enter], Answer]] = {
             "host.info": self._host_info,
             "host.stats": self._host_stats,
-            "model.identify": self._models.identify,
-            "model.compile": self._models.compile,
+            "model.identify": models.identify,
+            "model.compile": models.compile,
             "model.verify": self._verify,
             "model.samples": self._samples,
-            "session.create": self._models.create,
+            "session.create": models.create,
             "session.run": self._run,
             "session.close": self._close_session,
             "session.assignment": self._assignment,
@@ -176,7 +177,7 @@ class HostHandlers:
         if self._numbers is None:
             from qnnbridge_host.serve.numbers_service import NumbersService
 
-            self._numbers = NumbersService(self._models)
+            self._numbers = NumbersService(self._maker)
         return self._numbers
 
     # --- operations on a session ---

@@ -17,15 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.create.requests import (
-    ApplicationModel,
-    WorkerOrders,
-    cache_settings,
-    data_folder,
-    deadline_of,
-    open_model,
-    stop_signal,
-)
+from qnnbridge_host.create.order import known_faults
+from qnnbridge_host.create.service import cache_settings, data_folder, deadline_of, open_model, stop_signal
 from qnnbridge_host.create.session import ATTEMPTS
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelChanged, WorkerDied
 from qnnbridge_protocol.frames import desync
@@ -34,7 +27,8 @@ from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.verdicts import Verdicts
-    from qnnbridge_host.create.worker import WorkOrder
+    from qnnbridge_host.create.order import WorkOrder
+    from qnnbridge_host.create.session import SessionMaker
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.cancellation import StopSignal
     from qnnbridge_host.request.in_flight import Request
@@ -93,8 +87,8 @@ class _Comparison:
 class NumbersService:
     """Serves `model.verify` and `model.samples`."""
 
-    def __init__(self, models: WorkerOrders) -> None:
-        self._models = models
+    def __init__(self, maker: SessionMaker) -> None:
+        self._maker = maker
         self._turn = threading.Lock()
 
     # --- operations ---
@@ -150,16 +144,18 @@ class NumbersService:
             return found.sha256 if found is not None else None
 
         deadline = deadline_of(question.budget_s)
-        order = self._models.order(request, stop, source, deadline, question.budget_s)
-        order = dataclasses.replace(order, patient=question.patient)
+        order = self._maker.order(request, stop, source, deadline, question.budget_s)
+        order = order._replace(patient=question.patient)
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
             # The copy is what runs on QNN; the original is what it is compared with.
-            fixed = self._models.fixed(request, ApplicationModel(source, settings, folder), spec, order)
+            from qnnbridge_host.create.fixed_source import fixed_source
+
+            fixed = fixed_source(source, spec, settings, folder, order)
             used, made_with = fixed.source, fixed.spec
             feeds |= _constants(source, spec)
         spec = dataclasses.replace(spec, fix=None)
-        key = key_of(key_parts(used.fingerprint, made_with, initializers, self._models.host_info, hash_library))
+        key = key_of(key_parts(used.fingerprint, made_with, initializers, self._maker.host_info, hash_library))
         verdicts = Verdicts(store.root) if store is not None else None
         made_from = (used, made_with)
         wanted = _Comparison(
@@ -206,7 +202,7 @@ class NumbersService:
             report = _compare(wanted, order)
             if report.state == "differs":
                 # Of the copy, if one runs: a fault that was cured is no cause.
-                report = dataclasses.replace(report, cause=self._models.known_faults(*wanted.made_from))
+                report = dataclasses.replace(report, cause=known_faults(*wanted.made_from, self._maker.hello))
             wanted.source.check_unchanged()
             if are_same(before, wanted.source.stamps()):
                 return report
@@ -216,8 +212,7 @@ class NumbersService:
 
 def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     from qnnbridge_host.create.jobs import CompilerInput
-    from qnnbridge_host.create.reference import open_original
-    from qnnbridge_host.create.worker import Worker
+    from qnnbridge_host.create.worker import Worker, open_original
     from qnnbridge_host.numerics.ranking import judge_all
 
     begun = time.monotonic()
@@ -293,7 +288,7 @@ def _badness(one: OutputNumbers) -> tuple[int, float]:
 
 def number_format(source: ModelSource) -> Any:
     """The NPU's number format for a model."""
-    from qnnbridge_host.create.compare import precision_of_operators
+    from qnnbridge_host.numerics.judge import precision_of_operators
 
     return precision_of_operators(_operators(source))
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.cache.work_folder import work_folder
-from qnnbridge_host.create.compare import precision_of_operators
 from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
@@ -21,7 +20,7 @@ from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.content import NOTHING_KNOWN, InputKnowledge, knowledge_of
-from qnnbridge_host.numerics.judge import LIMITS, NumberFormat
+from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
 from qnnbridge_models.shared import progress
 from qnnbridge_models.shared.progress import OnProgress
 from qnnbridge_models.verify import input_sets, trying

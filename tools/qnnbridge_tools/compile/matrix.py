@@ -17,7 +17,7 @@ from typing import Any, Literal
 from qnnbridge import CompileResult, Host
 from qnnbridge._compile import CompileJob, OnProgress, Running, Soc, make_jobs
 from qnnbridge._compile import perform as perform_jobs
-from qnnbridge_host.create.destination import Destination, destination_of
+from qnnbridge_host.create.publish import Destination, destination_of
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import BridgeError, Closed, OptionError
 

@@ -1,0 +1,76 @@
+"""How often the host goes from file to file to make one session on a cache miss.
+
+Counted are calls, in the thread that serves `session.create`, into a file of `STORY` out of another file of it, or
+out of none. Returns, imports and threads that show progress do not count; nor does what happens in the worker.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+
+import pytest
+
+import qnnbridge
+from tests.conformance.real_models import QNN, SOC_MODEL
+from tests.fakes.hosts import patched_host
+
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = [pytest.mark.simulator, pytest.mark.process]
+
+MODEL = Path(__file__).parents[1] / "models" / "mul_1.onnx"
+# The files that decide: of the room `create`, and of cache and model those that it asks for a verdict.
+STORY = ("create/", "cache/key.py", "model/source.py", "model/checks.py")
+# Before the room was one story: 13 files and 68 entries.
+MOST_FILES = 10
+MOST_ENTRIES = 60
+
+TRACED = """
+    import json, os, sys
+    from qnnbridge_host.create.service import ModelService
+
+    ROOT = os.path.dirname(os.path.dirname(sys.modules[ModelService.__module__].__file__)) + os.sep
+    create = ModelService.create
+
+    def place(frame):
+        # Bodies of modules and classes have no locals of their own (CO_NEWLOCALS).
+        name = frame.f_code.co_filename.removeprefix(ROOT).replace(os.sep, "/")
+        return name if frame.f_code.co_flags & 2 and name.startswith(STORY) else None
+
+    def traced(self, request, enter):
+        entered = []
+
+        def profile(frame, event, _):
+            here, caller = place(frame) if event == "call" else None, frame.f_back
+            if here is None:
+                return
+            while caller is not None and place(caller) is None:
+                caller = caller.f_back
+            if caller is None or place(caller) != here:
+                entered.append(here)
+
+        sys.setprofile(profile)
+        try:
+            return create(self, request, enter)
+        finally:
+            sys.setprofile(None)
+            with open(OUT, "w") as file:
+                json.dump(entered, file)
+
+    ModelService.create = traced
+"""
+
+
+def test_a_cache_miss_is_one_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+    out = tmp_path / "entered.json"
+    with patched_host(tmp_path, f"    OUT, STORY = {str(out)!r}, {STORY!r}\n{TRACED}") as host:
+        providers = [(QNN, {"soc_model": SOC_MODEL})]
+        session = qnnbridge.InferenceSession(MODEL, providers=providers, host=host, cache=True)
+        assert session.cache.state == "miss"
+    entered = collections.Counter(json.loads(out.read_text("utf-8")))
+    assert "create/service.py" in entered
+    assert "create/lookup.py" in entered
+    assert len(entered) <= MOST_FILES, entered
+    assert entered.total() <= MOST_ENTRIES, entered
