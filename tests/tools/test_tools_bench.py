@@ -5,14 +5,13 @@ from __future__ import annotations
 import html.parser
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.commands import in_a_process, qnnbridge
 
 pytest.importorskip("onnxruntime")
 
@@ -24,23 +23,13 @@ from qnnbridge_tools.bench.measuring import Contender, pinned, race, summary
 MODELS = Path(__file__).parents[1] / "models"
 
 
-def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "qnnbridge_tools", "bench", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=300,
-        env={**os.environ, "COLUMNS": "80"},
-    )
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """The document and the page of one run with a model that is not ours."""
     page = tmp_path_factory.mktemp("bench") / "page.html"
-    done = bench("--model", MODELS / "sigmoid.onnx", "--provider", "cpu", "--quick", "--json", "--html", page)
+    done = in_a_process(
+        "bench", "--model", MODELS / "sigmoid.onnx", "--provider", "cpu", "--quick", "--json", "--html", page
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), page.read_text(encoding="utf-8")
 
@@ -99,7 +88,7 @@ def test_the_page_is_whole_and_needs_nothing_else(measured: tuple[dict[str, Any]
 def test_what_cannot_be_measured_is_refused_before_a_host_is_started(
     arguments: tuple[str | Path, ...], words: str
 ) -> None:
-    done = bench(*arguments)
+    done = qnnbridge("bench", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert not done.stdout
@@ -114,7 +103,7 @@ def test_a_model_with_free_dimensions_is_measured_on_qnn_with_those_that_are_giv
     sizes = [part for name in ("N=1", "M1=12", "M2=12") for part in ("--dim", name)]
     np.save(tmp_path / "x.npy", np.ones((1, 12, 12, 3), np.float32))
     given = ("--input", f"input_1={tmp_path / 'x.npy'}")
-    done = bench("--model", MODELS / "pnet.onnx", "--quick", "--json", *sizes, *given)
+    done = in_a_process("bench", "--model", MODELS / "pnet.onnx", "--quick", "--json", *sizes, *given)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["placement"]["qnn_nodes"] > 0
     assert "SIGKILL" not in done.stderr, "the hosts that it kills itself are no news"
@@ -124,7 +113,7 @@ def test_a_model_with_free_dimensions_is_measured_on_qnn_with_those_that_are_giv
 @pytest.mark.simulator
 def test_a_refused_model_is_told_how_in_options_of_the_command() -> None:
     pytest.importorskip("onnxruntime_qnn")
-    done = bench("--model", MODELS / "pnet.onnx", "--quick")
+    done = qnnbridge("bench", "--model", MODELS / "pnet.onnx", "--quick")
     assert done.returncode == 1
     assert "--dim N=SIZE" in done.stderr
     assert "--fallback cpu" in done.stderr

@@ -12,24 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests import needs
-from typer.testing import CliRunner
-
-from qnnbridge_tools.cli import app
-
-COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env={**os.environ, **environment},
-        timeout=60,
-    )
+from tests.fakes.commands import COMMAND, in_a_process, qnnbridge
 
 
 @pytest.mark.parametrize(
@@ -49,10 +32,10 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     ],
 )
 def test_every_command_has_help(command: list[str]) -> None:
-    result = CliRunner().invoke(app, [*command, "--help"])
-    assert result.exit_code == 0
-    assert "--help" in result.output
-    for line in result.output.splitlines():
+    result = qnnbridge(*command, "--help")
+    assert result.returncode == 0
+    assert "--help" in result.stdout
+    for line in result.stdout.splitlines():
         assert line.isascii(), line
 
 
@@ -82,7 +65,7 @@ def test_help_imports_nothing_heavy() -> None:
     ],
 )
 def test_wrong_usage_ends_with_2_and_an_error_on_stderr(arguments: list[str]) -> None:
-    result = run(*arguments)
+    result = qnnbridge(*arguments)
     assert result.returncode == 2
     assert "Error" in result.stderr
     assert "Traceback" not in result.stderr
@@ -100,20 +83,20 @@ def test_wrong_usage_ends_with_2_and_an_error_on_stderr(arguments: list[str]) ->
     ],
 )
 def test_bad_input_is_refused_before_a_host_is_started(arguments: list[str], told: str) -> None:
-    result = run(*arguments, QNNBRIDGE_HOST_PYTHON="/no/such/python")
+    result = qnnbridge(*arguments, QNNBRIDGE_HOST_PYTHON="/no/such/python")
     assert result.returncode == 2, result.stderr
     assert told in result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_with_json_a_refused_command_still_prints_one_document() -> None:
-    result = run("run", "none.onnx", "--json")
+    result = in_a_process("run", "none.onnx", "--json")
     assert result.returncode == 2
     assert json.loads(result.stdout)["error"]["code"] == "ort.NoSuchFile"
 
 
 def test_a_name_that_the_terminal_cannot_show_is_escaped() -> None:
-    result = run("run", "日本.onnx", PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
+    result = in_a_process("run", "日本.onnx", PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
     assert result.returncode == 2
     assert r"There is no model file \u65e5\u672c.onnx." in result.stderr
 
@@ -189,5 +172,5 @@ def test_output_that_finds_no_room_is_told_in_a_sentence(command: list[str]) -> 
 def test_an_interruption_while_the_commands_are_imported_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n", encoding="utf-8")
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    ended = run("versions", PYTHONPATH=paths)
+    ended = in_a_process("versions", PYTHONPATH=paths)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Interrupted.\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -16,6 +17,8 @@ import onnx
 import pytest
 from tests import needs
 from tests.contract.small_models import model, node, tensor
+from tests.fakes.commands import COMMAND, in_a_process
+from tests.fakes.commands import qnnbridge as command
 
 import qnnbridge
 from qnnbridge_tools.compile.report import ShownStages
@@ -26,21 +29,11 @@ pytestmark = pytest.mark.simulator
 MODELS = Path(__file__).parent.parent / "models"
 MUL = MODELS / "mul_1.onnx"
 
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "qnnbridge_tools", "compile", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=110,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+run = functools.partial(command, "compile", COLUMNS="200")
 
 
 def test_one_model_with_all_that_one_wants_to_know(tmp_path: Path) -> None:
-    done = run(MUL, "-o", tmp_path, "--soc-model", "60")
+    done = in_a_process("compile", MUL, "-o", tmp_path, "--soc-model", "60", COLUMNS="200")
     assert done.returncode == 0, done.stderr
     assert f"{tmp_path}/mul_1_ctx.onnx" in done.stdout
     assert "1 node on QNN, 0 on the CPU" in done.stdout
@@ -206,10 +199,11 @@ def test_its_time_is_limited(tmp_path: Path) -> None:
 @needs.posix
 def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, never_ready = tmp_path / "out", tmp_path / "python"
-    never_ready.write_text("#!/bin/sh\nwhile true; do sleep 1; done\n")  # however late the signal comes
+    # However late the signal comes, it is not ready; and it ends with its application, as a host does.
+    never_ready.write_text("#!/bin/sh\nexec cat >/dev/null\n")
     never_ready.chmod(0o700)
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", str(never_ready))
-    command = [sys.executable, "-m", "qnnbridge_tools", "compile", str(MUL), "-o", str(out)]
+    command = [*COMMAND, "compile", str(MUL), "-o", str(out)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "compiling mul_1.onnx\n"

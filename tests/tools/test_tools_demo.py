@@ -6,31 +6,16 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 import venv
 from pathlib import Path
 
 import pytest
+from tests.fakes.commands import in_a_process, qnnbridge
 
 from qnnbridge_protocol import __version__
 
-COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
-
 pytestmark = pytest.mark.simulator
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env={**os.environ, **environment},
-        timeout=110,
-    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +24,7 @@ def _needs_qnn() -> None:
 
 
 def test_the_demo_is_computed_by_qnn_and_every_answer_is_right() -> None:
-    result = run("demo", "--json")
+    result = qnnbridge("demo", "--json")
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout)
     assert told["ok"] is True
@@ -84,7 +69,9 @@ def python_without_qnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_without_qnn_the_demo_shows_the_cpu_and_says_what_to_install(python_without_qnn: Path) -> None:
     # An encoding that has neither half blocks nor "ü": the demo must not need more than ASCII.
-    result = run("demo", "--host-python", str(python_without_qnn), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    result = in_a_process(
+        "demo", "--host-python", str(python_without_qnn), PYTHONIOENCODING="ascii", PYTHONUTF8="0"
+    )
     assert result.returncode == 1
     assert re.search(r"^Departures +- +upright, \d+\.\d % sure +- +yes$", result.stdout, re.M), result.stderr
     assert re.search(r"^THIS SIDE UP +- +upside down, ", result.stdout, re.M)
@@ -96,7 +83,7 @@ def test_without_qnn_the_demo_shows_the_cpu_and_says_what_to_install(python_with
 
 
 def test_without_qnn_the_json_says_why(python_without_qnn: Path) -> None:
-    result = run("demo", "--json", "--host-python", str(python_without_qnn))
+    result = qnnbridge("demo", "--json", "--host-python", str(python_without_qnn))
     assert result.returncode == 1
     told = json.loads(result.stdout)
     assert told["ok"] is False
@@ -107,7 +94,7 @@ def test_without_qnn_the_json_says_why(python_without_qnn: Path) -> None:
 
 
 def test_without_any_host_the_demo_fails_with_the_fix() -> None:
-    result = run("demo", "--host-python", "/no/such/python")
+    result = qnnbridge("demo", "--host-python", "/no/such/python")
     assert result.returncode == 2, "it is what was typed that is wrong"
     assert "'/no/such/python' was given as the host's interpreter, but that file does not exist" in result.stderr
     assert "Fix:" in result.stderr
@@ -116,7 +103,7 @@ def test_without_any_host_the_demo_fails_with_the_fix() -> None:
 
 
 def test_version_names_both_sides() -> None:
-    result = run("--version")
+    result = qnnbridge("--version")
     assert result.returncode == 0, result.stderr
     application, host = result.stdout.split("Host\n")
     assert application.startswith(f"qnnbridge {__version__}\n")
@@ -126,7 +113,7 @@ def test_version_names_both_sides() -> None:
 
 
 def test_version_works_without_a_host() -> None:
-    result = run("--version", QNNBRIDGE_HOST_PYTHON="/no/such/python")
+    result = qnnbridge("--version", QNNBRIDGE_HOST_PYTHON="/no/such/python")
     assert result.returncode == 0, result.stderr
     assert f"qnnbridge {__version__}" in result.stdout
     assert "none" in result.stdout.split("Host\n")[1]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from tests import needs
+from tests.fakes.commands import COMMAND, in_a_process, qnnbridge
 
 from qnnbridge_protocol.errors import BridgeError
 
@@ -23,24 +24,11 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
 
-COMMAND = [sys.executable, "-m", "qnnbridge_tools", "profile"]
+run = functools.partial(qnnbridge, "profile")
 MODELS = Path(__file__).parents[1] / "models"
 COMPILED = MODELS / "compiled" / "good.onnx"
 PNET = [str(MODELS / "pnet.onnx"), "--dim", "N=1", "--dim", "M1=32", "--dim", "M2=24"]
 FOLDER = "qnnbridge-profile-*"
-
-
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=110,
-        env={**os.environ, "COLUMNS": "80", **environment},
-    )
 
 
 def told(*arguments: str | Path) -> dict[str, Any]:
@@ -162,7 +150,9 @@ def test_the_page_shows_parts_operators_and_the_cpu(profiled: Profiled) -> None:
 
 
 def test_a_person_gets_tables_and_bars(parts: Path) -> None:
-    result = run(parts, "--runs", "2", "--level", "basic", PYTHONIOENCODING="cp437", PYTHONUTF8="0")
+    result = in_a_process(
+        "profile", parts, "--runs", "2", "--level", "basic", PYTHONIOENCODING="cp437", PYTHONUTF8="0"
+    )
     assert result.returncode == 0, result.stderr
     for words in (
         "Profile of",
@@ -274,7 +264,7 @@ def test_runs_end_early_when_the_profile_grows_too_large_to_be_read(
 def endless(parts: Path, private_temporary_folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The command in the middle of its runs; nothing of it may be left in the temporary folder afterwards."""
     process = subprocess.Popen(
-        [*COMMAND, str(parts), "--runs", "1000000", "--level", "basic"],
+        [*COMMAND, "profile", str(parts), "--runs", "1000000", "--level", "basic"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes.commands import in_a_process, qnnbridge
 
 from qnnbridge_host.model.known_wrong import table
 
@@ -18,20 +17,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
 
-COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
-
-
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "run", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=110,
-        env={**os.environ, "COLUMNS": "80", **environment},
-    )
+run = functools.partial(qnnbridge, "run")
 
 
 def told(*arguments: str | Path) -> dict[str, Any]:
@@ -113,7 +99,7 @@ def test_random_inputs_depend_on_the_seed_and_runs_are_timed(add: Path) -> None:
 
 
 def test_a_person_is_told_inputs_outputs_placement_and_times(add: Path) -> None:
-    result = run(add, "--random", "--repeat", "3")
+    result = in_a_process("run", add, "--random", "--repeat", "3")
     assert result.returncode == 0, result.stderr
     for text in ("random, seed 0", "out/sum:0", "2x4", "1 node on QNN, 0 on the CPU", "SoC model 60", "2 more"):
         assert text in result.stdout, result.stdout
@@ -161,7 +147,7 @@ def test_trouble_with_the_cache_is_said_once_and_in_our_words(tmp_path: Path) ->
     (tmp_path / "file").touch()
     model = Path(__file__).parent.parent / "models" / "f.onnx"
     environment = {"QNNBRIDGE_CACHE": "1", "QNNBRIDGE_CACHE_DIR": str(tmp_path / "file" / "cache")}
-    result = run(model, "--random", "--provider-option", "soc_model=60", **environment)
+    result = in_a_process("run", model, "--random", "--provider-option", "soc_model=60", **environment)
     assert result.returncode == 0, result.stderr
     (line,) = result.stderr.splitlines()
     assert line.startswith("The cache of compiled models in")
