@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 pytest.importorskip("onnxruntime")
 
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_models.analyze import Analysis, analyze_model, picture, report
-from qnnbridge_models.analyze.graph_view import view_of
 from qnnbridge_models.analyze.predict import parts_of
 from qnnbridge_models.analyze.result import shares_of, verdict_text, work_text
 from qnnbridge_models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
@@ -187,7 +187,7 @@ def test_parts_are_cut_as_onnxruntime_cuts_them(tmp_path: Path) -> None:
         [models.value("x", [1, 8])],
         [models.value("y", [1, 8])],
     )
-    view = view_of(beside)
+    view = ModelIndex(beside)
     assert parts_of(view, ["qnn", "cpu", "qnn", "qnn"]) == [[0, 2], [3]]
     assert parts_of(view, ["qnn", "qnn", "qnn", "qnn"]) == [[0, 1, 2, 3]]
     assert parts_of(view, ["cpu", "cpu", "cpu", "cpu"]) == []

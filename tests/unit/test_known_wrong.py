@@ -11,7 +11,8 @@ import pytest
 
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.conditions import all_true, nearest_places
-from qnnbridge_host.model.node_graph import StaticNode, nodes_of, read_graph
+from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
+from qnnbridge_host.model.node_graph import FileGraph, read_graph
 from qnnbridge_host.model.static_shapes import complete
 
 onnx = pytest.importorskip("onnx")
@@ -184,25 +185,29 @@ def test_shapes_without_onnx_are_those_of_onnx(shape: tuple[int, ...]) -> None:
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         for value in (*inferred.value_info, *inferred.output)
     }
-    assert {node[3][0]: graph.tensors[node[3][0]].shape for node in graph.nodes} == {
+    assert {node.made[0].name: node.made[0].shape for node in graph.nodes} == {
         name: known[name] for name in known if name in "abcdefghijkly"
     }
 
 
-def node_of(op: str, **attributes: Any) -> StaticNode:
-    return StaticNode(0, "n", op, (), ("y",), attributes)
+def is_true(expressions: list[str], node: GraphNode) -> bool:
+    return all_true(expressions, node, FileGraph([], {}, 0))
+
+
+def node_of(op: str, **attributes: Any) -> GraphNode:
+    return GraphNode(0, "n", op, (), (GraphTensor("y"),), attributes)
 
 
 def test_expressions_know_arithmetic_loops_and_nothing_else() -> None:
     node = node_of("Pad", pads=[1, 0, 2], mode="edge")
-    assert all_true(
+    assert is_true(
         ["len(pads) == 3 and max(pads) == 2", "any(one > 1 for one in pads)", "pads[-1] // 2 == 1"], node
     )
-    assert not all_true(["pads[0] > 1"], node)
-    assert not all_true(["absent == 1"], node)
-    assert not all_true(["shape(0)[0] == 1"], node)  # not known, so not true
-    assert not all_true(["__import__('os')"], node)
-    assert not all_true(["(lambda: True)()"], node)
+    assert not is_true(["pads[0] > 1"], node)
+    assert not is_true(["absent == 1"], node)
+    assert not is_true(["shape(0)[0] == 1"], node)  # not known, so not true
+    assert not is_true(["__import__('os')"], node)
+    assert not is_true(["(lambda: True)()"], node)
 
 
 def test_nearest_places_are_those_of_onnxruntime() -> None:
@@ -215,7 +220,7 @@ def test_nearest_places_are_those_of_onnxruntime() -> None:
                 model = model_of([resize], {"x": [1, 1, 1, size]}, {"z": np.array([1, 1, 1, made])})
                 session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
                 (row,) = session.run(None, {"x": np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)})
-                (node,) = nodes_of(read_graph(io.BytesIO(model), len(model)))
+                (node,) = read_graph(io.BytesIO(model), len(model)).nodes
                 assert nearest_places(node)[1][0] == row.ravel().astype(int).tolist(), (attributes, size, made)
 
 
@@ -347,10 +352,10 @@ def test_sizes_that_the_model_computes_and_parts_of_a_split_are_known() -> None:
     data = model_of(nodes, {"x": [2, 32]}, constants)
     graph = read_graph(io.BytesIO(data), len(data))
     complete(graph)
-    assert graph.tensors["to"].values == (2, 4, -1)
-    assert [graph.tensors[name].shape for name in "vab"] == [(2, 4, 8), (2, 2, 8), (2, 2, 8)]
-    assert graph.tensors["pads"].values == (0, 0, 3, 0, 0, 1)
-    assert graph.tensors["y"].shape == (2, 2, 12)
+    assert graph.known["to"].values == (2, 4, -1)
+    assert [graph.known[name].shape for name in "vab"] == [(2, 4, 8), (2, 2, 8), (2, 2, 8)]
+    assert graph.known["pads"].values == (0, 0, 3, 0, 0, 1)
+    assert graph.known["y"].shape == (2, 2, 12)
     assert names_in(data) == ["pad-edge"]
 
 

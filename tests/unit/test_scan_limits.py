@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qnnbridge_host.model import protobuf
-from qnnbridge_host.model.node_graph import nodes_of, read_graph
+from qnnbridge_host.model.node_graph import read_graph
 from qnnbridge_host.model.scan import scan_model, scan_open
 from qnnbridge_host.model.source import ModelSource, interruptible, open_again
 from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged
@@ -150,7 +150,7 @@ def test_a_list_of_a_million_numbers_is_skipped(
     found = scan_open(io.BytesIO(in_graph(field(1, trees))), count_nodes=True)
     assert found.ops["Tree"] == 1
     data = in_graph(field(1, trees))
-    assert read_graph(io.BytesIO(data), len(data)).nodes[-1][0] == "Tree"
+    assert read_graph(io.BytesIO(data), len(data)).nodes[-1].op == "Tree"
 
 
 def test_numbers_at_the_edges_of_windows_are_read_as_they_are() -> None:
@@ -190,7 +190,7 @@ def test_a_shape_of_many_dimensions_and_nodes_of_one_name_take_no_square_of_time
     found = scan_model(in_graph(field(11, b"\x0a\x01q" + field(2, shape)))).inputs[-1]
     assert len(found.shape or ()) == many
     data = in_graph(field(1, field(1, b"a") + field(2, b"a") + field(4, b"Relu")) * 20_000)
-    assert len(nodes_of(read_graph(io.BytesIO(data), len(data)))) == 20_001
+    assert len(read_graph(io.BytesIO(data), len(data)).nodes) == 20_001
     dims = in_graph(field(5, b"\x08\xff\xff\xff\xff\x7f" * many + field(8, b"w")))
     read_graph(io.BytesIO(dims), len(dims))
     assert time.process_time() - begun < 20.0

@@ -1,12 +1,12 @@
-"""The main graph of a model while it is being rewritten: the maker and the users of each tensor, its shape, its
-value.
+"""The main graph of a model while it is being rewritten.
 
-Indexes are made on demand and dropped by `changed`. Names that a subgraph takes from the main graph count as uses.
-One rewrite works on one `Editor`; no threads.
+What the index knows is dropped by `changed`. Names that a subgraph takes from the main graph count as uses. One
+rewrite works on one `Editor`; no threads.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -14,20 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from qnnbridge_host.graph import graphs
-
-Array = npt.NDArray[Any]
+from qnnbridge_host.graph.model_index import Array, ModelIndex
 
 # TensorProto.DataType: float, float16, double, bfloat16.
 FLOATS = (1, 10, 11, 16)
 INTEGERS = (2, 3, 4, 5, 6, 7, 12, 13)
-_EXTERNAL = 1
-_TEXT = 8
 
 
-class Editor:
+class Editor(ModelIndex):
     """The main graph while it is rewritten.
 
     Each `add_*` gives the name of what it added.
@@ -37,152 +33,44 @@ class Editor:
     """
 
     def __init__(self, model: Any, folder: Path) -> None:
-        self.model = model
+        super().__init__(model, folder=folder)
         self.folder = folder
-        self.opset = graphs.opset_of(model) or 0
-        self._types: dict[str, graphs.TensorType] | None = None
-        self._uses: dict[str, list[Any]] | None = None
-        self._makers: dict[str, Any] | None = None
-        self._tensors: dict[str, Any] | None = None
-        self._captured: set[str] | None = None
-        self._outputs: set[str] | None = None
-        self._operators: set[str] | None = None
-        self._names: set[str] | None = None
+        self._taken: set[str] | None = None
         # The last number that a hint got.
         self._numbers: dict[str, int] = {}
 
-    @property
-    def graph(self) -> Any:
-        return self.model.graph
-
     def changed(self, *, shapes: bool = False) -> None:
         """To be called after nodes were put in or taken out. shapes: what is known of them is void, too."""
-        self._uses = self._makers = self._tensors = self._captured = self._outputs = self._operators = None
-        if shapes:
-            self._types = None
+        for name in [name for name in self.__dict__ if name != "types" or shapes]:
+            if isinstance(getattr(type(self), name, None), functools.cached_property):
+                del self.__dict__[name]
 
-    @property
-    def types(self) -> dict[str, graphs.TensorType]:
-        """What is known of all tensors."""
-        if self._types is None:
-            self._types = graphs.types_of(self.model)
-        return self._types
-
-    # --- what is there ------------------------------------------------------------------------------------
-
-    def element(self, name: str) -> int:
-        """The TensorProto.DataType; 0 if it is not known."""
-        return self._known(name)[0]
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """The shape if all of it is known."""
-        dims = self._known(name)[1]
-        if dims is None or None in dims:
-            return None
-        return tuple(dim for dim in dims if dim is not None)
-
-    def dims(self, name: str) -> tuple[int | None, ...] | None:
-        """Its sizes, None for one that is not known; None if not even their number is."""
-        return self._known(name)[1]
-
-    def rank(self, name: str) -> int | None:
-        dims = self._known(name)[1]
-        return None if dims is None else len(dims)
-
-    def is_empty(self, name: str) -> bool:
-        """Whether it is known to have no elements."""
-        dims = self._known(name)[1] if name else None
-        return dims is not None and 0 in dims and None not in dims
-
-    def uses(self, name: str) -> list[Any]:
-        """The nodes of the main graph that take it as an input."""
-        if self._uses is None:
-            self._uses = {}
-            for node in self.graph.node:
-                for used in dict.fromkeys(node.input):
-                    self._uses.setdefault(used, []).append(node)
-        return self._uses.get(name, [])
-
-    def maker(self, name: str) -> Any | None:
-        if self._makers is None:
-            self._makers = {made: node for node in self.graph.node for made in node.output if made}
-        return self._makers.get(name)
-
-    def is_free(self, name: str) -> bool:
-        """Whether only nodes of the main graph use it: no output of the model, in no subgraph."""
-        return name not in self.outputs and name not in self.captured
-
-    @property
-    def outputs(self) -> set[str]:
-        if self._outputs is None:
-            self._outputs = {value.name for value in self.graph.output}
-        return self._outputs
-
-    @property
-    def operators(self) -> set[str]:
+    @functools.cached_property
+    def op_types(self) -> frozenset[str]:
         """The operators of the main graph, without their domains."""
-        if self._operators is None:
-            self._operators = {node.op_type for node in self.graph.node}
-        return self._operators
-
-    @property
-    def captured(self) -> set[str]:
-        """The names that subgraphs use."""
-        if self._captured is None:
-            self._captured = set(graphs.captured_names(self.graph))
-        return self._captured
-
-    def tensor(self, name: str) -> Any | None:
-        """The initializer, or the tensor of a Constant node."""
-        if self._tensors is None:
-            overridable = {value.name for value in self.graph.input} if self.model.ir_version >= 4 else set()
-            self._tensors = {t.name: t for t in self.graph.initializer if t.name not in overridable}
-            for node in self.graph.node:
-                if node.op_type == "Constant" and node.domain in graphs.ONNX_DOMAINS:
-                    for attribute in node.attribute:
-                        if attribute.name == "value":
-                            self._tensors[node.output[0]] = attribute.t
-        return self._tensors.get(name)
-
-    def constant(self, name: str, limit: int | None = None) -> Array | None:
-        """The value of a constant; None for what is none, or is larger than `limit` elements."""
-        tensor = self.tensor(name)
-        if tensor is None or tensor.data_type == _TEXT:
-            return None
-        if limit is not None and int(np.prod(tensor.dims, dtype=np.int64)) > limit:
-            return None
-        from onnx import numpy_helper
-
-        if tensor.data_location == _EXTERNAL:
-            copy = type(tensor)()
-            copy.CopyFrom(tensor)
-            graphs.load_tensor(copy, self.folder)
-            tensor = copy
-        return np.asarray(numpy_helper.to_array(tensor))
+        return frozenset(node.op_type for node in self.protos)
 
     # --- changing -----------------------------------------------------------------------------------------
 
     def fresh(self, hint: str) -> str:
         """A name that nothing has yet."""
-        if self._names is None:
-            self._names = set()
+        if self._taken is None:
+            self._taken = set()
             for graph in graphs.subgraphs(self.graph):
-                self._names.update(value.name for value in [*graph.input, *graph.output, *graph.initializer])
+                self._taken.update(value.name for value in [*graph.input, *graph.output, *graph.initializer])
                 for node in graph.node:
-                    self._names.update((*node.input, *node.output, node.name))
+                    self._taken.update((*node.input, *node.output, node.name))
         name, number = hint, self._numbers.get(hint, 0)
-        while name in self._names:
+        while name in self._taken:
             number += 1
             name = f"{hint}_{number}"
         self._numbers[hint] = number
-        self._names.add(name)
+        self._taken.add(name)
         return name
 
     def rename_result(self, node: Any, number: int, name: str) -> None:
         """A node makes its result under another name."""
-        if self._makers is not None:
-            self._makers.pop(node.output[number], None)
-            self._makers[name] = node
+        self.makers[name] = self.makers.pop(node.output[number])
         node.output[number] = name
 
     def add_constant(self, value: Array, hint: str, name: str | None = None) -> str:
@@ -192,10 +80,10 @@ class Editor:
         self.graph.initializer.append(
             numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
         )
-        if self._tensors is not None:
-            self._tensors[name] = self.graph.initializer[-1]
-        if self._types is not None:
-            self._types[name] = (self.graph.initializer[-1].data_type, tuple(value.shape))
+        tensor = self.graph.initializer[-1]
+        self.constants[name] = tensor
+        if "types" in self.__dict__:
+            self.types[name] = (tensor.data_type, tuple(value.shape))
         return name
 
     def like(self, name: str, value: Any, hint: str) -> str:
@@ -225,7 +113,7 @@ class Editor:
         Args:
             operators: only their nodes are looked at, whatever their domain; default all.
         """
-        if operators is not None and self.operators.isdisjoint(operators):
+        if operators is not None and self.op_types.isdisjoint(operators):
             return 0
         kept: list[Any] = []
         count = 0
@@ -260,7 +148,7 @@ class Editor:
     def drop_dead(self) -> int:
         """Takes out nodes and constants that nothing uses; gives the number of nodes."""
         nodes = list(self.graph.node)
-        reads = [[*node.input, *(graphs.captured_by(node) if node.attribute else ())] for node in nodes]
+        reads = [graphs.reads(node) for node in nodes]
         counts = Counter(itertools.chain.from_iterable(reads))
         counts.update(self.outputs)
         if all(any(map(counts.__contains__, filter(None, node.output))) for node in nodes):
@@ -294,12 +182,3 @@ class Editor:
             self.graph.initializer.sort(key=lambda tensor: tensor.name not in used)
             del self.graph.initializer[count:]
             self.changed()
-
-    # --- shapes -------------------------------------------------------------------------------------------
-
-    def _known(self, name: str) -> graphs.TensorType:
-        known = self.types.get(name)
-        if known is None:
-            tensor = self.tensor(name)
-            return (tensor.data_type, tuple(tensor.dims)) if tensor is not None else (0, None)
-        return known

@@ -153,9 +153,14 @@ def subgraphs(graph: Any) -> Iterator[Any]:
     """The graph and all graphs inside of its nodes."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                yield from subgraphs(inner)
+        yield from graphs_in(node)
+
+
+def graphs_in(node: Any) -> Iterator[Any]:
+    """The graphs inside of one node, and those inside of them."""
+    for attribute in node.attribute:
+        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            yield from subgraphs(inner)
 
 
 def nodes(model: Any) -> Iterator[Any]:
@@ -213,24 +218,39 @@ def weights_out_of_inputs(model: Any) -> int:
 
 
 def constant_tensor(node: Any) -> Any | None:
-    """The tensor of a Constant node, under the name of its result.
-
-    None for other operators, and for values that are no tensor (text, sparse).
-    """
-    if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or not node.attribute:
+    """A copy of the tensor of a Constant node, under the name of its result; None as `tensor_inside` gives it."""
+    found = tensor_inside(node)
+    if found is None:
         return None
-    from onnx import TensorProto, helper, numpy_helper
+    tensor = type(found)()
+    tensor.CopyFrom(found)
+    tensor.name = node.output[0]
+    return tensor
 
+
+def constants(graph: Any) -> dict[str, Any]:
+    """The tensors of initializers and of Constant nodes, by the names that nodes take them under."""
+    found = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        tensor = tensor_inside(node)
+        if tensor is not None:
+            found[node.output[0]] = tensor
+    return found
+
+
+def tensor_inside(node: Any) -> Any | None:
+    """The tensor of a Constant node; None for other operators, and for values that are none (text, sparse)."""
+    if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or not node.attribute or not node.output:
+        return None
     attribute = node.attribute[0]
     if attribute.name == "value":
-        tensor = TensorProto()
-        tensor.CopyFrom(attribute.t)
-        tensor.name = node.output[0]
-        return tensor
+        return attribute.t
     if attribute.name not in _CONSTANT_TYPES:
         return None
+    from onnx import helper, numpy_helper
+
     value = np.asarray(helper.get_attribute_value(attribute), _CONSTANT_TYPES[attribute.name])
-    return numpy_helper.from_array(value, node.output[0])
+    return numpy_helper.from_array(value)
 
 
 def attribute_values(node: Any) -> dict[str, Any]:
@@ -266,19 +286,21 @@ def name_nodes(model: Any) -> int:
 def captured_names(graph: Any) -> Iterator[str]:
     """The names that subgraphs use: their own, and those of the graph around them."""
     for node in graph.node:
-        if node.attribute:
-            yield from captured_by(node)
+        yield from captured_by(node)
 
 
 def captured_by(node: Any) -> Iterator[str]:
     """The names that the subgraphs of one node use."""
-    for attribute in node.attribute:
-        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            for inner in subgraphs(graph):
-                for one in inner.node:
-                    yield from one.input
-                for value in inner.output:
-                    yield value.name
+    for inner in graphs_in(node):
+        for one in inner.node:
+            yield from one.input
+        for value in inner.output:
+            yield value.name
+
+
+def reads(node: Any) -> list[str]:
+    """The names that a node takes, also those that only its subgraphs use."""
+    return [*node.input, *captured_by(node)]
 
 
 def shrink_masks(model: Any) -> int:

@@ -32,7 +32,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
     """Raises `InvalidGraph`. types: of the model's tensors, if they are known."""
     types = graphs.types_of(model) if types is None else types
     limit = min(MAX_TENSOR_BYTES, _memory_bytes() // 2)
-    constants = _constants(model.graph)
+    constants = graphs.constants(model.graph)
     text_bytes = _LEAST_TEXT_BYTES + max(
         (len(text) for one in constants.values() for text in one.string_data), default=0
     )
@@ -95,21 +95,10 @@ def _scalars(graph: Any) -> dict[str, float]:
     from onnx import numpy_helper
 
     found = {}
-    for name, tensor in _constants(graph).items():
+    for name, tensor in graphs.constants(graph).items():
         if math.prod(tensor.dims) == 1 and not tensor.external_data:
             with contextlib.suppress(ValueError, TypeError):
                 found[name] = float(numpy_helper.to_array(tensor).item())
-    return found
-
-
-def _constants(graph: Any) -> dict[str, Any]:
-    """The tensors of initializers and of Constant nodes."""
-    found = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.output:
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    found[node.output[0]] = attribute.t
     return found
 
 

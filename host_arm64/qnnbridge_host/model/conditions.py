@@ -17,7 +17,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from qnnbridge_host.model.node_graph import StaticNode, StaticTensor
+from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor
 from qnnbridge_host.model.static_shapes import UnknownShape, slid_sizes, window_of
 
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
@@ -33,9 +33,9 @@ class _Unknown(Exception):
     """What the condition asks for is not known of the node."""
 
 
-def all_true(expressions: Sequence[str], node: StaticNode) -> bool:
+def all_true(expressions: Sequence[str], node: GraphNode, graph: GraphIndex) -> bool:
     """Whether every expression is true of a node. What is unknown is not true."""
-    names = _Facts(node)
+    names = _Facts(node, graph)
     try:
         return all(_value(_parsed(text), names) for text in expressions)
     except (_Unknown, UnknownShape, LookupError, TypeError, ValueError, ArithmeticError):
@@ -45,8 +45,9 @@ def all_true(expressions: Sequence[str], node: StaticNode) -> bool:
 class _Facts:
     """The names that an expression may use, computed when they are asked for."""
 
-    def __init__(self, node: StaticNode) -> None:
+    def __init__(self, node: GraphNode, graph: GraphIndex) -> None:
         self._node = node
+        self._graph = graph
         self._window: Mapping[str, list[int]] | None = None
 
     def __getitem__(self, name: str) -> Any:
@@ -54,9 +55,11 @@ class _Facts:
         if name in node.attributes:
             return node.attributes[name]
         if name in _OF_NODE:
-            return _OF_NODE[name](node)
+            return _OF_NODE[name](node, self._graph)
         if name in _FUNCTIONS:
             return functools.partial(_FUNCTIONS[name], node)
+        if name in _OF_GRAPH:
+            return functools.partial(_OF_GRAPH[name], self._graph, node)
         if name in _PLAIN:
             return _PLAIN[name]
         if node.op in _WINDOWS and name in ("sizes", "kernel", "strides", "dilations", "before", "after"):
@@ -70,47 +73,64 @@ class _Facts:
         raise _Unknown(name)
 
 
-def _input(node: StaticNode, number: int) -> StaticTensor:
+def _input(node: GraphNode, number: int) -> GraphTensor:
     found = node.inputs[number] if number < len(node.inputs) else None
     if found is None:
         raise _Unknown
     return found
 
 
-def _shape(node: StaticNode, number: int) -> tuple[int, ...]:
+def _shape(node: GraphNode, number: int) -> tuple[int, ...]:
     sizes = _input(node, number).shape
     if sizes is None or None in sizes:
         raise _Unknown
     return tuple(size for size in sizes if size is not None)
 
 
-def _values(node: StaticNode, number: int) -> tuple[Any, ...]:
+def _values(node: GraphNode, number: int) -> tuple[Any, ...]:
     values = _input(node, number).values
     if values is None:
         raise _Unknown
     return values
 
 
-def _way(node: StaticNode, *numbers: int) -> list[str]:
+def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
+    """The operator that makes it, "" for an input or a constant."""
+    maker = None if tensor.constant else graph.origin(tensor.name)
+    return "" if maker is None else maker.op
+
+
+def _way(graph: GraphIndex, node: GraphNode, *numbers: int) -> list[str]:
     found: list[str] = []
     for number in numbers:
-        origin = _input(node, number).origin()
-        if origin is None:
-            raise _Unknown
-        node = origin
+        node = _origin(graph, node, number)
         found.append(node.op)
     return found
 
 
-def _quantised(node: StaticNode, number: int) -> str:
-    origin = _input(node, number).origin()
-    zero_point = origin.inputs[2] if origin is not None and len(origin.inputs) > 2 else None
+def _origin(graph: GraphIndex, node: GraphNode, number: int) -> GraphNode:
+    origin = graph.origin(_input(node, number).name)
+    if origin is None:
+        raise _Unknown
+    return origin
+
+
+def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
+    zero_point = _origin(graph, node, number).input(2)
     if zero_point is None or not zero_point.type:
         raise _Unknown
     return zero_point.type
 
 
-def window_of_node(node: StaticNode) -> dict[str, list[int]]:
+def _users(node: GraphNode, graph: GraphIndex) -> tuple[GraphNode, ...]:
+    """Of its result. A damaged model makes one many times; to look at its users each time takes too long."""
+    result = node.outputs[0]
+    if result is None or graph.makers[result.name] != node.index:
+        raise _Unknown
+    return graph.readers(result.name)
+
+
+def window_of_node(node: GraphNode) -> dict[str, list[int]]:
     """`window_of` of a convolution or pooling. Raises `UnknownShape` where its sizes are not known."""
     weights = node.inputs[1] if node.op in _WEIGHTED else None
     shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
@@ -119,7 +139,7 @@ def window_of_node(node: StaticNode) -> dict[str, list[int]]:
     return window_of(_shape(node, 0)[2:], node.attributes, weights)
 
 
-def nearest_places(node: StaticNode) -> list[tuple[list[int], list[int]]]:
+def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
     """Of a Resize to nearest values: for each direction the places that it takes, and those that QNN takes.
 
     QNN rounds half up, and of asymmetric coordinates takes the floor; pytorch_half_pixel is computed as asymmetric.
@@ -146,7 +166,7 @@ def nearest_places(node: StaticNode) -> list[tuple[list[int], list[int]]]:
     return found
 
 
-def _nearest_differs(node: StaticNode) -> bool:
+def _nearest_differs(node: GraphNode) -> bool:
     return any(ours != theirs for ours, theirs in nearest_places(node))
 
 
@@ -177,23 +197,27 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     # Of an input by its number: all sizes, known for sure; the values of a small constant.
     "shape": _shape,
     "values": _values,
-    "maker": lambda node, number: _input(node, number).maker,
     "type": lambda node, number: _input(node, number).type,
     "constant": lambda node, number: _input(node, number).constant,
     "name": lambda node, number: _input(node, number).name,
-    "way": _way,
     "nearest_differs": _nearest_differs,
-    # The type of the integers of a quantised input.
-    "quantised": _quantised,
     "given": lambda node, number: (
         number < len(node.inputs) and bool(node.inputs[number] and node.inputs[number].name)
     ),
 }
-_OF_NODE: Final[Mapping[str, Callable[[StaticNode], Any]]] = {
-    "users": lambda node: node.users,
-    "beside": lambda node: [list(inputs) for inputs in node.beside],
-    "output": lambda node: node.outputs[0],
-    "node_name": lambda node: node.name,
+_OF_GRAPH: Final[Mapping[str, Callable[..., Any]]] = {
+    "maker": lambda graph, node, number: maker_of(_input(node, number), graph),
+    "way": _way,
+    # The type of the integers of a quantised input.
+    "quantised": _quantised,
+}
+_OF_NODE: Final[Mapping[str, Callable[[GraphNode, GraphIndex], Any]]] = {
+    "users": lambda node, graph: [user.op for user in _users(node, graph)],
+    "beside": lambda node, graph: [
+        [tensor.name if tensor else "" for tensor in user.inputs] for user in _users(node, graph)
+    ],
+    "output": lambda node, graph: node.made[0].name,
+    "node_name": lambda node, graph: node.name,
 }
 _PLAIN: Final[Mapping[str, Any]] = {
     "len": len,

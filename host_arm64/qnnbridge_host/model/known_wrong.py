@@ -11,12 +11,13 @@ import functools
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from qnnbridge_host.model.chips import chip_named, chip_of, chip_of_this_computer, simulated_chip
-from qnnbridge_host.model.conditions import all_true
-from qnnbridge_host.model.node_graph import StaticNode, nodes_of, read_graph
+from qnnbridge_host.model.conditions import all_true, maker_of
+from qnnbridge_host.model.graph_index import GraphIndex, GraphNode
+from qnnbridge_host.model.node_graph import read_graph
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 from qnnbridge_protocol.specs import QNN
@@ -108,7 +109,7 @@ def operators() -> frozenset[str]:
 
 
 def find(
-    nodes: Iterable[StaticNode], *, arch: int, release: str = "", rows: Sequence[WrongOperator] | None = None
+    graph: GraphIndex, *, arch: int, release: str = "", rows: Sequence[WrongOperator] | None = None
 ) -> tuple[KnownWrong, ...]:
     """The nodes that a row matches, each once.
 
@@ -123,9 +124,10 @@ def find(
             for op in fault.operators:
                 by_operator.setdefault(op, []).append(fault)
     found = []
-    for node in nodes:
-        for fault in by_operator.get(node.op, ()):
-            if matches(fault, node):
+    for place, op in enumerate(graph.ops()):
+        for fault in by_operator.get(op, ()):
+            node = graph.node(place)
+            if matches(fault, node, graph):
                 found.append(KnownWrong(fault, node.index, node.label, node.op))
                 break
     return tuple(found)
@@ -160,10 +162,10 @@ def _find_in(
     except Garbage:
         return ()
     wanted = operators()
-    if not any(op in wanted for op, *_ in graph.nodes):
+    if not any(op in wanted for op in graph.ops()):
         return ()
     complete(graph)
-    return find(nodes_of(graph), arch=arch, release=release)
+    return find(graph, arch=arch, release=release)
 
 
 def warning_of(label: str, found: Sequence[KnownWrong], path: str | None = None) -> str:
@@ -223,13 +225,13 @@ def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bo
     return chip.arch if chip is not None else _FIRST_HALF_FLOAT_ARCH
 
 
-def matches(fault: WrongOperator, node: StaticNode) -> bool:
+def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
     """Whether a row is about this node. What is not known of the node makes no match."""
     first = node.inputs[0] if node.inputs else None
-    quantised = first is not None and first.maker in _QUANTISED
+    quantised = first is not None and maker_of(first, graph) in _QUANTISED
     if fault.form and (fault.form == "quantised") != quantised:
         return False
-    return all_true(fault.when, node)
+    return all_true(fault.when, node, graph)
 
 
 def _number(release: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The nodes of a model with their attributes, and the shapes and small constants of its tensors, without onnx.
+"""Fills the index of a graph from a model file, without onnx.
 
 For checks that must be quick and need no package: a session's creation looks for known-wrong operators with it.
 Only the main graph is read; weights are skipped unread. Pure functions; any thread.
@@ -7,16 +7,17 @@ Only the main graph is read; weights are skipped unread. Pure functions; any thr
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
 from qnnbridge_host.model import onnx_schema as schema
+from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor, Shape
 from qnnbridge_host.model.onnx_schema import close_type, type_of_value
 from qnnbridge_host.model.protobuf import MAX_KEPT_VALUES, Message, MessageKind, signed, varint, walk
 from qnnbridge_protocol.element_types import ElementType
+from qnnbridge_protocol.records import NamedTuple
 
 _INITIALIZER = MessageKind("initializer", frozenset((1, 2, 4, 5, 7, 8, 9, 14)), frozenset((1, 4, 5, 7)))
 _ATTRIBUTE = MessageKind("node attribute", frozenset((1, 2, 3, 4, 7, 8, 9)), frozenset((7, 8, 9)))
@@ -40,58 +41,44 @@ _MOST_VALUES: Final = 64
 _RAW: Final = {1: "f", 2: "B", 3: "b", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
 _OWN_DOMAINS: Final = ("", "ai.onnx")
 
-StaticShape = tuple[int | None, ...]
 
+class NodeEntry(NamedTuple):
+    """A node as the file has it. op: with its domain if that is not ONNX's own."""
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StaticTensor:
-    """What is known of a tensor before the model runs.
-
-    type: `float`, "" if it is not known. shape: None if the rank is not known. values: of a small constant. maker:
-    the operator that makes it, "" for an input or a constant. origin: gives the node that makes it.
-    """
-
-    name: str
-    type: str = ""
-    shape: StaticShape | None = None
-    constant: bool = False
-    values: tuple[Any, ...] | None = None
-    maker: str = ""
-    origin: Callable[[], StaticNode | None] = dataclasses.field(default=lambda: None, repr=False, compare=False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StaticNode:
-    """A node of the main graph. op: with its domain if that is not ONNX's own. inputs: None where one is left out.
-
-    users: operators that take its first result. beside: the inputs of each of them, in the same order.
-    """
-
-    index: int
-    name: str
     op: str
-    inputs: tuple[StaticTensor | None, ...]
+    name: str
+    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    users: tuple[str, ...] = ()
-    beside: tuple[tuple[str, ...], ...] = ()
-
-    @property
-    def label(self) -> str:
-        """How messages call it."""
-        return self.name or next(filter(None, self.outputs), f"#{self.index}")
 
 
-@dataclasses.dataclass(slots=True)
-class StaticGraph:
-    """The main graph. nodes: operator, name, inputs, outputs and attributes of each; tensors: what is known."""
+class FileGraph(GraphIndex):
+    """The main graph of a model file. known: what is known of its tensors; `static_shapes` adds to it."""
 
-    nodes: list[tuple[str, str, tuple[str, ...], tuple[str, ...], Mapping[str, Any]]]
-    tensors: dict[str, StaticTensor]
-    opset: int = 0
+    def __init__(self, entries: Sequence[NodeEntry], known: dict[str, GraphTensor], opset: int) -> None:
+        self.entries = entries
+        self.known = known
+        self.opset = opset
+
+    def ops(self) -> Iterator[str]:
+        return (entry.op for entry in self.entries)
+
+    def _reads(self) -> Iterator[tuple[str, ...]]:
+        return (entry.inputs for entry in self.entries)
+
+    def _makes(self) -> Iterator[tuple[str, ...]]:
+        return (entry.outputs for entry in self.entries)
+
+    def _record(self, place: int) -> GraphNode:
+        entry = self.entries[place]
+        inputs, outputs = self.tensors(entry.inputs), self.tensors(entry.outputs)
+        return GraphNode(place, entry.name, entry.op, inputs, outputs, entry.attributes)
+
+    def about(self, name: str) -> GraphTensor:
+        return self.known.get(name) or GraphTensor(name)
 
 
-def read_graph(file: BinaryIO, size: int, sizes: Mapping[str, int] | None = None) -> StaticGraph:
+def read_graph(file: BinaryIO, size: int, sizes: Mapping[str, int] | None = None) -> FileGraph:
     """Reads the main graph of a model file.
 
     Args:
@@ -114,9 +101,9 @@ class _Reader:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.looked = 0
         self._sizes = sizes
-        self._nodes: list[tuple[str, str, tuple[str, ...], tuple[str, ...], Mapping[str, Any]]] = []
-        self._types: dict[str, tuple[str, StaticShape | None]] = {}
-        self._constants: dict[str, StaticTensor] = {}
+        self._nodes: list[NodeEntry] = []
+        self._types: dict[str, tuple[str, Shape | None]] = {}
+        self._constants: dict[str, GraphTensor] = {}
         self._overridable: set[str] = set()
         self._opset = 0
         self._ir_version = 0
@@ -150,7 +137,7 @@ class _Reader:
         else:
             close_type(message)
 
-    def _fixed(self, shape: Iterable[int | str | None] | None) -> StaticShape | None:
+    def _fixed(self, shape: Iterable[int | str | None] | None) -> Shape | None:
         if shape is None:
             return None
         return tuple(self._sizes.get(one) if isinstance(one, str) else one for one in shape)
@@ -163,45 +150,13 @@ class _Reader:
             self._constants[outputs[0]] = dataclasses.replace(_of_constant_node(attributes), name=outputs[0])
         full = op if domain in _OWN_DOMAINS else f"{domain}.{op}"
         name, inputs = node.text(schema.NODE_NAME) or "", node.texts(schema.NODE_INPUT)
-        self._nodes.append((full, name, inputs, outputs, attributes))
+        self._nodes.append(NodeEntry(full, name, inputs, outputs, attributes))
 
-    def graph(self) -> StaticGraph:
-        tensors = {name: StaticTensor(name, *known) for name, known in self._types.items()}
+    def graph(self) -> FileGraph:
+        known = {name: GraphTensor(name, *one) for name, one in self._types.items()}
         fixed = self._ir_version < 4
-        tensors |= {name: one for name, one in self._constants.items() if fixed or name not in self._overridable}
-        for op, _, _, outputs, _ in self._nodes:
-            for name in outputs:
-                known = tensors.get(name, StaticTensor(name))
-                if not known.constant:
-                    tensors[name] = dataclasses.replace(known, maker=op)
-        return StaticGraph(self._nodes, tensors, self._opset)
-
-
-def nodes_of(graph: StaticGraph) -> list[StaticNode]:
-    """The nodes with all that is known of their inputs."""
-    tensors = graph.tensors
-    users: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
-    columns = functools.cache(lambda name: user_columns(users.get(name, ())))  # a damaged model repeats names
-    for op, _, inputs, _, _ in graph.nodes:
-        for one in inputs:
-            users.setdefault(one, []).append((op, inputs))
-    nodes: list[StaticNode] = []
-    for index, (op, name, inputs, outputs, attributes) in enumerate(graph.nodes):
-        given = tuple(tensors.get(one, StaticTensor(one)) if one else None for one in inputs)
-        used = columns(outputs[0]) if outputs else ((), ())
-        nodes.append(StaticNode(index, name, op, given, outputs, attributes, *used))
-        for one in outputs:
-            if one in tensors:
-                tensors[one] = dataclasses.replace(tensors[one], origin=functools.partial(nodes.__getitem__, index))
-    return nodes
-
-
-def user_columns(
-    users: Iterable[tuple[str, tuple[str, ...]]],
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """`users` and `beside` of a node, from the operator and the inputs of each user."""
-    listed = list(users)
-    return tuple(op for op, _ in listed), tuple(inputs for _, inputs in listed)
+        known |= {name: one for name, one in self._constants.items() if fixed or name not in self._overridable}
+        return FileGraph(self._nodes, known, self._opset)
 
 
 def _value_of(attribute: Message) -> Any:
@@ -243,14 +198,14 @@ def _floats(data: bytes) -> list[float]:
     return list(struct.unpack(f"<{len(data) // 4}f", data[: len(data) // 4 * 4]))
 
 
-def _constant_of(tensor: Message) -> StaticTensor:
+def _constant_of(tensor: Message) -> GraphTensor:
     element = tensor.number(2) or 0
     dims = tuple(_whole_numbers(tensor.lists.get(1, ())))
     try:
         kind = ElementType(element).text
     except ValueError:
         kind = ""
-    return StaticTensor(tensor.text(8) or "", kind, dims, True, _values_of(tensor, element, dims))
+    return GraphTensor(tensor.text(8) or "", kind, dims, True, _values_of(tensor, element, dims))
 
 
 def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
@@ -270,9 +225,9 @@ def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[An
     return found if len(found) == count else None
 
 
-def _of_constant_node(attributes: Mapping[str, Any]) -> StaticTensor:
+def _of_constant_node(attributes: Mapping[str, Any]) -> GraphTensor:
     value = attributes.get("value")
-    if isinstance(value, StaticTensor):
+    if isinstance(value, GraphTensor):
         return value
     for name, kind in (
         ("value_int", "int64"),
@@ -284,5 +239,5 @@ def _of_constant_node(attributes: Mapping[str, Any]) -> StaticTensor:
             given = attributes[name]
             listed = isinstance(given, list)
             values = tuple(given) if listed else (given,)
-            return StaticTensor("", kind, (len(values),) if listed else (), True, values)
-    return StaticTensor("", constant=True)
+            return GraphTensor("", kind, (len(values),) if listed else (), True, values)
+    return GraphTensor("", constant=True)

@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from qnnbridge_host.model.node_graph import StaticGraph, StaticShape, StaticTensor
+from qnnbridge_host.model.graph_index import GraphTensor, Shape
+from qnnbridge_host.model.node_graph import FileGraph
 from qnnbridge_host.model.static_values import UnknownValues, values_of
 from qnnbridge_protocol.element_types import ElementType
 
-Inputs = list[StaticTensor]
+Inputs = list[GraphTensor]
 Attributes = Mapping[str, Any]
 
 
@@ -24,15 +25,15 @@ class UnknownShape(Exception):
     """The shape does not follow."""
 
 
-def complete(graph: StaticGraph) -> None:
+def complete(graph: FileGraph) -> None:
     """Adds shapes, types and small values that follow to the tensors of the graph. What the file says stays."""
-    tensors = graph.tensors
-    for op, _, inputs, outputs, attributes in graph.nodes:
+    tensors = graph.known
+    for op, _, inputs, outputs, attributes in graph.entries:
         if not inputs or not outputs:
             continue
-        given = [tensors.get(name, StaticTensor(name)) for name in inputs]
+        given = [tensors.get(name, GraphTensor(name)) for name in inputs]
         for number, name in enumerate(outputs):
-            made = tensors.get(name, StaticTensor(name))
+            made = tensors.get(name, GraphTensor(name))
             with contextlib.suppress(*_UNKNOWN):
                 if made.shape is None or None in made.shape:
                     made = dataclasses.replace(
@@ -48,8 +49,8 @@ def complete(graph: StaticGraph) -> None:
 
 
 def _shape_of(
-    op: str, number: int, count: int, given: Inputs, attributes: Attributes, graph: StaticGraph
-) -> StaticShape | None:
+    op: str, number: int, count: int, given: Inputs, attributes: Attributes, graph: FileGraph
+) -> Shape | None:
     if op in _SEVERAL:
         return _SEVERAL[op](given, {**attributes, "num_outputs": count}, graph.opset)[number]
     return _RULES[op](given, attributes, graph.opset) if number == 0 else None
@@ -65,7 +66,7 @@ def _type_of(op: str, number: int, given: Inputs, attributes: Attributes) -> str
     return ""
 
 
-def _sizes(tensor: StaticTensor) -> tuple[int, ...]:
+def _sizes(tensor: GraphTensor) -> tuple[int, ...]:
     if tensor.shape is None:
         raise UnknownShape
     sizes = tuple(size for size in tensor.shape if size is not None)
@@ -82,18 +83,18 @@ def _whole(given: Inputs, number: int) -> list[int]:
     return [int(value) for value in values]
 
 
-def _same(given: Inputs, attributes: Attributes, opset: int) -> StaticShape | None:
+def _same(given: Inputs, attributes: Attributes, opset: int) -> Shape | None:
     return given[0].shape
 
 
-def _broadcast(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _broadcast(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shapes = [_sizes(tensor) for tensor in given if tensor.name]
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(next((size for size in column if size != 1), 1) for column in zip(*padded, strict=True))
 
 
-def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: StaticTensor | None) -> dict[str, list[int]]:
+def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: GraphTensor | None) -> dict[str, list[int]]:
     """kernel, strides, dilations, before and after (the pads) of a convolution or pooling, for each direction."""
     dims = len(sizes)
     kernel = attributes.get("kernel_shape") or (list(_sizes(weights)[2:]) if weights is not None else None)
@@ -133,15 +134,15 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
     return found
 
 
-def _conv(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _conv(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     return (_sizes(given[0])[0], _sizes(given[1])[0], *slid_sizes(given, attributes))
 
 
-def _pool(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _pool(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     return (*_sizes(given[0])[:2], *slid_sizes(given[:1], attributes))
 
 
-def _transposed(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _transposed(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     head, sizes, weights = _sizes(given[0])[:1], _sizes(given[0])[2:], _sizes(given[1])
     channels = weights[1] * int(attributes.get("group", 1))
     if attributes.get("output_shape"):
@@ -159,42 +160,42 @@ def _transposed(given: Inputs, attributes: Attributes, opset: int) -> StaticShap
     return (*head, channels, *made)
 
 
-def _global(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _global(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shape = _sizes(given[0])
     return (*shape[:2], *(1 for _ in shape[2:]))
 
 
-def _matmul(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _matmul(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     left, right = _sizes(given[0]), _sizes(given[1])
     if len(left) < 2 or len(right) < 2:
         raise UnknownShape
-    heads = [StaticTensor("l", shape=left[:-2]), StaticTensor("r", shape=right[:-2])]
+    heads = [GraphTensor("l", shape=left[:-2]), GraphTensor("r", shape=right[:-2])]
     return (*_broadcast(heads, attributes, opset), left[-2], right[-1])
 
 
-def _gemm(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _gemm(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     left, right = _sizes(given[0]), _sizes(given[1])
     return (left[1 if attributes.get("transA") else 0], right[0 if attributes.get("transB") else 1])
 
 
-def _transpose(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _transpose(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shape = _sizes(given[0])
     return tuple(shape[axis] for axis in attributes.get("perm") or range(len(shape))[::-1])
 
 
-def _concat(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _concat(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shapes = [_sizes(tensor) for tensor in given]
     axis = attributes["axis"] % len(shapes[0])
     return (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
 
 
-def _flatten(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _flatten(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shape = _sizes(given[0])
     axis = attributes.get("axis", 1) % (len(shape) + 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
 
 
-def _reshape(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _reshape(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     wanted = _whole(given, 1)
     shape = _sizes(given[0]) if 0 in wanted or -1 in wanted else ()
     found = [
@@ -211,27 +212,27 @@ def _axes(given: Inputs, attributes: Attributes, number: int) -> list[int] | Non
     return _whole(given, number) if len(given) > number and given[number].name else None
 
 
-def _squeeze(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _squeeze(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shape, axes = _sizes(given[0]), _axes(given, attributes, 1)
     gone = [axis % len(shape) for axis in axes] if axes is not None else [i for i, s in enumerate(shape) if s == 1]
     return tuple(size for axis, size in enumerate(shape) if axis not in gone)
 
 
-def _unsqueeze(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _unsqueeze(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shape, axes = list(_sizes(given[0])), _axes(given, attributes, 1) or []
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
     return tuple(shape)
 
 
-def _reduce(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _reduce(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shape, axes = _sizes(given[0]), _axes(given, attributes, 1)
     gone = range(len(shape)) if axes is None else [axis % len(shape) for axis in axes]
     keep = attributes.get("keepdims", 1)
     return tuple(1 if axis in gone else size for axis, size in enumerate(shape) if keep or axis not in gone)
 
 
-def _slice(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _slice(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shape = list(_sizes(given[0]))
     if "starts" in attributes:
         starts, ends = attributes["starts"], attributes["ends"]
@@ -255,7 +256,7 @@ def _backwards(start: int, end: int, step: int, size: int) -> int:
     return max(0, -((first - last) // step) if (first - last) % step == 0 else (first - last) // -step + 1)
 
 
-def _pad(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _pad(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shape = _sizes(given[0])
     pads = attributes.get("pads") or _whole(given, 1)
     if len(pads) != 2 * len(shape):
@@ -263,7 +264,7 @@ def _pad(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
     return tuple(size + pads[axis] + pads[axis + len(shape)] for axis, size in enumerate(shape))
 
 
-def _resize(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _resize(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     if len(given) > 3 and given[3].name and "axes" not in attributes:
         return tuple(_whole(given, 3))
     values = given[2 if len(given) > 2 else 1].values
@@ -272,38 +273,38 @@ def _resize(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
     return tuple(int(size * scale) for size, scale in zip(_sizes(given[0]), values, strict=True))
 
 
-def _expand(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
-    return _broadcast([given[0], StaticTensor("sizes", shape=tuple(_whole(given, 1)))], attributes, opset)
+def _expand(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+    return _broadcast([given[0], GraphTensor("sizes", shape=tuple(_whole(given, 1)))], attributes, opset)
 
 
-def _tile(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _tile(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     return tuple(size * times for size, times in zip(_sizes(given[0]), _whole(given, 1), strict=True))
 
 
-def _arg(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _arg(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     return _reduce(given[:1], {**attributes, "axes": [attributes.get("axis", 0)]}, opset)
 
 
-def _depth_to_space(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _depth_to_space(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     (number, channels, height, width), block = _sizes(given[0]), attributes["blocksize"]
     return (number, channels // block**2, height * block, width * block)
 
 
-def _space_to_depth(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _space_to_depth(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     (number, channels, height, width), block = _sizes(given[0]), attributes["blocksize"]
     return (number, channels * block**2, height // block, width // block)
 
 
-def _range(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _range(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     (start,), (limit,), (step,) = (_whole(given, number) for number in range(3))
     return (len(range(start, limit, step)),)
 
 
-def _second(given: Inputs, attributes: Attributes, opset: int) -> StaticShape | None:
+def _second(given: Inputs, attributes: Attributes, opset: int) -> Shape | None:
     return given[1].shape
 
 
-def _split(given: Inputs, attributes: Attributes, opset: int) -> list[StaticShape]:
+def _split(given: Inputs, attributes: Attributes, opset: int) -> list[Shape]:
     shape, count = _sizes(given[0]), attributes["num_outputs"]
     axis = attributes.get("axis", 0) % len(shape)
     parts = attributes.get("split") or (_whole(given, 1) if len(given) > 1 and given[1].name else None)
@@ -313,20 +314,20 @@ def _split(given: Inputs, attributes: Attributes, opset: int) -> list[StaticShap
     return [(*shape[:axis], size, *shape[axis + 1 :]) for size in parts]
 
 
-def _top_k(given: Inputs, attributes: Attributes, opset: int) -> list[StaticShape]:
+def _top_k(given: Inputs, attributes: Attributes, opset: int) -> list[Shape]:
     shape, (many,) = _sizes(given[0]), _whole(given, 1) if len(given) > 1 else [int(attributes["k"])]
     axis = attributes.get("axis", -1) % len(shape)
     return [(*shape[:axis], many, *shape[axis + 1 :])] * 2
 
 
-def _recurrent(given: Inputs, attributes: Attributes, opset: int) -> list[StaticShape]:
+def _recurrent(given: Inputs, attributes: Attributes, opset: int) -> list[Shape]:
     (length, batch, _), (directions, _, hidden) = _sizes(given[0]), _sizes(given[2])
     if attributes.get("layout", 0):
         raise UnknownShape
     return [(length, directions, batch, hidden), *[(directions, batch, hidden)] * 2]
 
 
-def _gather(given: Inputs, attributes: Attributes, opset: int) -> StaticShape:
+def _gather(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     shape, index = _sizes(given[0]), _sizes(given[1])
     axis = attributes.get("axis", 0) % len(shape)
     return (*shape[:axis], *index, *shape[axis + 1 :])
@@ -370,7 +371,7 @@ _BINARY: Final = (
     *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod", "PRelu", "Sum", "Mean", "And", "Or", "Xor", "Equal"),
     *("Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where"),
 )
-_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, int], StaticShape | None]]] = {
+_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, int], Shape | None]]] = {
     **dict.fromkeys(_UNARY, _same),
     **dict.fromkeys(_BINARY, _broadcast),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
@@ -406,7 +407,7 @@ _RULES: Final[Mapping[str, Callable[[Inputs, Attributes, int], StaticShape | Non
     **dict.fromkeys(("ArgMax", "ArgMin"), _arg),
 }
 # Of all results, the first included.
-_SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes, int], list[StaticShape]]]] = {
+_SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes, int], list[Shape]]]] = {
     "Split": _split,
     "TopK": _top_k,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),

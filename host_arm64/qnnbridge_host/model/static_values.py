@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from qnnbridge_host.model.node_graph import StaticShape, StaticTensor
+from qnnbridge_host.model.graph_index import GraphTensor, Shape
 
 # Larger ones are no sizes, axes, pads or scales.
 _MOST: Final = 64
@@ -28,7 +28,7 @@ class UnknownValues(Exception):
     """The values do not follow."""
 
 
-def values_of(op: str, given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape | None) -> Values:
+def values_of(op: str, given: Sequence[GraphTensor], attributes: Attributes, shape: Shape | None) -> Values:
     """The values of a node's first result, in order.
 
     Args:
@@ -49,14 +49,14 @@ def values_of(op: str, given: Sequence[StaticTensor], attributes: Attributes, sh
     return found
 
 
-def _known(given: Sequence[StaticTensor], number: int = 0) -> Values:
+def _known(given: Sequence[GraphTensor], number: int = 0) -> Values:
     values = given[number].values
     if values is None:
         raise UnknownValues
     return values
 
 
-def _shape(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _shape(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     sizes = given[0].shape
     if sizes is None:
         raise UnknownValues
@@ -66,11 +66,11 @@ def _shape(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticS
     return found
 
 
-def _same(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _same(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     return _known(given)
 
 
-def _cast(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _cast(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     values, kind = _known(given), attributes["to"]
     if kind in _WHOLE:
         return tuple(int(value) for value in values)
@@ -79,7 +79,7 @@ def _cast(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticSh
     raise UnknownValues
 
 
-def _rows(tensor: StaticTensor) -> list[Values]:
+def _rows(tensor: GraphTensor) -> list[Values]:
     """The parts along the first axis."""
     values, sizes = _known([tensor]), tensor.shape
     if not sizes or not sizes[0]:
@@ -88,14 +88,14 @@ def _rows(tensor: StaticTensor) -> list[Values]:
     return [values[at : at + length] for at in range(0, len(values), length)]
 
 
-def _gather(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _gather(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     if attributes.get("axis", 0) != 0:
         raise UnknownValues
     rows = _rows(given[0])
     return tuple(value for index in _known(given, 1) for value in rows[index])
 
 
-def _slice(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _slice(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     named = "starts" in attributes
     starts, ends = (attributes["starts"], attributes["ends"]) if named else (_known(given, 1), _known(given, 2))
     axes = attributes.get("axes", [0]) if named else _known(given, 3) if len(given) > 3 and given[3].name else [0]
@@ -105,32 +105,32 @@ def _slice(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticS
     return tuple(value for row in _rows(given[0])[slice(starts[0], ends[0], steps[0])] for value in row)
 
 
-def _concat(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _concat(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     if attributes["axis"] % len(shape) != 0:
         raise UnknownValues
     return tuple(value for number in range(len(given)) for value in _known(given, number))
 
 
-def _transpose(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _transpose(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     if len(shape) != 2 or list(attributes.get("perm", [1, 0])) != [1, 0]:
         raise UnknownValues
     return tuple(value for column in zip(*_rows(given[0]), strict=True) for value in column)
 
 
-def _filled(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _filled(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     value = attributes.get("value")
-    one = value.values if isinstance(value, StaticTensor) else (0.0,)
+    one = value.values if isinstance(value, GraphTensor) else (0.0,)
     if one is None:
         raise UnknownValues
     return one * math.prod(size or 0 for size in shape)
 
 
-def _range(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _range(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     (start,), (limit,), (step,) = (_known(given, number) for number in range(3))
     return tuple(range(start, limit, step))
 
 
-def _expand(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _expand(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     return _as_long(_known(given), math.prod(size or 0 for size in shape))
 
 
@@ -141,8 +141,8 @@ def _as_long(values: Values, count: int) -> Values:
     return values if len(values) == count else values * count
 
 
-def _each(change: Callable[..., Any]) -> Callable[[Sequence[StaticTensor], Attributes, StaticShape], Values]:
-    def rule(given: Sequence[StaticTensor], attributes: Attributes, shape: StaticShape) -> Values:
+def _each(change: Callable[..., Any]) -> Callable[[Sequence[GraphTensor], Attributes, Shape], Values]:
+    def rule(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
         count = math.prod(size or 0 for size in shape)
         columns = [_as_long(_known(given, number), count) for number in range(len(given))]
         return tuple(change(*row) for row in zip(*columns, strict=True))
@@ -157,7 +157,7 @@ def _divided(left: Any, right: Any) -> Any:
     return left / right
 
 
-_RULES: Final[Mapping[str, Callable[[Sequence[StaticTensor], Attributes, StaticShape], Sequence[Any]]]] = {
+_RULES: Final[Mapping[str, Callable[[Sequence[GraphTensor], Attributes, Shape], Sequence[Any]]]] = {
     "Shape": _shape,
     "Size": lambda given, attributes, shape: (math.prod(_shape(given, {}, shape)),),
     **dict.fromkeys(("Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"), _same),

@@ -15,7 +15,8 @@ import numpy as np
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.bounds import overflows
-from qnnbridge_host.graph.editor import Array, Editor
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.graph.model_index import Array
 from qnnbridge_protocol.errors import OrtError
 
 # Elements: of one tensor, and of all results of one pass.

@@ -10,6 +10,7 @@ from typing import Any, Final
 from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES, chosen
 from qnnbridge_host.rewrite.rewrites.constants import fix_inputs, fix_values
 from qnnbridge_protocol.errors import BridgeError
@@ -42,32 +43,24 @@ def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str],
 
 def deciding_inputs(model: Any) -> dict[str, float]:
     """Scalar inputs that the condition of an If follows from, with a number that they are compared with."""
-    from onnx import numpy_helper
-
-    graph = model.graph
-    makers = {name: node for node in graph.node for name in node.output}
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        tensor = graphs.constant_tensor(node)
-        if tensor is not None:
-            constants[node.output[0]] = tensor
+    index = ModelIndex(model)
     scalars = {
         value.name
-        for value in shapes.real_inputs(graph)
+        for value in shapes.real_inputs(index.graph)
         if (dims := shapes.dims_of(value)) is not None and all(dim == 1 for dim in dims)
     }
     found: dict[str, float] = {}
-    for node in graph.node:
+    for node in index.protos:
         if node.op_type != "If":
             continue
         waiting, steps = [node.input[0]], 0
         while waiting and steps < _MOST_STEPS:
             steps += 1
-            maker = makers.get(waiting.pop())
+            maker = index.maker(waiting.pop())
             if maker is None:
                 continue
             inputs = [name for name in maker.input if name in scalars]
-            numbers = [numpy_helper.to_array(constants[name]) for name in maker.input if name in constants]
+            numbers = [value for name in maker.input if (value := index.constant(name, 1)) is not None]
             if maker.op_type == "Equal" and inputs and numbers and numbers[0].size == 1:
                 found.setdefault(inputs[0], float(numbers[0].reshape(())))
             waiting += maker.input

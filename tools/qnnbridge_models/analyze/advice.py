@@ -14,9 +14,9 @@ from typing import Any
 
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.rewrite.suggestion import deciding_inputs
 from qnnbridge_models.analyze import tables
-from qnnbridge_models.analyze.graph_view import GraphView
 from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
 from qnnbridge_models.analyze.result import BAD, Advice, Cost, NodePlace, NodeVerdict, QnnAnswer, costs_of
 from qnnbridge_protocol.errors import BridgeError
@@ -96,11 +96,11 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
         notes.append(
             Advice("Export the model with its input", "QNN runs no graph without an input", severity="fails")
         )
-    if view.opset > tables.NEWEST_OPSET or view.ir_version > tables.NEWEST_IR_VERSION:
+    if view.opset > tables.NEWEST_OPSET or view.model.ir_version > tables.NEWEST_IR_VERSION:
         notes.append(
             Advice(
                 f"Export with opset {tables.NEWEST_OPSET} and IR version {tables.NEWEST_IR_VERSION} at most",
-                f"it has opset {view.opset} and IR version {view.ir_version}; "
+                f"it has opset {view.opset} and IR version {view.model.ir_version}; "
                 f"ONNX Runtime {tables.NEWEST_ORT} does not load it",
                 severity="fails",
             )
@@ -130,7 +130,7 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
     return notes
 
 
-def about_deciding_inputs(model: Any, view: GraphView, verdicts: Sequence[NodeVerdict], dims: str) -> list[Advice]:
+def about_deciding_inputs(model: Any, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str) -> list[Advice]:
     """Inputs that decide which branches run. dims: the options for free dimensions."""
     branching = [
         number
@@ -163,7 +163,7 @@ def _nodes_with_wide_integers(prediction: Prediction) -> list[int]:
 
 
 def advise(
-    view: GraphView,
+    view: ModelIndex,
     verdicts: Sequence[NodeVerdict],
     costs: Sequence[Cost],
     notes: Sequence[Advice],
@@ -202,7 +202,7 @@ def advise(
     return sorted(found, key=lambda one: (_ORDER[one.severity], -one.macs, -one.parts, -len(one.nodes)))
 
 
-def _about_sizes(view: GraphView, verdicts: Sequence[NodeVerdict], waiting: Sequence[int], sized: Sized) -> Advice:
+def _about_sizes(view: ModelIndex, verdicts: Sequence[NodeVerdict], waiting: Sequence[int], sized: Sized) -> Advice:
     live = sum(verdict.place != "folded" for verdict in sized.prediction.verdicts)
     on_qnn = _placed(sized)
     count = f"all {live} nodes run" if sized.all_on_qnn else f"{on_qnn} of {live} nodes run"
@@ -223,13 +223,13 @@ def _about_sizes(view: GraphView, verdicts: Sequence[NodeVerdict], waiting: Sequ
     )
 
 
-def _kind(view: GraphView, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
+def _kind(view: ModelIndex, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix
 
 
-def _would_join(view: GraphView, places: Sequence[NodePlace], nodes: Sequence[int], now: int) -> int:
+def _would_join(view: ModelIndex, places: Sequence[NodePlace], nodes: Sequence[int], now: int) -> int:
     moved = list(places)
     for index in nodes:
         moved[index] = "qnn"
@@ -237,7 +237,7 @@ def _would_join(view: GraphView, places: Sequence[NodePlace], nodes: Sequence[in
 
 
 def _advice(
-    view: GraphView, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], nodes: Sequence[int], parts: int
+    view: ModelIndex, verdicts: Sequence[NodeVerdict], costs: Sequence[Cost], nodes: Sequence[int], parts: int
 ) -> Advice:
     first = verdicts[nodes[0]]
     ops = list(dict.fromkeys(view.nodes[index].op for index in nodes))

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_of, chip_of_this_computer
 from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.advice import about_deciding_inputs, advise, notes_on, with_sizes
 from qnnbridge_models.analyze.ask_qnn import ask
-from qnnbridge_models.analyze.graph_view import GraphView
 from qnnbridge_models.analyze.predict import parts_of, predict_model
 from qnnbridge_models.analyze.result import (
     Analysis,
@@ -141,7 +141,7 @@ def chip_options(soc_model: str | None) -> tuple[str, str, int]:
     return str(number), chip_label(number), named.arch if named is not None else tables.FIRST_FLOAT_ARCH
 
 
-def _with_parts(view: GraphView, verdicts: tuple[NodeVerdict, ...]) -> GraphPlacement:
+def _with_parts(view: ModelIndex, verdicts: tuple[NodeVerdict, ...]) -> GraphPlacement:
     parts = parts_of(view, [verdict.place for verdict in verdicts])
     return GraphPlacement(verdicts, tuple(map(tuple, parts)))
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph.files import link_files
-from qnnbridge_models.analyze.graph_view import GraphNode, GraphView
+from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_models.analyze.predict import parts_of
 from qnnbridge_models.analyze.result import GraphPlacement, NodeVerdict, QnnAnswer
 from qnnbridge_protocol.errors import BridgeError, OptionError
@@ -30,7 +31,7 @@ def ask(
     model: Any,
     path: Path,
     external_files: Iterable[str],
-    view: GraphView,
+    view: ModelIndex,
     predicted: GraphPlacement,
     *,
     options: Mapping[str, str],
@@ -102,7 +103,9 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any, predicted: GraphPlacement) -> GraphPlacement:
+def _placed(
+    view: ModelIndex, trace: Mapping[str, Any], placement: Any, predicted: GraphPlacement
+) -> GraphPlacement:
     verdicts: dict[int, NodeVerdict] = {}
     parts: list[list[int]] = []
     for node in trace.get("unsupported_nodes", ()):
@@ -132,7 +135,7 @@ def _placed(view: GraphView, trace: Mapping[str, Any], placement: Any, predicted
 
 
 def _add_merged(
-    view: GraphView,
+    view: ModelIndex,
     verdicts: dict[int, NodeVerdict],
     parts: list[list[int]],
     predicted: GraphPlacement,
@@ -170,15 +173,15 @@ def _add_merged(
             parts.append(list(missing))
 
 
-def _neighbour(view: GraphView, node: GraphNode, known: Mapping[int, NodeVerdict]) -> int | None:
+def _neighbour(view: ModelIndex, node: GraphNode, known: Mapping[int, NodeVerdict]) -> int | None:
     """The first node before it that is placed, else the first behind it."""
-    before = (view.maker.get(tensor.name) for tensor in node.given)
-    behind = (user for tensor in node.made for user in view.users.get(tensor.name, ()))
+    before = (view.origin(tensor.name) for tensor in node.given)
+    behind = (user for tensor in node.made for user in view.readers(tensor.name))
     placed = (one.index for one in (*before, *behind) if one is not None and one.index in known)
     return next((index for index in placed if known[index].place in ("qnn", "cpu")), None)
 
 
-def _without_trace(view: GraphView, predicted: GraphPlacement, placement: Any) -> GraphPlacement:
+def _without_trace(view: ModelIndex, predicted: GraphPlacement, placement: Any) -> GraphPlacement:
     on_cpu = {_index(name) for name, _ in placement.cpu_list}
     verdicts = tuple(
         NodeVerdict("cpu", "qnn", "QNN gives no reason")
@@ -196,7 +199,7 @@ def _index(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _reason(view: GraphView, text: str) -> str:
+def _reason(view: ModelIndex, text: str) -> str:
     """QNN's words, with the names that the nodes really have."""
 
     def real(match: re.Match[str]) -> str:

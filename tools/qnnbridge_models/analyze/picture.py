@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.graph.files import write_whole
-from qnnbridge_models.analyze.graph_view import GraphTensor
+from qnnbridge_host.model.graph_index import GraphTensor
 from qnnbridge_models.analyze.result import Analysis, nodes_text, shares_of, verdict_text, work_text
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
@@ -62,7 +62,7 @@ def data(analysis: Analysis) -> dict[str, Any]:
     nodes = []
     for node in view.nodes:
         verdict, rule = best.verdicts[node.index], analysis.predicted.verdicts[node.index]
-        makers = (view.maker.get(tensor.name) for tensor in node.given)
+        makers = (view.origin(tensor.name) for tensor in node.given)
         nodes.append(
             {
                 "n": node.label,

@@ -14,10 +14,11 @@ from typing import Any
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.rewrite.folding import fold
 from qnnbridge_host.rewrite.rewrites.removals import taken_branch
 from qnnbridge_models.analyze import quantized, rules
-from qnnbridge_models.analyze.graph_view import GraphNode, GraphView, view_of
 from qnnbridge_models.analyze.result import ON_QNN, NodePlace, NodeVerdict
 from qnnbridge_models.analyze.rules import RuleContext, rules_about
 
@@ -53,10 +54,10 @@ _COMPUTED = NodeVerdict("folded", reason="computed once when the model is loaded
 _NOT_COMPUTED = frozenset({"CastLike", "Size"})
 
 
-def folded(view: GraphView) -> Mapping[int, str]:
+def folded(view: ModelIndex) -> Mapping[int, str]:
     """Index of each such node, and why."""
     found: dict[int, str] = {}
-    known = set(view.sizes) - {tensor.name for tensor in view.inputs}
+    known = set(view.sizes)
     for node in view.nodes:
         if _is_computed(node, known):
             found[node.index] = _COMPUTED_AHEAD
@@ -74,27 +75,25 @@ def _is_computed(node: GraphNode, known: set[str]) -> bool:
         return False
     if not node.given:
         return node.op == "Constant" or bool(node.made and node.made[0].fixed is not None)
-    return all(tensor.name in known for tensor in node.given) and not node.inner
+    return all(tensor.name in known for tensor in node.given) and not node.inner_ops
 
 
-def _does_nothing(node: GraphNode, view: GraphView) -> bool:
+def _does_nothing(node: GraphNode, view: ModelIndex) -> bool:
     if node.op not in _PASSING or not node.given or not node.made:
         return False
     source, result = node.given[0], node.made[0]
-    at_edge = result.name in view.output_names and (
-        source.name in {tensor.name for tensor in view.inputs} or len(view.users.get(source.name, ())) > 1
-    )
+    at_edge = result.name in view.outputs and (source.name in view.inputs or len(view.readers(source.name)) > 1)
     if at_edge or result.name in view.captured:
         return False
     if node.op == "Identity":
         return bool(source.type)
     if node.op == "Dropout":
-        return not any(tensor.name in view.users or tensor.name in view.output_names for tensor in node.made[1:])
+        return not any(tensor.name in view.users or tensor.name in view.outputs for tensor in node.made[1:])
     return bool(source.type) and source.type == result.type
 
 
-def _add_unused(view: GraphView, found: dict[int, str]) -> None:
-    needed = set(view.output_names) | set(view.captured)
+def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
+    needed = set(view.outputs) | set(view.captured)
     for node in reversed(view.nodes):
         if node.index in found and found[node.index] == _COMPUTED_AHEAD:
             continue
@@ -104,7 +103,7 @@ def _add_unused(view: GraphView, found: dict[int, str]) -> None:
             found[node.index] = _UNUSED
 
 
-def fusions_of(view: GraphView) -> dict[int, str]:
+def fusions_of(view: ModelIndex) -> dict[int, str]:
     """Index of a node that would be refused alone -> the operator that it is a part of."""
     found: dict[int, str] = {}
     for node in view.nodes:
@@ -115,9 +114,9 @@ def fusions_of(view: GraphView) -> dict[int, str]:
     return found
 
 
-def _depth_to_space(turn: GraphNode, view: GraphView) -> tuple[int, ...] | None:
+def _depth_to_space(turn: GraphNode, view: ModelIndex) -> tuple[int, ...] | None:
     """Reshape to six dimensions, Transpose, Reshape to four: how exporters write a pixel shuffle."""
-    before, behind = view.maker.get(turn.given[0].name), _only_user(turn, view)
+    before, behind = view.origin(turn.given[0].name), _only_user(turn, view)
     if before is None or behind is None or before.op != "Reshape" or behind.op != "Reshape":
         return None
     if tuple(turn.get("perm", ())) not in _SHUFFLES or before.given[0].rank != 4 or behind.made[0].rank != 4:
@@ -125,47 +124,42 @@ def _depth_to_space(turn: GraphNode, view: GraphView) -> tuple[int, ...] | None:
     return before.index, turn.index, behind.index
 
 
-def _is_gelu(erf: GraphNode, view: GraphView) -> bool:
+def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
     """x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in either order; nothing of it is quantised, or x and the
     result are. Where one of those two alone is, QNN refuses the Erf."""
     if not erf.given or not erf.made:
         return False
-    before = view.maker.get(erf.given[0].name)
+    before = view.origin(erf.given[0].name)
     add = _only_user(erf, view)
     if before is None or before.op not in ("Div", "Mul") or add is None or add.op != "Add":
         return False
-    if not _has_number(add, 1.0, view):
+    if not _has_number(add, 1.0):
         return False
     last = _only_user(add, view)
     if last is None or last.op != "Mul":
         return False
     behind = _only_user(last, view)
-    if (
-        behind is not None
-        and behind.op == "Mul"
-        and (_has_number(last, 0.5, view) or _has_number(behind, 0.5, view))
-    ):
+    if behind is not None and behind.op == "Mul" and (_has_number(last, 0.5) or _has_number(behind, 0.5)):
         last = behind
-    makers = [view.maker.get(tensor.name) for tensor in before.given if not tensor.constant]
+    makers = [view.origin(tensor.name) for tensor in before.given if not tensor.constant]
     begins = any(one is not None and one.op in quantized.DEQUANTIZE for one in makers)
-    users = [user for tensor in last.made for user in view.users.get(tensor.name, ())]
+    users = [user for tensor in last.made for user in view.readers(tensor.name)]
     return begins == any(user.op in quantized.QUANTIZE for user in users)
 
 
-def _only_user(node: GraphNode, view: GraphView) -> GraphNode | None:
-    users = view.users.get(node.made[0].name, ())
-    return users[0] if len(users) == 1 and node.made[0].name not in view.output_names else None
+def _only_user(node: GraphNode, view: ModelIndex) -> GraphNode | None:
+    users = view.readers(node.made[0].name)
+    return users[0] if len(users) == 1 and node.made[0].name not in view.outputs else None
 
 
-def _has_number(node: GraphNode, number: float, view: GraphView) -> bool:
+def _has_number(node: GraphNode, number: float) -> bool:
     for tensor in node.given:
-        value = view.value(tensor)
-        if value is not None and value.size == 1 and abs(float(value.reshape(-1)[0]) - number) < _CLOSE:
+        if tensor.values is not None and len(tensor.values) == 1 and abs(float(tensor.values[0]) - number) < _CLOSE:
             return True
     return False
 
 
-def parts_of(view: GraphView, places: Sequence[NodePlace]) -> list[list[int]]:
+def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
     """Indexes of the nodes of each part on QNN, in the order in which they run. Folded nodes are no nodes.
 
     The same walk as ONNX Runtime's: nodes are taken as soon as all of their inputs are there; a node that QNN does
@@ -219,7 +213,7 @@ class Prediction:
     """
 
     verdicts: tuple[NodeVerdict, ...]
-    view: GraphView
+    view: ModelIndex
     empty: tuple[str, ...]
     no_input: bool
     decided: frozenset[int]
@@ -243,11 +237,12 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
     fold(editor, _NOT_COMPUTED)
     decided = _drop_untaken_branches(editor)
     if _has_folded(light, model):
-        left, whole = view_of(light, editor.types), view_of(model, editor.types)
+        left = ModelIndex(light, editor.types)
+        whole = ModelIndex(graphs.without_weights(model), editor.types)
         found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
         verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
     else:
-        left = whole = view_of(light, editor.types, [node.name for node in model.graph.node])
+        left = whole = ModelIndex(light, editor.types, [node.name for node in model.graph.node])
         verdicts = tuple(predict(left, arch))
     return Prediction(
         verdicts,
@@ -278,7 +273,7 @@ def _has_folded(light: Any, model: Any) -> bool:
     return [one.name for one in light.graph.initializer] != [one.name for one in model.graph.initializer]
 
 
-def predict(view: GraphView, arch: int) -> list[NodeVerdict]:
+def predict(view: ModelIndex, arch: int) -> list[NodeVerdict]:
     """One verdict for each node, in order, of a graph in which everything that can be computed is a constant."""
     context = RuleContext(view, arch)
     gone = folded(view)
@@ -310,7 +305,7 @@ def _verdict_on(
     return ON_QNN
 
 
-def _with_constants(view: GraphView, gone: Mapping[int, str]) -> list[GraphNode]:
+def _with_constants(view: ModelIndex, gone: Mapping[int, str]) -> list[GraphNode]:
     """The nodes; what ONNX Runtime computes ahead is a constant to those that take it."""
     computed = {
         tensor.name

@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from qnnbridge_models.analyze.graph_view import GraphNode, GraphTensor, GraphView
+from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
 from qnnbridge_models.analyze.result import ON_QNN, NodeVerdict
 
 QUANTIZE: Final = frozenset({"QuantizeLinear", "com.microsoft.QuantizeLinear"})
@@ -51,18 +52,18 @@ class QdqUnit:
 QdqUnits = Mapping[int, QdqUnit]
 
 
-def units_of(view: GraphView) -> dict[int, QdqUnit]:
+def units_of(view: ModelIndex) -> dict[int, QdqUnit]:
     """By the index of the operator in the middle."""
     found: dict[int, QdqUnit] = {}
     for node in view.nodes:
         if node.op in EDGES or not node.made:
             continue
-        before = [view.maker.get(tensor.name) for tensor in node.given]
+        before = [view.origin(tensor.name) for tensor in node.given]
         sources = [one for one in before if one is not None and one.op in DEQUANTIZE]
-        users = [user for tensor in node.made for user in view.users.get(tensor.name, ())]
+        users = [user for tensor in node.made for user in view.readers(tensor.name)]
         if not sources or not users or any(user.op not in QUANTIZE for user in users):
             continue
-        if any(tensor.name in view.output_names for tensor in node.made):
+        if any(tensor.name in view.outputs for tensor in node.made):
             continue
         found[node.index] = _unit(node, view, tuple(one.index for one in (*sources, *users)))
     return found
@@ -96,7 +97,7 @@ def verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
     )
 
 
-def spread(view: GraphView, verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeVerdict]:
+def spread(view: ModelIndex, verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeVerdict]:
     """Quantize and Dequantize nodes run with their operators, and stay on the CPU with those that stay there."""
     result = list(verdicts)
     places: dict[int, list[NodeVerdict]] = {}
@@ -112,17 +113,17 @@ def spread(view: GraphView, verdicts: list[NodeVerdict], units: QdqUnits) -> lis
     return result
 
 
-def _unit(node: GraphNode, view: GraphView, edges: tuple[int, ...]) -> QdqUnit:
+def _unit(node: GraphNode, view: ModelIndex, edges: tuple[int, ...]) -> QdqUnit:
     first, second = (_quantised(node.input(number), view) for number in (0, 1))
     weight = node.input(1)
-    maker = view.maker.get(weight.name) if weight is not None else None
+    maker = view.origin(weight.name) if weight is not None else None
     scale = maker.input(1) if maker is not None and maker.op in DEQUANTIZE else None
     constant = bool(maker and maker.op in DEQUANTIZE and maker.given[0].constant)
     return QdqUnit(edges, first, second, bool(scale and (scale.elements or 1) > 1), constant)
 
 
-def _quantised(tensor: GraphTensor | None, view: GraphView) -> str:
-    maker = view.maker.get(tensor.name) if tensor is not None else None
+def _quantised(tensor: GraphTensor | None, view: ModelIndex) -> str:
+    maker = view.origin(tensor.name) if tensor is not None else None
     if maker is None or maker.op not in DEQUANTIZE:
         return ""
     return _SHORT.get(maker.given[0].type, maker.given[0].type)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.known_wrong import CODE as KNOWN_WRONG
-from qnnbridge_models.analyze.graph_view import GraphNode, GraphView
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.output import percent
 
@@ -63,7 +64,7 @@ class Cost:
     results: int = 0
 
 
-def cost_of(node: GraphNode, view: GraphView, weights: int) -> Cost:
+def cost_of(node: GraphNode, view: ModelIndex, weights: int) -> Cost:
     """weights: bytes of the constants that count as this node's."""
     formula = _FORMULAS.get(node.op.rpartition(".")[2])
     macs = formula(node) if formula else None
@@ -72,7 +73,7 @@ def cost_of(node: GraphNode, view: GraphView, weights: int) -> Cost:
     return Cost(sum([elements for elements, _ in made]) if macs is None else macs, weights, results)
 
 
-def costs_of(view: GraphView) -> list[Cost]:
+def costs_of(view: ModelIndex) -> list[Cost]:
     """Of all nodes. The bytes of a constant count once, for the first node that takes it."""
     left = dict(view.sizes)
     return [cost_of(node, view, sum([left.pop(tensor.name, 0) for tensor in node.given])) for node in view.nodes]
@@ -202,7 +203,7 @@ class Analysis:
 
     path: Path
     chip: str
-    view: GraphView
+    view: ModelIndex
     costs: Sequence[Cost]
     predicted: GraphPlacement
     advice: tuple[Advice, ...]

@@ -11,13 +11,14 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
 from qnnbridge_models.analyze import tables
-from qnnbridge_models.analyze.graph_view import GraphNode, GraphTensor, GraphView
 from qnnbridge_models.analyze.result import NodePlace, NodeVerdict
 from qnnbridge_tools import output
 
 Objection = str | tuple[str, str] | None
-NodeCheck = Callable[[GraphNode, GraphView], Objection]
+NodeCheck = Callable[[GraphNode, ModelIndex], Objection]
 
 _FLOATS = ("float", "float16")
 
@@ -96,7 +97,7 @@ def _cast(node: GraphNode) -> Objection:
     return f"QNN does not convert {source.type} to {made.type}", fix
 
 
-def _layer_normalization(node: GraphNode, view: GraphView) -> Objection:
+def _layer_normalization(node: GraphNode, view: ModelIndex) -> Objection:
     data = node.input(0)
     axis = node.get("axis", -1)
     if data is None or data.rank is None or axis in (-1, data.rank - 1):
@@ -104,7 +105,7 @@ def _layer_normalization(node: GraphNode, view: GraphView) -> Objection:
     return f"axis is {axis}: it normalises along the last axis only", "reshape so that one axis is left"
 
 
-def _reduce(node: GraphNode, view: GraphView) -> Objection:
+def _reduce(node: GraphNode, view: ModelIndex) -> Objection:
     axes = node.get("axes", None)
     given = node.input(1)
     if given is not None and given.elements == 0:
@@ -115,27 +116,26 @@ def _reduce(node: GraphNode, view: GraphView) -> Objection:
     return None
 
 
-def _resize(node: GraphNode, view: GraphView) -> Objection:
+def _resize(node: GraphNode, view: ModelIndex) -> Objection:
     scales, data = node.input(2), node.input(0)
     if node.get("mode", "nearest") != "cubic" or scales is None or data is None:
         return None
     if not scales.constant and scales.elements:
         return "with the mode cubic the scales must be a constant"
-    value = view.value(scales)
-    if value is not None and any(
-        scale * size != int(scale * size) for scale, size in zip(value, data.fixed or (), strict=False)
+    if scales.values is not None and any(
+        scale * size != int(scale * size) for scale, size in zip(scales.values, data.fixed or (), strict=False)
     ):
         return "with the mode cubic the scales must give whole sizes"
     return None
 
 
-def _einsum(node: GraphNode, view: GraphView) -> Objection:
+def _einsum(node: GraphNode, view: ModelIndex) -> Objection:
     if str(node.get("equation", "")).replace(" ", "") in ("i,i", "i,i->"):
         return "this equation is not there", "use MatMul or ReduceSum"
     return None
 
 
-def _attention_mask(node: GraphNode, view: GraphView) -> Objection:
+def _attention_mask(node: GraphNode, view: ModelIndex) -> Objection:
     mask = node.input(3)
     if mask is not None and mask.type == "bool":
         return "a mask of truth values is not taken", "give a mask of floats that is added: 0 and -1e4"
@@ -146,34 +146,34 @@ def _attention_mask(node: GraphNode, view: GraphView) -> Objection:
     return None
 
 
-def _pad(node: GraphNode, view: GraphView) -> Objection:
+def _pad(node: GraphNode, view: ModelIndex) -> Objection:
     if node.input(3) is not None:
         return "axes are not taken", "give paddings for all axes"
     return None
 
 
-def _max_pool(node: GraphNode, view: GraphView) -> Objection:
+def _max_pool(node: GraphNode, view: ModelIndex) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
         return "there is no pooling over three dimensions"
     return None
 
 
-def _lp_pool(node: GraphNode, view: GraphView) -> Objection:
+def _lp_pool(node: GraphNode, view: ModelIndex) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
         return "there is no pooling over three dimensions of floats"
     return None
 
 
-def _if(node: GraphNode, view: GraphView) -> Objection:
+def _if(node: GraphNode, view: ModelIndex) -> Objection:
     for op in node.inner_ops:
         if op not in tables.REGISTERED and op not in tables.REPLACED and op != "Constant":
             return f"one of its branches has {op}, which QNN does not have"
     return None
 
 
-def _rotary(node: GraphNode, view: GraphView) -> Objection:
+def _rotary(node: GraphNode, view: ModelIndex) -> Objection:
     cache = node.input(1)
     if cache is not None and cache.constant:
         return (
@@ -183,7 +183,7 @@ def _rotary(node: GraphNode, view: GraphView) -> Objection:
     return None
 
 
-def _standalone(node: GraphNode, view: GraphView) -> Objection:
+def _standalone(node: GraphNode, view: ModelIndex) -> Objection:
     """Of a Quantize or Dequantize; those around an operator are judged with it."""
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
@@ -196,7 +196,7 @@ def _standalone(node: GraphNode, view: GraphView) -> Objection:
     return None
 
 
-def _pow(node: GraphNode, view: GraphView) -> Objection:
+def _pow(node: GraphNode, view: ModelIndex) -> Objection:
     exponent = node.input(1)
     if exponent is not None and exponent.type and exponent.type not in _FLOATS:
         return f"the exponent is {exponent.type}", "qnnbridge fix (integer-exponent)"
@@ -226,7 +226,7 @@ CHECKS: Final[Mapping[str, NodeCheck]] = {
 }
 
 
-def _wide_type(node: GraphNode, view: GraphView) -> Objection:
+def _wide_type(node: GraphNode, view: ModelIndex) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.type in ("double", "uint64"):
             return f"{tensor.name} is {tensor.type}; QNN takes {node.op} and fails when it builds the graph"
@@ -243,7 +243,7 @@ FAILURES: Final[Mapping[str, NodeCheck]] = dict.fromkeys(
 class RuleContext:
     """The surroundings of a node, for rules. arch: of the chip's HTP, 73 for V73."""
 
-    view: GraphView
+    view: ModelIndex
     arch: int
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.known_wrong import KnownWrong
-from qnnbridge_host.model.node_graph import StaticNode, StaticTensor, user_columns
-from qnnbridge_models.analyze.graph_view import GraphNode, GraphTensor, GraphView
 from qnnbridge_models.analyze.result import Advice, NodeVerdict
 
 _NAMED = 3
 
 
 def wrong_numbers(
-    view: GraphView, verdicts: Sequence[NodeVerdict], arch: int, release: str, path: str
+    view: ModelIndex, verdicts: Sequence[NodeVerdict], arch: int, release: str, path: str
 ) -> list[Advice]:
     """One thing to do for each row of the table that matches nodes on QNN.
 
@@ -24,9 +23,7 @@ def wrong_numbers(
         path: of the model, for the command that cures it.
     """
     by_row: dict[str, list[KnownWrong]] = {}
-    wanted = known_wrong.operators()
-    nodes = [_static(view, node) for node in view.nodes if node.op in wanted]
-    known = {one.index: one for one in known_wrong.find(nodes, arch=arch, release=release)}
+    known = {one.index: one for one in known_wrong.find(view, arch=arch, release=release)}
     # The file's own search knows sizes and paddings that the model computes from fixed shapes.
     plain = frozenset(known)
     for one in known_wrong.find_in_model(path, arch=arch, release=release):
@@ -51,33 +48,4 @@ def _advice(found: Sequence[KnownWrong], path: str, plain: frozenset[int]) -> Ad
         tuple(one.index for one in found),
         severity=known_wrong.CODE,
         code=known_wrong.CODE,
-    )
-
-
-def _static(view: GraphView, node: GraphNode) -> StaticNode:
-    def tensor_of(tensor: GraphTensor | None) -> StaticTensor | None:
-        if tensor is None:
-            return None
-        value, maker = view.values.get(tensor.name), view.maker.get(tensor.name)
-        return StaticTensor(
-            tensor.name,
-            tensor.type,
-            tensor.shape,
-            tensor.constant,
-            None if value is None or not tensor.constant else tuple(value.ravel().tolist()),
-            "" if maker is None or tensor.constant else maker.op,
-            lambda: None if maker is None else _static(view, maker),
-        )
-
-    return StaticNode(
-        node.index,
-        node.name,
-        node.op,
-        tuple(map(tensor_of, node.inputs)),
-        tuple(tensor.name for tensor in node.made),
-        node.attributes,
-        *user_columns(
-            (user.op, tuple(tensor.name if tensor else "" for tensor in user.inputs))
-            for user in (view.users.get(node.made[0].name, ()) if node.made else ())
-        ),
     )

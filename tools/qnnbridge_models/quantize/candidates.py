@@ -143,7 +143,7 @@ class CandidateChoice:
         if not self.settings.activation_type.startswith("u") or self.wished.symmetric_weights:
             return []
         found = []
-        if any(node.op_type in ("MatMul", "Gemm") for node in trial.index.nodes):
+        if any(node.op_type in ("MatMul", "Gemm") for node in trial.index.protos):
             matrices = trial.calibrated.with_matrices("uint8")
             found.append(("weights of MatMul and Gemm are uint8", matrices, _BETTER_DB))
         if self.wished.per_channel is None:
@@ -202,7 +202,7 @@ def with_enough_bits(
     narrow = trial.on_cpu(trial.write(start))
     if narrow >= _FAIR_DB:
         return start, []
-    nodes = {node.name for node in trial.index.nodes if node.op_type in WEIGHTED_OPS} - start.float_nodes
+    nodes = {node.name for node in trial.index.protos if node.op_type in WEIGHTED_OPS} - start.float_nodes
     wide = start.joined(Precision(wide_weights=frozenset(nodes)))
     try:
         wide_model = trial.write(wide, "wide.onnx")

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_models.quantize import ranges
 from qnnbridge_models.quantize.quick_lookups import KnownWeights, quick
 from qnnbridge_models.quantize.ranges import CalibrationReader, MeasuredRanges, Numbers
@@ -272,13 +273,11 @@ def _limited(model: Path) -> frozenset[str]:
 
 def weights_quantised(model: Path) -> bool:
     """Whether any weight of a quantised model is one: the quantizer leaves those of Constant nodes in float."""
-    graph = graphs.load(model).graph
-    made = {name: node for node in graph.node for name in node.output}
-    read = {node.input[1] for node in graph.node if node.op_type in WEIGHTED_OPS}
-    constants = {tensor.name for tensor in graph.initializer}
+    index = ModelIndex(graphs.load(model))
+    makers = (index.maker(node.input[1]) for node in index.protos if node.op_type in WEIGHTED_OPS)
     return any(
-        name in made and made[name].op_type == "DequantizeLinear" and made[name].input[0] in constants
-        for name in read
+        maker is not None and maker.op_type == "DequantizeLinear" and maker.input[0] in index.weights
+        for maker in makers
     )
 
 

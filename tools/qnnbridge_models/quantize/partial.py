@@ -15,9 +15,9 @@ from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.quantize.precision import GraphIndex
 from qnnbridge_models.shared.accuracy import ColumnGroups, lowest_of_folds
 from qnnbridge_models.shared.progress import phase
 
@@ -66,9 +66,9 @@ def noise_of_db(snr_db: float) -> float:
     return float(10 ** (-snr_db / 10))
 
 
-def layers_of(index: GraphIndex) -> list[Layer]:
+def layers_of(index: ModelIndex) -> list[Layer]:
     """In the order of the graph, inputs first."""
-    inputs = [Layer(name, "input", frozenset((name,))) for name in index.inputs if name not in index.weights]
+    inputs = [Layer(name, "input", frozenset((name,))) for name in index.inputs]
     return inputs + [
         Layer(
             node.name,
@@ -76,7 +76,7 @@ def layers_of(index: GraphIndex) -> list[Layer]:
             frozenset(name for name in node.output if name),
             frozenset(name for name in node.input if name in index.weights),
         )
-        for node in index.nodes
+        for node in index.protos
     ]
 
 
@@ -92,7 +92,7 @@ class PartialModels:
 
     def __init__(
         self,
-        index: GraphIndex,
+        index: ModelIndex,
         quantized: Any,
         samples: Sequence[Feeds],
         names: Sequence[str],
@@ -101,14 +101,14 @@ class PartialModels:
     ) -> None:
         self.runs = 0
         self._index = index
-        self._full = GraphIndex(quantized)
-        self._full_nodes = {node.name: node for node in self._full.nodes}
+        self._full = ModelIndex(quantized)
+        self._full_nodes = {node.name: node for node in self._full.protos}
         self._initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
         self._samples, self._names, self._expected, self._groups = samples, list(names), expected, groups
         # Outputs have other names before they are quantised.
         self._float_name = {
             there: here
-            for node in index.nodes
+            for node in index.protos
             if node.name in self._full_nodes
             for here, there in zip(node.output, self._full_nodes[node.name].output, strict=False)
         }
@@ -133,7 +133,7 @@ class PartialModels:
             full = self._full_nodes.get(node.name)
             for number, name in enumerate(node.input):
                 there = full.input[number] if full is not None and number < len(full.input) else name
-                if name in tensors and there != name and there in self._full.maker:
+                if name in tensors and there != name and there in self._full.makers:
                     node.input[number] = there
                     needed.append(there)
                 elif name in before:
@@ -148,7 +148,7 @@ class PartialModels:
         before = {
             name: f"{name}__float"
             for name in self._index.outputs
-            if name in tensors and name in self._index.maker and _is_quantizer(self._full.maker.get(name))
+            if name in tensors and name in self._index.makers and _is_quantizer(self._full.maker(name))
         }
         needed += before
         for node in made.graph.node:
@@ -165,7 +165,7 @@ class PartialModels:
         nodes: list[Any] = []
         while needed:
             name = needed.pop()
-            node = self._full.maker.get(name)
+            node = self._full.maker(name)
             if name in done or not _is_quantizer(node):
                 continue
             done.add(name)
@@ -177,7 +177,7 @@ class PartialModels:
                     if source not in there:
                         made.graph.initializer.add().CopyFrom(self._initializers[source])
                         there.add(source)
-                elif _is_quantizer(self._full.maker.get(source)) and source not in before:
+                elif _is_quantizer(self._full.maker(source)) and source not in before:
                     needed.append(source)
                 else:
                     here = self._float_name.get(source, source)
@@ -200,7 +200,7 @@ def _sort_into(graph: Any, more: Sequence[Any]) -> None:
         nodes.append(copy)
     maker = {name: number for number, node in enumerate(nodes) for name in node.output if name}
     waits = [
-        {maker[name] for name in _reads(node) if name in maker and maker[name] != number}
+        {maker[name] for name in graphs.reads(node) if name in maker and maker[name] != number}
         for number, node in enumerate(nodes)
     ]
     readers: dict[int, list[int]] = {}
@@ -219,18 +219,6 @@ def _sort_into(graph: Any, more: Sequence[Any]) -> None:
                 heapq.heappush(ready, reader)
     del graph.node[:]
     graph.node.extend(nodes[number] for number in order)
-
-
-def _reads(node: Any) -> list[str]:
-    inner = [
-        name
-        for attribute in node.attribute
-        for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
-        for inside in graphs.subgraphs(graph)
-        for one in inside.node
-        for name in one.input
-    ]
-    return [*node.input, *inner]
 
 
 def noisiest(

@@ -16,6 +16,7 @@ import numpy as np
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_models.quantize.ort_quantizer import WEIGHTED_OPS, CalibratedModel, Precision
 from qnnbridge_models.quantize.settings import ResolvedSettings
@@ -45,27 +46,11 @@ class JoinedOutput:
     branches: Mapping[str, float]
 
 
-class GraphIndex:
-    """A graph by names: who makes a tensor, who reads it."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.nodes: list[Any] = list(model.graph.node)
-        self.outputs = [value.name for value in model.graph.output]
-        self.inputs = [value.name for value in model.graph.input]
-        self.weights = {tensor.name for tensor in model.graph.initializer}
-        self.maker = {name: node for node in self.nodes for name in node.output if name}
-        self.readers: dict[str, list[Any]] = {}
-        for node in self.nodes:
-            for name in dict.fromkeys(node.input):
-                self.readers.setdefault(name, []).append(node)
-
-
-def matching(patterns: Iterable[str], index: GraphIndex, original: Any, option: str) -> frozenset[str]:
+def matching(patterns: Iterable[str], index: ModelIndex, original: Any, option: str) -> frozenset[str]:
     """The nodes that patterns name: a name, an operator, or a pattern of names. Raises `OptionError`."""
     found: set[str] = set()
     for pattern in patterns:
-        here = {node.name for node in index.nodes if _matches(pattern, node)}
+        here = {node.name for node in index.protos if _matches(pattern, node)}
         if not here:
             raise _matches_nothing(pattern, index, original, option)
         found |= here
@@ -76,7 +61,7 @@ def _matches(pattern: str, node: Any) -> bool:
     return pattern in (node.name, node.op_type) or fnmatch.fnmatchcase(node.name, pattern)
 
 
-def _matches_nothing(pattern: str, index: GraphIndex, original: Any, option: str) -> OptionError:
+def _matches_nothing(pattern: str, index: ModelIndex, original: Any, option: str) -> OptionError:
     import difflib
 
     gone = [node.name for node in original.graph.node if _matches(pattern, node)]
@@ -86,7 +71,7 @@ def _matches_nothing(pattern: str, index: GraphIndex, original: Any, option: str
             "operator when the model is prepared.",
             fix="Leave it away, or name the nodes behind it.",
         )
-    known = [*{node.op_type: None for node in index.nodes}, *(node.name for node in index.nodes)]
+    known = [*{node.op_type: None for node in index.protos}, *(node.name for node in index.protos)]
     near = difflib.get_close_matches(pattern, known, _SHOWN, 0.5)
     return OptionError(
         f'{option} "{pattern}" names no node of the model.',
@@ -96,7 +81,7 @@ def _matches_nothing(pattern: str, index: GraphIndex, original: Any, option: str
 
 
 def given(
-    index: GraphIndex, original: Any, exclude: Sequence[str], wide: Sequence[str], settings: ResolvedSettings
+    index: ModelIndex, original: Any, exclude: Sequence[str], wide: Sequence[str], settings: ResolvedSettings
 ) -> Precision:
     """The precision that options ask for. Raises `OptionError`."""
     floats = matching(exclude, index, original, "--exclude")
@@ -108,15 +93,15 @@ def given(
     return Precision(floats).joined(widened(index, matching(wide, index, original, "--wide"), settings))
 
 
-def widened(index: GraphIndex, names: Iterable[str], settings: ResolvedSettings) -> Precision:
+def widened(index: ModelIndex, names: Iterable[str], settings: ResolvedSettings) -> Precision:
     """16 bits for nodes: what they compute where activations have 8, else their weights."""
-    nodes = [node for node in index.nodes if node.name in set(names)]
+    nodes = [node for node in index.protos if node.name in set(names)]
     if settings.wide_activation is not None:
         return Precision(wide_tensors=frozenset(name for node in nodes for name in node.output if name))
     return Precision(wide_weights=frozenset(node.name for node in nodes if node.op_type in WEIGHTED_OPS))
 
 
-def joined_outputs(index: GraphIndex, calibrated: CalibratedModel) -> list[JoinedOutput]:
+def joined_outputs(index: ModelIndex, calibrated: CalibratedModel) -> list[JoinedOutput]:
     """The outputs that join branches of unlike magnitudes."""
     found = []
     for output in index.outputs:
@@ -129,13 +114,13 @@ def joined_outputs(index: GraphIndex, calibrated: CalibratedModel) -> list[Joine
 
 def _follow(
     tensor: str,
-    index: GraphIndex,
+    index: ModelIndex,
     calibrated: CalibratedModel,
     tail: dict[str, None],
     branches: dict[str, float],
 ) -> bool:
     """Whether what makes this tensor joins unlike branches; if so its nodes are in `tail`."""
-    node = index.maker.get(tensor)
+    node = index.maker(tensor)
     if node is None:
         return False
     if node.op_type in _MOVES and node.input[0]:
@@ -160,27 +145,27 @@ def _follow(
     return True
 
 
-def made_by(index: GraphIndex, output: str) -> list[str]:
+def made_by(index: ModelIndex, output: str) -> list[str]:
     """The nodes from the last weights to an output: a MatMul has one scale for the weights of all columns."""
     found: list[str] = []
     name: str | None = output
     while name is not None and len(found) < _MOST_MAKERS:
-        node = index.maker.get(name)
+        node = index.maker(name)
         if node is None:
             break
         found.append(node.name)
         if node.op_type in WEIGHTED_OPS:
             break
-        name = next((one for one in node.input if one in index.maker), None)
+        name = next((one for one in node.input if one in index.makers), None)
     return found
 
 
-def column_groups(index: GraphIndex, joined: Sequence[JoinedOutput], sample: Feeds) -> dict[str, list[ColumnGroup]]:
+def column_groups(index: ModelIndex, joined: Sequence[JoinedOutput], sample: Feeds) -> dict[str, list[ColumnGroup]]:
     """Which elements of an output come from which branch: the tail only moves values, so it moves labels, too."""
     return {one.output: groups for one in joined if (groups := _groups_of(index, one, sample))}
 
 
-def _groups_of(index: GraphIndex, joined: JoinedOutput, sample: Feeds) -> list[ColumnGroup]:
+def _groups_of(index: ModelIndex, joined: JoinedOutput, sample: Feeds) -> list[ColumnGroup]:
     branches = list(joined.branches)
     try:
         shapes = _shapes_of(index, branches, sample)
@@ -207,7 +192,7 @@ def _alike(branches: Mapping[str, float]) -> list[list[str]]:
     return groups
 
 
-def _shapes_of(index: GraphIndex, names: Sequence[str], sample: Feeds) -> list[tuple[int, ...]]:
+def _shapes_of(index: ModelIndex, names: Sequence[str], sample: Feeds) -> list[tuple[int, ...]]:
     session = cpu.open_session_of_bytes(_with_outputs(index.model, names), "the branches of an output")
     return [np.asarray(value).shape for value in cpu.run(session, sample, "the branches of an output", list(names))]
 
@@ -223,11 +208,11 @@ def _with_outputs(model: Any, names: Sequence[str]) -> bytes:
     return bytes(changed.SerializeToString())
 
 
-def _moved(index: GraphIndex, joined: JoinedOutput, values: Sequence[Any]) -> Any:
+def _moved(index: ModelIndex, joined: JoinedOutput, values: Sequence[Any]) -> Any:
     """What the tail makes of these values for its branches."""
     from onnx import TensorProto, helper
 
-    nodes = [node for node in index.nodes if node.name in joined.tail]
+    nodes = [node for node in index.protos if node.name in joined.tail]
     used = {name for node in nodes for name in node.input}
     names = list(joined.branches)
     label = "the end of an output"
@@ -243,6 +228,6 @@ def _moved(index: GraphIndex, joined: JoinedOutput, values: Sequence[Any]) -> An
     return cpu.run(session, dict(zip(names, values, strict=True)), label)[0]
 
 
-def load_index(path: Path) -> GraphIndex:
+def load_index(path: Path) -> ModelIndex:
     """Of a prepared model, with its weights."""
-    return GraphIndex(graphs.load(path, weights=True))
+    return ModelIndex(graphs.load(path, weights=True))

@@ -232,7 +232,7 @@ class _Work:
         if target is not None and not best.meets(target, whole=True):
             trial = with_headroom(judge, trial, start).trial if best.change else best.trial
             found = search.reach(trial, start, target, self.wished.search_timeout_s)
-            useful = found.reached and len(found.precision.float_nodes) < len(index.nodes)
+            useful = found.reached and len(found.precision.float_nodes) < len(index.protos)
             if useful or not best.meets(target, whole=False):
                 return _Chosen(trial, found, tuple(changes), every_fold)
         if best.trial.index is not index:  # nothing of what was prepared here is in it

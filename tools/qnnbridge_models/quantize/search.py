@@ -17,10 +17,10 @@ from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED, WEIGHTED_OPS, CalibratedModel, Precision
 from qnnbridge_models.quantize.partial import LayerError, PartialModels, layers_of, noise_of_db, noisiest
-from qnnbridge_models.quantize.precision import GraphIndex
 from qnnbridge_models.quantize.qnn_check import QnnRunner
 from qnnbridge_models.quantize.settings import ResolvedSettings
 from qnnbridge_models.shared.accuracy import ColumnGroups, fives, lowest_of_folds
@@ -70,7 +70,7 @@ class PrecisionTrial:
         samples, names, expected: inputs, and what the float model gives for them.
     """
 
-    index: GraphIndex
+    index: ModelIndex
     calibrated: CalibratedModel
     settings: ResolvedSettings
     work: Path
@@ -219,8 +219,8 @@ def _more_for_outputs(trial: PrecisionTrial, precision: Precision, outputs: froz
 
 def _float_around(trial: PrecisionTrial, outputs: frozenset[str]) -> Precision:
     # A tensor stays float if neither its maker nor any reader is quantised.
-    touching = {trial.index.maker[name].name for name in outputs if name in trial.index.maker}
-    touching |= {node.name for name in outputs for node in trial.index.readers.get(name, ())}
+    touching = {maker.name for name in outputs if (maker := trial.index.maker(name)) is not None}
+    touching |= {node.name for name in outputs for node in trial.index.uses(name)}
     return Precision(float_nodes=frozenset(touching))
 
 
@@ -253,7 +253,7 @@ def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadlin
         notes = (*notes, f"On QNN the float model itself has {limit:.1f} dB: it is computed in half floats there.")
     if there is not None and there >= goal:
         return dataclasses.replace(found, reached=False, notes=notes)
-    every = [node.name for node in trial.index.nodes if node.name not in found.precision.float_nodes]
+    every = [node.name for node in trial.index.protos if node.name not in found.precision.float_nodes]
     meets = _meeting(trial, lambda part: found.precision.joined(Precision(frozenset(part))), goal)
     kept = smallest(every, meets, _RUNS_ON_QNN, deadline)
     if kept is None:

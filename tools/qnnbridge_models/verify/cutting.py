@@ -13,6 +13,7 @@ from typing import Any
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.files import link_files
+from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_models.verify.node_traps import NodeAt, NodeChange
 
 # Behind one cut. A graph that has more alive at once gets those that were made last.
@@ -34,14 +35,13 @@ class Cutter:
     def __init__(self, model: Any, source: Path, external_files: Iterable[str], folder: Path) -> None:
         self._model = model
         self._folder = folder
-        self._types = graphs.types_of(model)
+        self._index = ModelIndex(model)
         self._count = 0
         link_files(source.parent, external_files, folder)
-        self.nodes: list[Any] = list(model.graph.node)
-        self._outputs = {value.name for value in model.graph.output}
+        self.nodes = self._index.protos
         self._last_use = self._last_uses()
         self._live = self._depends_on_inputs()
-        self._makers = {name: index for index, node in enumerate(self.nodes) for name in node.output}
+        self._makers = self._index.makers
         # Where each tensor that a group makes becomes steps.
         self._quantised_at = {
             node.input[0]: index
@@ -74,7 +74,10 @@ class Cutter:
         found = set(group)
         for op_type in ("DequantizeLinear", "QuantizeLinear"):
             makers = {
-                self._makers[name] for index in found for name in _uses(self.nodes[index]) if name in self._live
+                self._makers[name]
+                for index in found
+                for name in graphs.reads(self.nodes[index])
+                if name in self._live
             }
             found |= {index for index in makers if self.nodes[index].op_type == op_type}
         return sorted(found)
@@ -86,8 +89,8 @@ class Cutter:
             for index in range(place + 1)
             for name in self.nodes[index].output
             if name in self._live
-            and self._types.get(name, (0, None))[0] not in (0, _TEXT_TYPE)
-            and (self._last_use.get(name, -1) > place or name in self._outputs)
+            and self._index.element(name) not in (0, _TEXT_TYPE)
+            and (self._last_use.get(name, -1) > place or name in self._index.outputs)
         ]
         return found[-_MOST_OUTPUTS:]
 
@@ -98,15 +101,15 @@ class Cutter:
     def inputs_of(self, group: Sequence[int]) -> list[str]:
         """What goes into these nodes from others or from the caller: no constants."""
         made = {name for index in group for name in self.nodes[index].output}
-        used = dict.fromkeys(name for index in group for name in _uses(self.nodes[index]) if name)
+        used = dict.fromkeys(name for index in group for name in graphs.reads(self.nodes[index]) if name)
         inputs = {value.name for value in self._model.graph.input}
         return [name for name in used if (name in self._live or name in inputs) and name not in made]
 
     def outputs_of(self, group: Sequence[int]) -> list[str]:
         """What these nodes make for others, or for the caller."""
-        inside = {name for index in group for name in _uses(self.nodes[index])}
+        inside = {name for index in group for name in graphs.reads(self.nodes[index])}
         made = [name for index in group for name in self.nodes[index].output if name]
-        outside = [name for name in made if name not in inside or name in self._outputs]
+        outside = [name for name in made if name not in inside or name in self._index.outputs]
         return outside or made[-1:]
 
     def alone(
@@ -150,33 +153,16 @@ class Cutter:
             values: the CPU's values of what goes in, as far as known.
             made: the same of what comes out.
         """
-        from onnx import numpy_helper
-
-        node = self.nodes[place]
-        constants = {
-            tensor.name: numpy_helper.to_array(tensor)
-            for tensor in self._model.graph.initializer
-            if tensor.name in node.input and len(tensor.raw_data) <= graphs.SMALL_BYTES
-            if not tensor.external_data
-        }
-        for name in node.input:
-            maker = self._makers.get(name)
-            tensor = graphs.constant_tensor(self.nodes[maker]) if maker is not None else None
-            if tensor is not None:
-                constants[name] = numpy_helper.to_array(tensor)
+        index, node, record = self._index, self.nodes[place], self._index.node(place)
         return NodeAt(
-            graphs.op_name(node),
-            graphs.attribute_values(node),
-            tuple(values.get(name, constants.get(name)) for name in node.input),
+            record.op,
+            record.attributes,
+            tuple(
+                values[name] if name in values else index.constant(name, graphs.SMALL_BYTES) for name in node.input
+            ),
             tuple(made.get(name) for name in node.output),
-            tuple(self._shape(name, values) for name in node.input),
+            tuple(values[name].shape if name in values else index.shape(name) for name in node.input),
         )
-
-    def _shape(self, name: str, values: Mapping[str, Any]) -> tuple[int, ...] | None:
-        if name in values:
-            return tuple(values[name].shape)
-        known = self._types.get(name, (0, None))[1]
-        return None if known is None or None in known else tuple(size for size in known if size is not None)
 
     def _written(
         self,
@@ -200,17 +186,16 @@ class Cutter:
         outputs = [name if node is None else node.output[0] for name, node in zip(outputs, floats, strict=True)]
         cut.graph.node.extend([*nodes, *added])
         cut.graph.input.extend(inputs)
-        used = {name for node in (*nodes, *added) for name in _uses(node)}
+        used = {name for node in (*nodes, *added) for name in graphs.reads(node)}
         cut.graph.initializer.extend(t for t in self._model.graph.initializer if t.name in used)
         cut.graph.initializer.extend(constants)
         declared = {value.name: value for value in self._model.graph.output}
         for name in outputs:
-            element, shape = self._types.get(name, (1, None))
-            known = shape if shapes and shape is not None and None not in shape else None
+            known = self._index.shape(name) if shapes else None
             cut.graph.output.append(
                 declared[name]
                 if shapes and name in declared
-                else helper.make_tensor_value_info(name, element, known)
+                else helper.make_tensor_value_info(name, self._index.element(name) or 1, known)
             )
         self._count += 1
         path = self._folder / f"cut_{self._count}.onnx"
@@ -237,29 +222,16 @@ class Cutter:
     def _last_uses(self) -> dict[str, int]:
         last: dict[str, int] = {}
         for index, node in enumerate(self.nodes):
-            for name in _uses(node):
+            for name in graphs.reads(node):
                 last[name] = index
         return last
 
     def _depends_on_inputs(self) -> set[str]:
-        constants = {tensor.name for tensor in self._model.graph.initializer}
-        live = {value.name for value in self._model.graph.input} - constants
-        inputs = set(live)
+        live = set(self._index.inputs)
         for node in self.nodes:
-            if any(name in live for name in _uses(node)) or node.op_type.startswith("Random"):
+            if any(name in live for name in graphs.reads(node)) or node.op_type.startswith("Random"):
                 live.update(name for name in node.output if name)
-        return live - inputs
-
-
-def _uses(node: Any) -> Iterable[str]:
-    """Its inputs, and what the graphs inside of it take from outside."""
-    yield from node.input
-    for attribute in node.attribute:
-        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            for graph in graphs.subgraphs(inner):
-                for each in graph.node:
-                    yield from each.input
-                yield from (value.name for value in graph.output)
+        return live - self._index.inputs
 
 
 def _set_attributes(node: Any, attributes: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ def fuse_quantised_gelu(editor: Editor) -> list[str]:
             editor.model.opset_import.add(domain=domain, version=1)
         return [editor.make("Gelu", [found], node, node.output[0], domain=domain)]
 
-    if "Erf" not in editor.operators:
+    if "Erf" not in editor.op_types:
         return []
     count = editor.map_nodes(change, ("Mul", "Div"))
     if count:

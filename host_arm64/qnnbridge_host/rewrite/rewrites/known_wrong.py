@@ -15,10 +15,9 @@ from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.editor import Editor
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.conditions import nearest_places, window_of_node
-from qnnbridge_host.model.node_graph import StaticNode, StaticTensor, user_columns
+from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_protocol.elements import ElementType
 
-_ELEMENTS = frozenset(element.value for element in ElementType)
 _SMALL = 64
 _LAST = 2**31 - 1
 # Of the result of a high AveragePool with few channels that QNN computes right.
@@ -26,7 +25,7 @@ _LEAST_WIDTH = 9
 # Products are not longer.
 _HIGHEST_POWER = 16
 
-Change = Callable[[Editor, Any, StaticNode], list[Any] | None]
+Change = Callable[[Editor, Any, GraphNode], list[Any] | None]
 
 
 def _rewrite(editor: Editor, op: str, rows: Sequence[str], change: Change, what_changed: str) -> list[str]:
@@ -34,49 +33,19 @@ def _rewrite(editor: Editor, op: str, rows: Sequence[str], change: Change, what_
     faults = [fault for fault in known_wrong.table() if fault.name in rows]
 
     def of_node(node: Any) -> list[Any] | None:
-        static = static_node(editor, node)
-        if not any(known_wrong.matches(fault, static) for fault in faults):
+        record = editor.node(next(editor.makers[name] for name in node.output if name))
+        if not any(known_wrong.matches(fault, record, editor) for fault in faults):
             return None
-        return change(editor, node, static)
+        return change(editor, node, record)
 
     return editor.replace(op, of_node, what_changed)
-
-
-def static_node(editor: Editor, node: Any) -> StaticNode:
-    """A node as the table's conditions see it."""
-
-    def tensor_of(name: str) -> StaticTensor | None:
-        if not name:
-            return None
-        maker, value = editor.maker(name), editor.constant(name, _SMALL)
-        constant = editor.tensor(name) is not None
-        return StaticTensor(
-            name,
-            _type_name(editor.element(name)),
-            editor.shape(name),
-            constant,
-            None if value is None else tuple(value.ravel().tolist()),
-            "" if maker is None or constant else graphs.op_name(maker),
-            lambda: None if maker is None else static_node(editor, maker),
-        )
-
-    users = [(graphs.op_name(user), tuple(user.input)) for user in editor.uses(node.output[0])]
-    return StaticNode(
-        0,
-        node.name,
-        graphs.op_name(node),
-        tuple(map(tensor_of, node.input)),
-        tuple(node.output),
-        graphs.attribute_values(node),
-        *user_columns(users),
-    )
 
 
 def pad_convolutions(editor: Editor) -> list[str]:
     """A Conv whose equal padding QNN computes wrong gets one more zero in front; its first result is dropped."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
-        window = window_of_node(static)
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        window = window_of_node(record)
         before, after = window["before"], window["after"]
         _set(node, "pads", [*before[:-1], before[-1] + 1, *after])
         _drop(node, "auto_pad")
@@ -91,7 +60,7 @@ def pad_convolutions(editor: Editor) -> list[str]:
 def split_padding(editor: Editor) -> list[str]:
     """Padding of the last dimension at its end becomes a Concat of its own."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         pads, shape = editor.constant(node.input[1], _SMALL), editor.shape(node.input[0])
         fill = editor.constant(node.input[2], 1) if len(node.input) > 2 and node.input[2] else np.zeros(1)
         if pads is None or shape is None or fill is None:
@@ -113,7 +82,7 @@ def split_padding(editor: Editor) -> list[str]:
 def powers_by_products(editor: Editor) -> list[str]:
     """Pow with a whole exponent becomes products."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         value = editor.constant(node.input[1], 1)
         exponent = 0.0 if value is None else float(value.reshape(-1)[0])
         rank = editor.rank(node.input[0])
@@ -144,12 +113,12 @@ def powers_by_products(editor: Editor) -> list[str]:
 def average_by_sums(editor: Editor) -> list[str]:
     """AveragePool becomes one over a padded tensor, corrected by a constant and cut off at its end."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
         if shape is None or made_shape is None:
             return None
-        window = window_of_node(static)
-        counted = bool(static.attributes.get("count_include_pad", 0))
+        window = window_of_node(record)
+        counted = bool(record.attributes.get("count_include_pad", 0))
         factors, more = [], []
         for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
             low, high = (-before, size + after) if counted else (0, size)
@@ -157,7 +126,7 @@ def average_by_sums(editor: Editor) -> list[str]:
             reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
             factors.append(kernel / np.maximum(reached, 1))
             more.append(max(after, int(starts[-1]) + kernel - size))
-        wider = _wider_than_wrong(static, shape, made_shape)
+        wider = _wider_than_wrong(record, shape, made_shape)
         more[-1] += wider
         pads = [0, 0, *window["before"], 0, 0, *more]
         made: list[Any] = []
@@ -197,7 +166,7 @@ def average_by_sums(editor: Editor) -> list[str]:
     return _rewrite(editor, "AveragePool", rows, change, "AveragePool")
 
 
-def _wider_than_wrong(pool: StaticNode, shape: Sequence[int], made: Sequence[int]) -> int:
+def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
     """How many columns the result of an AveragePool lacks to be no case of the row `average-pool-narrow`."""
     if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
         return 0
@@ -207,8 +176,8 @@ def _wider_than_wrong(pool: StaticNode, shape: Sequence[int], made: Sequence[int
 def pool_whole_windows(editor: Editor) -> list[str]:
     """A pooling with ceil_mode becomes one without, padded at its end for the windows that count."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
-        window, after = window_of_node(static), []
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        window, after = window_of_node(record), []
         for size, kernel, step, dilation, before, end in zip(*window.values(), strict=True):
             reach = (kernel - 1) * dilation + 1
             last = -(-(size + before + end - reach) // step) * step
@@ -216,7 +185,7 @@ def pool_whole_windows(editor: Editor) -> list[str]:
                 last -= step
             after.append(max(0, last + reach - size - before))
         beyond = any(more > end for more, end in zip(after, window["after"], strict=True))
-        if beyond and static.attributes.get("count_include_pad", 0):
+        if beyond and record.attributes.get("count_include_pad", 0):
             return None  # the average would count what is added
         for name in ("auto_pad", "ceil_mode"):
             _drop(node, name)
@@ -273,13 +242,13 @@ def _with_zeros(
 def resize_by_gather(editor: Editor) -> list[str]:
     """Resize to nearest values becomes Gather with the indices that its attributes mean."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
         if shape is None or made_shape is None or shape[:2] != made_shape[:2]:
             return None
         made: list[Any] = []
         value = node.input[0]
-        for axis, (places, _) in enumerate(nearest_places(static), 2):
+        for axis, (places, _) in enumerate(nearest_places(record), 2):
             if places == list(range(shape[axis])):
                 continue
             indices = editor.add_constant(np.array(places), f"{node.output[0]}/places")
@@ -296,7 +265,7 @@ def resize_by_gather(editor: Editor) -> list[str]:
 def gather_by_list(editor: Editor) -> list[str]:
     """Gather with indices in rows and columns becomes one with a list of them, and Reshape."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         made_shape = editor.shape(node.output[0])
         if made_shape is None:
             return None
@@ -311,7 +280,7 @@ def gather_by_list(editor: Editor) -> list[str]:
 def gather_flat_slices(editor: Editor) -> list[str]:
     """GatherND of slices that have several dimensions takes them as one."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
         if shape is None or indices is None or made_shape is None:
             return None
@@ -326,8 +295,8 @@ def gather_flat_slices(editor: Editor) -> list[str]:
 def step_before_conv(editor: Editor) -> list[str]:
     """A depthwise Conv of one value with a stride becomes Slice with a step, and Conv."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
-        step = static.attributes["strides"][0]
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        step = record.attributes["strides"][0]
         limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
         first = editor.make("Slice", [node.input[0], *limits], node)
         node.input[0] = first.output[0]
@@ -340,12 +309,12 @@ def step_before_conv(editor: Editor) -> list[str]:
 def swap_operands(editor: Editor) -> list[str]:
     """A product or sum whose operands QNN takes well in one order alone gets that order."""
 
-    def swap(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def swap(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         node.input[0], node.input[1] = node.input[1], node.input[0]
         return [node]
 
-    def swap_user(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
-        swap(editor, editor.uses(node.output[0])[0], static)
+    def swap_user(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        swap(editor, editor.uses(node.output[0])[0], record)
         return [node]
 
     return [
@@ -358,7 +327,7 @@ def swap_operands(editor: Editor) -> list[str]:
 def cast_bytes_twice(editor: Editor) -> list[str]:
     """Cast of uint8 to float goes by int32."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
         node.input[0] = first.output[0]
         return [first, node]
@@ -376,7 +345,7 @@ def _reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
 def zero_instead_of_softmax(editor: Editor) -> list[str]:
     """LogSoftmax along one element is zero."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
 
     return _rewrite(editor, "LogSoftmax", ("log-softmax-of-one",), change, "LogSoftmax of one element")
@@ -385,7 +354,7 @@ def zero_instead_of_softmax(editor: Editor) -> list[str]:
 def normalise_in_three(editor: Editor) -> list[str]:
     """RMSNormalization of four dimensions becomes one of three."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         shape = editor.shape(node.input[0])
         if shape is None or len(node.output) > 1:
             return None
@@ -401,19 +370,19 @@ def normalise_in_three(editor: Editor) -> list[str]:
 def append_output_padding(editor: Editor) -> list[str]:
     """ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         made_shape = editor.shape(node.output[0])
         has_bias = len(node.input) > 2 and bool(node.input[2])
         bias = editor.constant(node.input[2]) if has_bias else np.zeros(1)
-        by_size = static.attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in static.attributes
+        by_size = record.attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in record.attributes
         if made_shape is None or by_size:
             return None
-        added = static.attributes["output_padding"]
-        pads = list(static.attributes.get("pads", [0] * 2 * len(added)))
+        added = record.attributes["output_padding"]
+        pads = list(record.attributes.get("pads", [0] * 2 * len(added)))
         begins, ends = pads[: len(added)], pads[len(added) :]
         # What would be cut off at the end is there.
         extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
-        if any(extra) and (bias is None or "QuantizeLinear" in static.users):
+        if any(extra) and (bias is None or _is_quantised(editor, node)):
             return None
         _set(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
         _drop(node, "output_padding")
@@ -441,12 +410,12 @@ def append_output_padding(editor: Editor) -> list[str]:
 def split_groups(editor: Editor) -> list[str]:
     """ConvTranspose of four groups becomes four, whose results are joined."""
 
-    def change(editor: Editor, node: Any, static: StaticNode) -> list[Any] | None:
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         weights, shape = editor.constant(node.input[1]), editor.shape(node.input[0])
         bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
         if weights is None or shape is None or (bias is None and len(node.input) > 2):
             return None
-        many = int(static.attributes["group"])
+        many = int(record.attributes["group"])
         width, made, results = shape[1] // many, [], []
         for number in range(many):
             part = _slice(editor, node, node.input[0], 1, number * width, (number + 1) * width)
@@ -456,7 +425,7 @@ def split_groups(editor: Editor) -> list[str]:
             )
             if bias is not None:
                 given.append(editor.add_constant(np.split(bias, many)[number], f"{node.input[2]}/part"))
-            attributes = {name: value for name, value in static.attributes.items() if name != "group"}
+            attributes = {name: value for name, value in record.attributes.items() if name != "group"}
             made += [part, editor.make("ConvTranspose", given, node, **attributes)]
             results.append(made[-1].output[0])
         return [*made, editor.make("Concat", results, node, node.output[0], axis=1)]
@@ -472,8 +441,8 @@ def _slice(
     return editor.make("Slice", [value, *limits], node, output)
 
 
-def _type_name(element: int) -> str:
-    return ElementType(element).text if element in _ELEMENTS else ""
+def _is_quantised(editor: Editor, node: Any) -> bool:
+    return any(graphs.op_name(user) == "QuantizeLinear" for user in editor.uses(node.output[0]))
 
 
 def _dtype(editor: Editor, name: str) -> Any:

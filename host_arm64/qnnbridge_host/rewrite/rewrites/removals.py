@@ -18,7 +18,7 @@ def inline_known_branches(editor: Editor) -> list[str]:
     refuses the model with fixed sizes: it looks into both.
     """
     taken = 0
-    while "If" in editor.operators and (decided := _decided(editor)):
+    while "If" in editor.op_types and (decided := _decided(editor)):
         taken += len(decided)
         instead = {tuple(node.output): _written_out(editor, node, branch) for node, branch in decided}
         editor.map_nodes(lambda node, instead=instead: instead.get(tuple(node.output)), ("If",))  # type: ignore[misc]
