@@ -30,7 +30,7 @@ class ModelIndex(GraphIndex):
 
     Args:
         types: of the tensors, if they are inferred.
-        names: of the nodes, in the place of those that they have.
+        names: of the nodes, in place of those that they have.
         folder: where the external tensors lie; without one their values are not known.
     """
 
