@@ -1,4 +1,5 @@
-"""Reads a value from the wire as the type that a record declares for the field, and refuses anything else.
+"""Reads a value from the wire or from a document as the type that a dataclass declares for the field, and refuses
+anything else.
 
 The declaration is the annotation's text: importing `typing`'s resolution would cost the host a part of its start.
 Pure functions; any thread.
@@ -6,10 +7,17 @@ Pure functions; any thread.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import sys
+import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from qnnbridge_protocol.errors import ProtocolDesync
 from qnnbridge_protocol.frames import desync
+
+T = TypeVar("T")
 
 # Given the value and the name of its field; gives the value that the record keeps.
 Reader = Callable[[Any, str], Any]
@@ -35,15 +43,64 @@ def reader(declared: str, names: Mapping[str, Any]) -> Reader:
         return _scalar(declared, _SCALARS[declared])
     base, bracket, inner = declared.partition("[")
     arguments = _split(inner.removesuffix("]"), ",") if bracket else []
-    if base == "Mapping":
+    if base in ("Mapping", "dict"):
         return _mapping(declared, reader(arguments[0], names), reader(arguments[1], names))
     if base == "tuple":
         return _sequence(declared, [reader(one, names) for one in arguments if one != "..."], "..." in arguments)
     known = names[base]
+    if isinstance(known, types.GenericAlias):
+        return reader(repr(known), names)
     if hasattr(known, "__args__"):  # a Literal: the reader of the field handles the words of a newer peer
         return _scalar(declared, tuple({type(word) for word in known.__args__}))
-    read: Reader = known.read
-    return read
+    return getattr(known, "read", None) or functools.partial(read_record, known)
+
+
+def read_record(kind: type[T], data: Any, field: str) -> T:
+    """The dataclass of a map that is the value of `field`.
+
+    Names that it does not have are passed over: a newer peer may send more. Raises `ProtocolDesync`, with the
+    field's name, for anything else.
+    """
+    if isinstance(data, kind):
+        return data
+    if not isinstance(data, Mapping):
+        raise type_error(field, data, "a map")
+    readers = _record_readers(kind)
+    missing = [name for name, (_, required) in readers.items() if required and name not in data]
+    if missing:
+        raise desync(f"{field} has no {missing[0]}")
+    given = {name: read(data[name], f"{field}.{name}") for name, (read, _) in readers.items() if name in data}
+    try:
+        return kind(**given)
+    except (TypeError, ValueError) as error:
+        raise desync(f"{field} is no {kind.__name__}: {error}") from None
+
+
+def read_document(kind: type[T], data: Any, field: str) -> T:
+    """`read_record` for what a file holds. Raises `ValueError`, which says what is wrong."""
+    try:
+        return read_record(kind, data, field)
+    except ProtocolDesync as error:
+        raise ValueError(error.message.partition(": ")[2].rstrip(".")) from None
+
+
+_known_records: dict[type, dict[str, tuple[Reader, bool]]] = {}
+
+
+def _record_readers(kind: type) -> dict[str, tuple[Reader, bool]]:
+    """Of each field: what reads it, and whether it is required."""
+    found = _known_records.get(kind)
+    if found is None:
+        names = vars(sys.modules[kind.__module__])
+        missing = dataclasses.MISSING
+        found = _known_records[kind] = {
+            field.name: (
+                reader(str(field.type), names),
+                field.default is missing and field.default_factory is missing,
+            )
+            for field in dataclasses.fields(kind)
+        }
+    return found
 
 
 _readers: dict[str, Reader] = {}
@@ -130,4 +187,4 @@ def _kind(value: Any) -> str:
     return "null" if value is None else f"{type(value).__name__} {repr(value)[:40]}"
 
 
-__all__ = ["Reader", "field", "reader", "type_error"]
+__all__ = ["Reader", "field", "read_document", "read_record", "reader", "type_error"]

@@ -8,12 +8,10 @@ field's name (`field_types`).
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from qnnbridge_protocol.field_types import Reader, reader, type_error
-from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.field_types import read_record
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
@@ -93,39 +91,7 @@ class Record:
     @classmethod
     def read(cls: type[T], data: Any, field: str) -> T:
         """`from_wire`, for a map that is the value of `field`."""
-        if isinstance(data, cls):
-            return data
-        if not isinstance(data, Mapping):
-            raise type_error(field, data, "a map")
-        readers = _readers(cls)
-        # Names that this release does not know are passed over: a newer peer may send more.
-        missing = [name for name, (_, required) in readers.items() if required and name not in data]
-        if missing:
-            raise desync(f"{field} has no {missing[0]}")
-        given = {name: read(data[name], f"{field}.{name}") for name, (read, _) in readers.items() if name in data}
-        try:
-            return cls(**given)
-        except (TypeError, ValueError) as error:
-            raise desync(f"{field} is no {cls.__name__}: {error}") from None
-
-
-_known_readers: dict[type[Record], dict[str, tuple[Reader, bool]]] = {}
-
-
-def _readers(cls: type[Record]) -> dict[str, tuple[Reader, bool]]:
-    """Of each field: what reads it, and whether it is required."""
-    found = _known_readers.get(cls)
-    if found is None:
-        names = vars(sys.modules[cls.__module__])
-        missing = dataclasses.MISSING
-        found = _known_readers[cls] = {
-            field.name: (
-                reader(str(field.type), names),
-                field.default is missing and field.default_factory is missing,
-            )
-            for field in dataclasses.fields(cls)
-        }
-    return found
+        return read_record(cls, data, field)
 
 
 def _plain(value: Any) -> Any:

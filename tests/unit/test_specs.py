@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 
 import pytest
 
+from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.specs import NodeInfo, Placement, ProviderSpec, SessionSpec
 
 SPEC = SessionSpec("m.onnx", (ProviderSpec("CPUExecutionProvider"),), fallback="cpu", initializers=("w",))
@@ -47,3 +49,41 @@ def test_copies_are_equal_until_something_is_replaced() -> None:
     assert SessionSpec.from_wire(SPEC.to_wire()) == SPEC
     assert hash(Placement(qnn_nodes=3)) == hash(Placement(qnn_nodes=3))
     assert "qnn_nodes=3" in repr(Placement(qnn_nodes=3))
+
+
+# --- documents -------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    name: str
+    place: Place | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Whole:
+    parts: tuple[Part, ...]
+    sizes: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+Place = tuple[str, int]
+
+
+def test_a_document_becomes_the_dataclass_that_declares_it() -> None:
+    document = {"parts": [{"name": "a", "place": ["b", 3], "new": 1}], "sizes": {"c": 2}}
+    assert read_document(Whole, document, "file") == Whole((Part("a", ("b", 3)),), {"c": 2})
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (None, "file is null, not a map"),
+        ({}, "file has no parts"),
+        ({"parts": [{"name": 3}]}, "file.parts[0].name is int 3, not str"),
+        ({"parts": [{"name": "a", "place": ["b"]}]}, "file.parts[0].place has 1 items, not 2"),
+        ({"parts": [], "sizes": {"a": True}}, "file.sizes['a'] is bool True, not float"),
+    ],
+)
+def test_what_is_no_such_document_is_refused_with_its_place(document: object, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        read_document(Whole, document, "file")

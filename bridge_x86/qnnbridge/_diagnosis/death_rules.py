@@ -168,7 +168,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         line=r"error while loading shared libraries: (?P<library>[^:]+):", curable=False),
     # --- Python ---
     _rule("qnnbridge is not installed in the host's interpreter.", _INSTALL, faults="python-error usage",
-        line=r"No module named '?qnnbridge_(?:host|protocol)\b", curable=False),
+        line=r"No module named '?qnnbridge_(?:host|os|protocol)\b", curable=False),
     _rule("The host's interpreter lacks the package {module}.", _INSTALL, faults="python-error",
         line=r"ModuleNotFoundError: No module named '(?P<module>(?!encodings')[\w.]+)'", curable=False),
     _rule("The host's interpreter found another Python's files: PYTHONHOME or a broken virtual environment.",

@@ -27,6 +27,7 @@ from qnnbridge._supervision.blame import NativeCall, Points
 from qnnbridge._supervision.restart_policy import Clock, RealClock
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import ModelQuarantined
+from qnnbridge_protocol.field_types import read_document
 
 # Two deaths with it alone inside native code, or four with one other model beside it.
 LIMIT_POINTS: Final = 2.0
@@ -42,7 +43,6 @@ SCHEMA: Final = 1
 _ROUNDING: Final = 1e-6
 # So many models are remembered by their source.
 _MAX_SOURCES: Final = 1000
-_NAMES: Final = ("id", "fingerprint", "options_hash", "phase", "model", "versions")
 
 
 # path, size in bytes, date in nanoseconds
@@ -333,20 +333,7 @@ def _encode(accounts: Accounts) -> str:
 
 def _decode(text: str) -> Accounts:
     data: dict[str, Any] = json.loads(text)
-    accounts = {}
     if data["schema"] != SCHEMA:
         return {}
-    for item in data["accounts"]:
-        deaths = tuple(
-            DeathEntry(float(d["when"]), float(d["points"]), d["exit"], d["report"]) for d in item["deaths"]
-        )
-        since = None if item["since"] is None else float(item["since"])
-        names = {name: str(item[name]) for name in _NAMES}
-        source, entry = _source(item.get("source")), item.get("entry") is True
-        accounts[names["id"]] = QuarantineAccount(**names, deaths=deaths, since=since, source=source, entry=entry)
-    return accounts
-
-
-def _source(item: Any) -> Source | None:
-    """Accounts of 0.1.0 have none."""
-    return None if item is None else (str(item[0]), int(item[1]), int(item[2]))
+    accounts = [read_document(QuarantineAccount, item, "an account") for item in data["accounts"]]
+    return {account.id: account for account in accounts}

@@ -16,8 +16,7 @@ from typing import Any, Final
 from qnnbridge_host.cache.files import Damaged, read_json, write_json
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.source import KnownFile, take_stamp
-from qnnbridge_protocol.errors import ProtocolDesync
-from qnnbridge_protocol.field_types import field
+from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 # The version of entries, negative entries and keys. Data of another version is never read.
@@ -90,14 +89,9 @@ class EntryManifest:
         try:
             if content.pop("schema") != SCHEMA:
                 raise Damaged("the manifest is of another version of the cache")
-            files = tuple(EntryFile(**file) for file in content.pop("files"))
-            for file in files:
-                _check_types(EntryFile, dataclasses.asdict(file))
-            info = SessionInfo.from_wire(content.pop("info"))
-            _check_types(cls, content)
-            manifest = cls(**content, files=files, info=info)
-        except (TypeError, LookupError, ValueError, AttributeError, ProtocolDesync) as error:
-            raise Damaged(f"the manifest lacks something ({getattr(error, 'message', error)})") from None
+            manifest = read_document(cls, content, "the manifest")
+        except (LookupError, ValueError) as error:  # with a proper hash it may still be another program's
+            raise Damaged(f"the manifest lacks something ({error})") from None
         manifest._check()
         return manifest
 
@@ -106,13 +100,6 @@ class EntryManifest:
         # A name with a folder in it would let a foreign manifest point anywhere.
         if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
             raise Damaged("the manifest names other files than an entry has")
-
-
-def _check_types(record: type[EntryFile] | type[EntryManifest], content: Mapping[str, Any]) -> None:
-    """A manifest with a proper hash may still be another program's. Raises `ProtocolDesync`."""
-    for declared in dataclasses.fields(record):
-        if declared.name in content:
-            field(content, declared.name, str(declared.type))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

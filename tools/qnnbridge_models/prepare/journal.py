@@ -21,6 +21,7 @@ from qnnbridge_host.cache.locks import try_hold
 from qnnbridge_host.graph.files import inside_folder, write_whole
 from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_protocol.errors import Busy, OptionError
+from qnnbridge_protocol.field_types import read_document
 from qnnbridge_tools import output
 
 JOURNAL_NAME = ".qnnbridge-prepare.json"
@@ -63,12 +64,7 @@ class PrepareJournal:
                 return
             source_name = str(found["source"])
             entries = {
-                str(name): JournalEntry(
-                    str(entry["key"]),
-                    tuple(FileRecord(**record) for record in entry["files"]),
-                    dict(entry["told"]),
-                    float(entry["seconds"]),
-                )
+                str(name): read_document(JournalEntry, {**entry, "document": entry["told"]}, name)
                 for name, entry in found["steps"].items()
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""This computer, behind the seam `machine.Machine`. What differs by system is in `_windows_facts`."""
+"""This computer, behind the seam `machine.Machine`. What Windows alone knows is in `windows_facts`."""
 
 from __future__ import annotations
 

@@ -11,21 +11,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import types
-import typing
 from pathlib import Path
-from typing import Any, Final, TypeVar, Union
+from typing import Any, Final
 
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.field_types import read_document
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.machine import Machine
-
-T = TypeVar("T")
-_KNOWN_HINTS: dict[type[Any], dict[str, Any]] = {}
-
-
-class InvalidFacts(ValueError):
-    """The document is not what the classes say. The text names the place."""
 
 
 def encode(value: Any) -> Any:
@@ -40,57 +32,8 @@ def encode(value: Any) -> Any:
 
 
 def decode_facts(document: Any) -> Facts:
-    return decode(Facts, document, "facts")
-
-
-def decode(kind: type[T], document: Any, place: str) -> T:
-    """Raises `NotFacts`."""
-    return typing.cast(T, _decode(kind, document, place))
-
-
-def _decode(kind: Any, document: Any, place: str) -> Any:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (Union, types.UnionType):
-        if document is None and type(None) in arguments:
-            return None
-        kind = next(argument for argument in arguments if argument is not type(None))
-        return _decode(kind, document, place)
-    if origin is tuple:
-        if not isinstance(document, list):
-            raise InvalidFacts(f"{place} is no list.")
-        return tuple(_decode(arguments[0], item, f"{place}[{index}]") for index, item in enumerate(document))
-    if origin is dict:
-        if not isinstance(document, dict):
-            raise InvalidFacts(f"{place} is no object.")
-        return {str(key): _decode(arguments[1], item, f"{place}.{key}") for key, item in document.items()}
-    if dataclasses.is_dataclass(kind):
-        return _decode_object(typing.cast(type[Any], kind), document, place)
-    if kind is float and isinstance(document, int) and not isinstance(document, bool):
-        return float(document)
-    if not isinstance(document, kind) or (kind is int and isinstance(document, bool)):
-        raise InvalidFacts(f"{place} is {document!r} and not of type {kind.__name__}.")
-    return document
-
-
-def _decode_object(kind: type[Any], document: Any, place: str) -> Any:
-    if not isinstance(document, dict):
-        raise InvalidFacts(f"{place} is no object.")
-    values = {
-        name: _decode(hint, document[name], f"{place}.{name}")
-        for name, hint in _hints(kind).items()
-        if name in document
-    }
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise InvalidFacts(f"{place}: {error}.") from None
-
-
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    if kind not in _KNOWN_HINTS:
-        hints = typing.get_type_hints(kind)
-        _KNOWN_HINTS[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-    return _KNOWN_HINTS[kind]
+    """Raises `ValueError`, which names the place, for what is not as the classes say."""
+    return read_document(Facts, document, "facts")
 
 
 SCHEMA: Final = 1
@@ -128,7 +71,7 @@ def read_snapshot(path: Path) -> Facts:
     except (ValueError, RecursionError) as error:
         if isinstance(error, OptionError):
             raise
-        raise OptionError(f"{path} is no snapshot of the doctor: {error}") from None
+        raise OptionError(f"{path} is no snapshot of the doctor: {error}.") from None
 
 
 def _clean(value: Any, machine: Machine) -> Any:

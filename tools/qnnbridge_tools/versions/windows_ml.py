@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_host.model.releases import is_final, satisfies
+from qnnbridge_protocol.field_types import read_document
 
 READER: Final = "windowsml"
 RUNTIME: Final = "onnxruntime-windowsml"
@@ -48,12 +48,8 @@ class MlRelease:
 @functools.cache
 def ml_releases() -> tuple[MlRelease, ...]:
     """All in the table, by package, the newest first."""
-    return tuple(map(_release, json.loads(TABLE.read_text("utf-8"))["releases"]))
-
-
-def _release(entry: Mapping[str, Any]) -> MlRelease:
-    fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in entry.items()}
-    return MlRelease(**fields)
+    entries = json.loads(TABLE.read_text("utf-8"))["releases"]
+    return tuple(read_document(MlRelease, entry, "a release") for entry in entries)
 
 
 def newest(package: str, platform: str, python: tuple[int, int] | None = None) -> MlRelease | None:

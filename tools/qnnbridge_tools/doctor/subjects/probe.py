@@ -79,9 +79,9 @@ def _read(out: str, err: str, code: int, timed_out: bool) -> ProbeResult:
 
 
 def _result(result: dict[str, Any]) -> ProbeResult:
-    from qnnbridge_tools.doctor.snapshot import decode
+    from qnnbridge_protocol.field_types import read_document
 
-    return decode(ProbeResult, result, "probe")
+    return read_document(ProbeResult, result, "probe")
 
 
 TITLES: Final = {
