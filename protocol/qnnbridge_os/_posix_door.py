@@ -50,7 +50,7 @@ class DaemonStream:
         check_peer(self.peer_uid, os.getuid())
 
     def receive(self, count: int, deadline: float) -> bytes:
-        """So many bytes. Raises `TimeoutError`, `ConnectionError`."""
+        """Receive this many bytes. Raises `TimeoutError`, `ConnectionError`."""
         data = b""
         while len(data) < count:
             self._socket.settimeout(_left(deadline))
@@ -127,7 +127,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
                     connection.connect(path)
                     return DaemonStream(connection)
                 except BlockingIOError:
-                    # So many are waiting to be let in that the kernel takes no more, and offers no way to wait.
+                    # The backlog is full: the kernel takes no more connections, and offers no way to wait.
                     sleep(min(_CROWD_PAUSE_S, _left(deadline)))
     except BaseException:
         connection.close()

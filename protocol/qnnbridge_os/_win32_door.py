@@ -72,7 +72,7 @@ class DaemonStream:
         check_peer(theirs, user_sid())
 
     def receive(self, count: int, deadline: float) -> bytes:
-        """So many bytes. Raises `TimeoutError`, `ConnectionError`."""
+        """Receive this many bytes. Raises `TimeoutError`, `ConnectionError`."""
         data = b""
         while len(data) < count:
             pending, _ = _winapi.ReadFile(self._handle, count - len(data), overlapped=True)

@@ -14,7 +14,7 @@ Pooling = Literal["mean", "cls"]
 
 _PLACES: Final = ("model.onnx", "onnx/model.onnx")
 _POOLINGS: Final[Mapping[str, Pooling]] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-# Without a word about it.
+# Where the folder does not say it.
 _TOKENS: Final = 512
 # In tokenizer_config.json it is often 10^30.
 _ENDLESS: Final = 10**6

@@ -37,7 +37,7 @@ OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 FURTHER_SIZES: Final = 2
 # Sizes in a row, for a dimension that is rounded: with as many as the divisor is, all of its rounding is seen.
 CONSECUTIVE: Final = MAX_DENOMINATOR
-# The largest hop of a model for sound, and the largest part of the ratio of two sampling rates. So many sizes, and
+# The largest hop of a model for sound, and the largest part of the ratio of two sampling rates. As many sizes, and
 # twice ten to find steps, are run to see one.
 MAX_DIVISOR: Final = 1024
 MAX_SEARCHED: Final = 32

@@ -120,7 +120,7 @@ Warn = Callable[..., None]
 # Configuration entries that say nothing to the CPU, or forbid it.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")
 
-# In the place of sizes: the model with its sizes left free, on the CPU.
+# Instead of sizes: the model with its sizes left free, on the CPU.
 FREE: Final[Sizes] = ()
 
 

@@ -75,7 +75,7 @@ OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
 MAX_DIAGNOSES: Final = 5
-# So many of the waiting requests are named in the message.
+# Number of waiting requests that the message names.
 MAX_WAITING: Final = 3
 
 _WHILE: Final = {

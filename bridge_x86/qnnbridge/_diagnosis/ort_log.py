@@ -110,7 +110,7 @@ class _Reader:
 # Lines of evidence for one finding or error: it is for a person to read.
 MAX_EVIDENCE: Final = 4
 
-# So many lines of a long log are first asked together which rules can match at all: asking each line each rule
+# This many lines of a long log are first asked together which rules can match at all: asking each line each rule
 # takes a minute for 5 MB.
 LINES_AT_ONCE: Final = 200
 

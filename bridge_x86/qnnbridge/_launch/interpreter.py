@@ -134,7 +134,7 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
 
 
 def engine_not_taken(learn: Callable[[], Mapping[str, Any]]) -> str:
-    """In words: the variables of this application ask for another QNN than its daemon has. Empty if not.
+    """As text: the variables of this application ask for another QNN than its daemon has. Empty if not.
 
     learn: gives `HostInfo.qnn_source` of the daemon; called if there are such variables.
     """

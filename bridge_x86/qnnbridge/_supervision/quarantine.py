@@ -41,7 +41,7 @@ MAX_ACCOUNTS: Final = 500
 SCHEMA: Final = 1
 # Three shares of 1/3 are less than 1 in floating point.
 _ROUNDING: Final = 1e-6
-# So many models are remembered by their source.
+# Number of models that are remembered by their source.
 _MAX_SOURCES: Final = 1000
 
 

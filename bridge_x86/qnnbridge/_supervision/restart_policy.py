@@ -69,7 +69,7 @@ class RealClock:
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
-# So many barren deaths in a row by a kill from outside do not make the delay grow.
+# This many barren deaths in a row by a kill from outside do not make the delay grow.
 FREE_KILLS: Final = 3
 # systemd's 5 in 10 s and Erlang's 1 in 5 s never fire here: a cold start alone takes about 2 s.
 BREAKER_DEATHS: Final = 5

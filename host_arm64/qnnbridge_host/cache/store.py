@@ -46,7 +46,7 @@ from qnnbridge_os.files import make_folders, sync_file, sync_folder
 VERSION_FOLDER: Final = f"v{SCHEMA}"
 # The lock is held while leftovers are removed, which may be gigabytes.
 SWEEP_WAIT_S: Final = 10.0
-# So many entries that were set aside are kept, with the reason.
+# Number of entries that were set aside and are kept, with the reason.
 MAX_INVALID: Final = 20
 MANY_USES: Final = 16
 REASON_FILE: Final = "reason.json"

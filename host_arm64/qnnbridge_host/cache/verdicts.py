@@ -22,7 +22,7 @@ RULES: Final = 2
 # About 1 KB each.
 MAX_VERDICTS: Final = 1000
 MAX_AGE_S: Final = 365 * 24 * 3600.0
-# So many processes may end before their comparison does; then nothing is begun by itself any more.
+# This many processes may end before their comparison does; after that no comparison is started.
 MAX_ATTEMPTS: Final = 5
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheReply, Notice
     from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionInfo, SessionSpec
 
-# So many entries of one key are tried for one session: the second strike leaves a model alone.
+# Number of entries of one key that are tried for one session: after the second failure a model is left alone.
 MAX_ENTRIES: Final = 3
 # Of loading a model, if its files are touched meanwhile: native code may have read what they held for a moment.
 # A hard link touches a file, too, and compilations and tools make some.

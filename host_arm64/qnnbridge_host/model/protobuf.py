@@ -65,7 +65,7 @@ class MessageKind(NamedTuple):
 
 
 class Span(NamedTuple):
-    """In the place of a value that was too long to keep: where in the file it is, and its size in bytes."""
+    """Stands for a value that was too long to keep: where in the file it is, and its size in bytes."""
 
     start: int
     length: int

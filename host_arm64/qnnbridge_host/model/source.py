@@ -106,7 +106,7 @@ _FEW_BYTES: Final = 256 * 1024
 
 # As `manifest.SUFFIX`, which is not imported for models that are not compiled.
 MANIFEST_SUFFIX: Final = ".qnnbridge.json"
-# In the place of a hash. Not our error: initializers given as values may stand in for the file.
+# Instead of a hash. Not our error: initializers given as values may stand in for the file.
 MISSING = "missing"
 
 

@@ -297,7 +297,7 @@ _ORDINARY: Final[Mapping[str, Spread]] = {
     "values with both signs": _between(-2.0, 2.0),
     "zeros": _between(0.0, 0.0),
 }
-# So many sets are tried of every model.
+# Number of sets that are tried of every model.
 ORDINARY: Final = len(_ORDINARY)
 _QUANTISED: Final = "the range that it is quantised to"
 _FURTHER: Final[Mapping[str, Spread]] = {

@@ -34,7 +34,7 @@ _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
 NO_ERROR_DB: Final = 200.0
 # Below it counts as zero.
 _TINY: Final = 1e-30
-# So many times the noise of the number format is more than noise.
+# A difference of this many times the noise of the number format is no noise.
 _CLEAR: Final = 10.0
 _FEW: Final = 8
 # A column whose values are by this factor smaller than the largest of the output is judged by itself; an axis with

@@ -114,7 +114,7 @@ class Recalibration:
 
     @property
     def words(self) -> str:
-        """In words, for the report."""
+        """As text, for the report."""
         has = " and ".join(f"{snr:.1f} dB on {where}" for where, snr in self.snr_db.items())
         if not self.kept:
             return f"not calibrated with all {self.samples} samples: {self.reason}"

@@ -111,7 +111,7 @@ def _print_reasons(result: Verification) -> None:
         pairs += [(row.name, f"{one.name}: {one.numbers.reason}") for one in row.outputs if one.numbers.reason]
     pairs += [("not shown", f"{one.name}: {one.reason}") for one in result.outputs if one.state == "unknown"]
     if pairs:
-        output.print_pairs("In words", pairs)
+        output.print_pairs("Explained", pairs)
         print()
 
 

@@ -348,7 +348,7 @@ class DaemonFacts:
     Args:
         state: "none", "runs", "stale" (its file is there, it is not), "silent" (it is there and does not
             answer), "untrusted" (others could use its folder).
-        said, fix: In words, for all but the first two.
+        said, fix: As text, for all but the first two.
         version, pid: Of one that runs, or of the file.
         fits: Whether applications of this version may use it.
         dies_with_us: Whether a daemon that is started by this process would be ended together with it.

@@ -163,7 +163,7 @@ def _hex(text: str) -> str:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).hex()
 
 
-# So many missing ones are no single library that a virus scanner took.
+# This many missing ones are no single library that a virus scanner removed.
 _MANY_FILES: Final = 5
 
 
