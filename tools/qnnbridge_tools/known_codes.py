@@ -38,13 +38,6 @@ _HEX = re.compile(
 )
 
 
-_MACHINE = (
-    'Give the host an interpreter and packages of one machine type: python -c "import sysconfig; '
-    "print(sysconfig.get_platform())\" names the interpreter's; install the packages with that interpreter: "
-    'python -m pip install --force-reinstall "qnnbridge[host]".'
-)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadError:
     name: str
@@ -70,8 +63,8 @@ LOAD_ERRORS: Final[Mapping[int, LoadError]] = {
         _ONE_SET_OF_LIBRARIES),
     182: LoadError("ERROR_INVALID_ORDINAL", "a library of another version was found first",
         _ONE_SET_OF_LIBRARIES),
-    193: LoadError("ERROR_BAD_EXE_FORMAT", "the file is for another machine type, or damaged", _MACHINE),
-    216: LoadError("ERROR_EXE_MACHINE_TYPE_MISMATCH", "the program is for another machine type", _MACHINE),
+    193: LoadError("ERROR_BAD_EXE_FORMAT", "the file is for another machine type, or damaged", codes.ONE_MACHINE),
+    216: LoadError("ERROR_EXE_MACHINE_TYPE_MISMATCH", "the program is for another machine type", codes.ONE_MACHINE),
     225: LoadError("ERROR_VIRUS_INFECTED", "the antivirus removed or blocked the file", _POLICY),
     577: LoadError("ERROR_INVALID_IMAGE_HASH", "the file's signature is missing or broken", _POLICY),
     998: LoadError("ERROR_NOACCESS", "the library touched invalid memory while it was loaded",

@@ -53,14 +53,14 @@ _ONE_SET = (
     "Use one set of QNN libraries: remove QNN SDK folders from PATH, ADSP_LIBRARY_PATH and backend_path, "
     "reinstall onnxruntime-qnn."
 )
-_MACHINE = (
+ONE_MACHINE = (
     'Give the host an interpreter and packages of one machine type: python -c "import sysconfig; '
     "print(sysconfig.get_platform())\" names the interpreter's; install the packages with that interpreter: "
     'python -m pip install --force-reinstall "qnnbridge[host]".'
 )
 _INSTRUCTION = (
     "Use a newer emulator or operating system, or another version of the library that the crash report names. "
-    + _MACHINE
+    + ONE_MACHINE
 )
 _MEMORY = "Keep fewer sessions, use context binaries instead of compiling, enlarge the page file."
 _FLOAT = "a floating-point trap that some library switched on"
@@ -103,9 +103,9 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "Check the path of the host's "
         "interpreter; `qnnbridge --version` shows which one is used."),
     _loader(0x4000000E, "STATUS_IMAGE_MACHINE_TYPE_MISMATCH", "wrong-architecture",
-        "a library is for another machine type", _MACHINE),
+        "a library is for another machine type", ONE_MACHINE),
     _loader(0x40000023, "STATUS_IMAGE_MACHINE_TYPE_MISMATCH_EXE", "wrong-architecture",
-        "the program is for another machine type", _MACHINE),
+        "the program is for another machine type", ONE_MACHINE),
     _crash(0x40000015, "STATUS_FATAL_APP_EXIT", "abort",
         "the C runtime gave up (runtime error box of a debug build)", "Look for a debug build of a library."),
     _killed(0x40010004, "DBG_TERMINATE_PROCESS", "terminate",
@@ -149,7 +149,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "the stack was damaged while an exception was handled", _MODEL),
     _loader(0xC000007B, "STATUS_INVALID_IMAGE_FORMAT", "wrong-architecture",
         "a library of another machine type lies beside the program (x64 beside ARM64), or a damaged file",
-        _MACHINE),
+        ONE_MACHINE),
     _crash(0xC000008C, "STATUS_ARRAY_BOUNDS_EXCEEDED", "access-violation", "an array index out of range",
         _MODEL),
     _crash(0xC000008D, "STATUS_FLOAT_DENORMAL_OPERAND", "float", _FLOAT, _MODEL),
@@ -290,7 +290,7 @@ POSIX: Final[tuple[ExitCode, ...]] = (
         "Python could not flush stdout or stderr while it shut down",
         "The reader of its output was gone first; nothing to do if the host was being closed."),
     _loader(126, "not executable", "wrong-architecture",
-        "the file was found but cannot be executed: no permission, or a program for another machine", _MACHINE),
+        "the file was found but cannot be executed: no permission, or a program for another machine", ONE_MACHINE),
     _loader(127, "command or library not found", "not-found",
         "a shell did not find the command, or the loader did not find a library that the program itself "
         "needs", "Check the interpreter's path; run it by hand: the loader names the missing library."),

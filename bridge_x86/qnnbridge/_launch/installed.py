@@ -14,8 +14,9 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from qnnbridge_os.processes import native_machine
 from qnnbridge_os.programs import (
@@ -61,37 +62,36 @@ def interpreter_machine(path: str) -> str | None:
 
 def base_interpreter(path: str) -> str | None:
     """The interpreter behind a Windows virtual environment's python.exe, if `path` is one and names it."""
-    # On other systems a virtual environment's interpreter is a link to the real one, and has its header.
-    if not path.lower().endswith(".exe"):
-        return None
-    folder = os.path.dirname(path)
-    # pyvenv.cfg lies beside python.exe or one folder above it (Scripts\python.exe).
-    for candidate in (folder, os.path.dirname(folder)):
-        settings = _read_settings(os.path.join(candidate, "pyvenv.cfg"))
-        named = (
-            settings.get("executable", ""),
-            os.path.join(settings.get("home", ""), os.path.basename(path)) if "home" in settings else "",
-        )
-        for base in named:
-            if base and os.path.isfile(base):
-                return base
-    return None
+    return next((base for base in named_bases(path, _text_of) if os.path.isfile(base)), None)
 
 
-def _read_settings(path: str) -> dict[str, str]:
+def named_bases(path: str, text_of: Callable[[str], str | None], paths: Any = os.path) -> Iterator[str]:
+    """What a virtual environment's python.exe may start, by its pyvenv.cfg, best first; whether it is there or not.
+
+    text_of, paths: of the computer that is looked at, which may be another one.
+    """
+    folder = paths.dirname(path) if path.lower().endswith(".exe") else None
+    for place in () if folder is None else (folder, paths.dirname(folder)):
+        pairs = (line.partition("=") for line in (text_of(paths.join(place, "pyvenv.cfg")) or "").splitlines())
+        settings = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        if settings.get("executable"):
+            yield settings["executable"]
+        if settings.get("home"):
+            yield paths.join(settings["home"], paths.basename(path))
+
+
+def _text_of(path: str) -> str | None:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            # The format is Python's own (site.py): name = value, without quotes or sections.
-            pairs = [line.partition("=") for line in file if "=" in line]
+        return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return {}
-    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+        return None
 
 
 # What onnxruntime-qnn has wheels for.
 OLDEST_HOST_PYTHON = (3, 11)
 
-HOST_PACKAGES = ("qnnbridge_host", "onnxruntime")
+# Module to distribution.
+HOST_PACKAGES = {"qnnbridge_host": "qnnbridge", "onnxruntime": "onnxruntime"}
 
 WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
@@ -217,8 +217,7 @@ def _has_package(prefix: Path, name: str) -> bool:
     if (packages / name).is_dir():
         return True
     # An editable install has only a file that names folders elsewhere.
-    distribution = "qnnbridge" if name == "qnnbridge_host" else name
-    return any(packages.glob(f"{distribution}-*.dist-info"))
+    return any(packages.glob(f"{HOST_PACKAGES[name]}-*.dist-info"))
 
 
 def running_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:

@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, WINDOWS_MACHINES
 from qnnbridge_tools.doctor import advice
 from qnnbridge_tools.doctor.advice import python_lines, set_variable, word
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Facts, HostFacts, Interpreter, PythonReport, StartFailure
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.machine import Machine, RegisteredInterpreter, paths_of, text_of
-from qnnbridge_tools.doctor.subjects.interpreters import OLDEST_HOST, WINDOWS_MACHINES, examine
+from qnnbridge_tools.doctor.subjects.interpreters import examine
 from qnnbridge_tools.doctor.subjects.packages import lacking, survey_packages
 
 VARIABLE: Final = "QNNBRIDGE_HOST_PYTHON"
@@ -347,7 +348,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
             fix=_fix_path(facts),
         )
         return
-    if answer.minor < OLDEST_HOST:
+    if answer.minor < OLDEST_HOST_PYTHON:
         yield finding(
             "host.python-too-old",
             f"the host's interpreter is Python {answer.version}",

@@ -11,13 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from qnnbridge._launch.installed import HOST_PACKAGES, OLDEST_HOST_PYTHON, WINDOWS_MACHINES, named_bases
 from qnnbridge_tools.doctor.facts import Interpreter
 from qnnbridge_tools.doctor.machine import Machine, RegisteredInterpreter, paths_of, text_of
-
-OLDEST_HOST: Final = (3, 11)
-WINDOWS_MACHINES: Final = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
-# Module to distribution.
-HOST_PACKAGES: Final = {"qnnbridge_host": "qnnbridge", "onnxruntime": "onnxruntime"}
 
 _ON_PATH: Final = {
     "Windows": re.compile(r"^python(?:3(?:\.\d+)?)?(?:-arm64)?\.exe$", re.IGNORECASE),
@@ -84,20 +80,10 @@ def why_not_machine(machine: Machine, found: str | None) -> str | None:
 
 def base_interpreter(machine: Machine, path: str) -> str | None:
     """The program that a Windows virtual environment's python.exe starts, whether it is there or not."""
-    if machine.system != "Windows" or not path.lower().endswith(".exe"):
+    if machine.system != "Windows":
         return None
     paths = paths_of(machine.system)
-    for folder in (paths.dirname(path), paths.dirname(paths.dirname(path))):
-        text = text_of(machine, paths.join(folder, "pyvenv.cfg"), 1 << 14)
-        if text is None:
-            continue
-        pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-        settings = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        if settings.get("executable"):
-            return settings["executable"]
-        if settings.get("home"):
-            return str(paths.join(settings["home"], paths.basename(path)))
-    return None
+    return next(named_bases(path, lambda file: text_of(machine, file, 1 << 14), paths), None)
 
 
 def _refusal(
@@ -114,7 +100,7 @@ def _refusal(
     if problem:
         return "host.wrong-machine", problem
     found = re.match(r"(\d+)\.(\d+)", interpreter.version or "")
-    if found and (int(found[1]), int(found[2])) < OLDEST_HOST:
+    if found and (int(found[1]), int(found[2])) < OLDEST_HOST_PYTHON:
         return "host.python-too-old", f"it is Python {found[1]}.{found[2]}, and the host needs 3.11 or newer"
     if site:
         missing = [name for name in HOST_PACKAGES if not _has(machine, site, name)]
