@@ -1,7 +1,7 @@
 """The rewrites of `qnnbridge fix`, in the order in which they are done; `fixer` applies them.
 
 Each is a function in a module of this package. It changes the model in place through an `Editor` and gives a line
-for each kind of change, nothing if it found nothing. The modules import the editor and `shared`, not each other.
+for each kind of change, nothing if it found nothing. The modules import the editor and `rewriting`, not each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.rewrite.rewrites import constants, gelu, known_wrong, norms, operators, padding, rank, removals
+from qnnbridge_host.rewrite.rewrites import (
+    constants,
+    gelu,
+    known_wrong,
+    norms,
+    operators,
+    padding,
+    rank,
+    removals,
+    underflow,
+)
 from qnnbridge_protocol.errors import OptionError
 
 FIXED_SHAPES: Final = "fixed-shapes"
@@ -134,6 +144,11 @@ REWRITES: Final = (
         norms.unsigned_scales,
     ),
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
+    Rewrite(
+        "exponent-limits",
+        "what computes an exponential gets arguments of -87 at least; of smaller ones QNN computes 131008",
+        underflow.limit_arguments,
+    ),
     Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
     Rewrite(
         "masks",

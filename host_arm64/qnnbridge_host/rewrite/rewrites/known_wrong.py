@@ -6,16 +6,16 @@ Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wro
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.conditions import nearest_places, window_of_node
 from qnnbridge_host.model.graph_index import GraphNode
+from qnnbridge_host.rewrite.rewrites.rewriting import rewrite_matched
 from qnnbridge_protocol.elements import ElementType
 
 _SMALL = 64
@@ -24,21 +24,6 @@ _LAST = 2**31 - 1
 _LEAST_WIDTH = 9
 # Products are not longer.
 _HIGHEST_POWER = 16
-
-Change = Callable[[Editor, Any, GraphNode], list[Any] | None]
-
-
-def _rewrite(editor: Editor, op: str, rows: Sequence[str], change: Change, what_changed: str) -> list[str]:
-    """Changes the nodes of an operator that one of the rows matches."""
-    faults = [fault for fault in known_wrong.table() if fault.name in rows]
-
-    def of_node(node: Any) -> list[Any] | None:
-        record = editor.node(next(editor.makers[name] for name in node.output if name))
-        if not any(known_wrong.matches(fault, record, editor) for fault in faults):
-            return None
-        return change(editor, node, record)
-
-    return editor.replace(op, of_node, what_changed)
 
 
 def pad_convolutions(editor: Editor) -> list[str]:
@@ -54,7 +39,7 @@ def pad_convolutions(editor: Editor) -> list[str]:
         last = len(before) + 1
         return [node, _slice(editor, node, node.output[0], last, 1, _LAST, output)]
 
-    return _rewrite(editor, "Conv", ("conv-equal-padding",), change, "Conv")
+    return rewrite_matched(editor, "Conv", ("conv-equal-padding",), change, "Conv")
 
 
 def split_padding(editor: Editor) -> list[str]:
@@ -76,7 +61,7 @@ def split_padding(editor: Editor) -> list[str]:
         end = editor.add_constant(block, f"{node.output[0]}/end")
         return [first, editor.make("Concat", [first.output[0], end], node, node.output[0], axis=rank - 1)]
 
-    return _rewrite(editor, "Pad", ("pad-constant-one-sided",), change, "Pad of several dimensions")
+    return rewrite_matched(editor, "Pad", ("pad-constant-one-sided",), change, "Pad of several dimensions")
 
 
 def powers_by_products(editor: Editor) -> list[str]:
@@ -107,7 +92,7 @@ def powers_by_products(editor: Editor) -> list[str]:
         made[-1].output[0] = node.output[0]
         return made
 
-    return _rewrite(editor, "Pow", ("pow-negative-zero", "pow-high"), change, "Pow")
+    return rewrite_matched(editor, "Pow", ("pow-negative-zero", "pow-high"), change, "Pow")
 
 
 def average_by_sums(editor: Editor) -> list[str]:
@@ -163,7 +148,7 @@ def average_by_sums(editor: Editor) -> list[str]:
         "average-pool-strided",
         "average-pool-even",
     )
-    return _rewrite(editor, "AveragePool", rows, change, "AveragePool")
+    return rewrite_matched(editor, "AveragePool", rows, change, "AveragePool")
 
 
 def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
@@ -193,7 +178,7 @@ def pool_whole_windows(editor: Editor) -> list[str]:
         return [node]
 
     rows = ("pool-ceil-shape",)
-    changes = [line for op in ("MaxPool", "AveragePool") for line in _rewrite(editor, op, rows, change, op)]
+    changes = [line for op in ("MaxPool", "AveragePool") for line in rewrite_matched(editor, op, rows, change, op)]
     if changes:
         _declare_outputs(editor)
     return changes
@@ -259,7 +244,7 @@ def resize_by_gather(editor: Editor) -> list[str]:
         made[-1].output[0] = node.output[0]
         return made
 
-    return _rewrite(editor, "Resize", ("resize-nearest",), change, "Resize to nearest values")
+    return rewrite_matched(editor, "Resize", ("resize-nearest",), change, "Resize to nearest values")
 
 
 def gather_by_list(editor: Editor) -> list[str]:
@@ -274,7 +259,7 @@ def gather_by_list(editor: Editor) -> list[str]:
         node.input[1] = first.output[0]
         return [first, node, _reshaped(editor, node, made_shape)]
 
-    return _rewrite(editor, "Gather", ("gather-table",), change, "Gather with a table of indices")
+    return rewrite_matched(editor, "Gather", ("gather-table",), change, "Gather with a table of indices")
 
 
 def gather_flat_slices(editor: Editor) -> list[str]:
@@ -289,7 +274,7 @@ def gather_flat_slices(editor: Editor) -> list[str]:
         node.input[0] = first.output[0]
         return [first, node, _reshaped(editor, node, made_shape)]
 
-    return _rewrite(editor, "GatherND", ("gather-nd-slices",), change, "GatherND of slices")
+    return rewrite_matched(editor, "GatherND", ("gather-nd-slices",), change, "GatherND of slices")
 
 
 def step_before_conv(editor: Editor) -> list[str]:
@@ -303,7 +288,7 @@ def step_before_conv(editor: Editor) -> list[str]:
         _drop(node, "strides")
         return [first, node]
 
-    return _rewrite(editor, "Conv", ("conv-depthwise-step",), change, "depthwise Conv of one value")
+    return rewrite_matched(editor, "Conv", ("conv-depthwise-step",), change, "depthwise Conv of one value")
 
 
 def swap_operands(editor: Editor) -> list[str]:
@@ -318,9 +303,9 @@ def swap_operands(editor: Editor) -> list[str]:
         return [node]
 
     return [
-        *_rewrite(editor, "HardSigmoid", ("hard-swish-product",), swap_user, "product with a HardSigmoid"),
-        *_rewrite(editor, "Mul", ("rms-weight-first",), swap, "Mul"),
-        *_rewrite(editor, "Add", ("add-constant-of-five",), swap, "Add"),
+        *rewrite_matched(editor, "HardSigmoid", ("hard-swish-product",), swap_user, "product with a HardSigmoid"),
+        *rewrite_matched(editor, "Mul", ("rms-weight-first",), swap, "Mul"),
+        *rewrite_matched(editor, "Add", ("add-constant-of-five",), swap, "Add"),
     ]
 
 
@@ -332,7 +317,7 @@ def cast_bytes_twice(editor: Editor) -> list[str]:
         node.input[0] = first.output[0]
         return [first, node]
 
-    return _rewrite(editor, "Cast", ("cast-uint8",), change, "Cast of uint8")
+    return rewrite_matched(editor, "Cast", ("cast-uint8",), change, "Cast of uint8")
 
 
 def _reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
@@ -348,7 +333,7 @@ def zero_instead_of_softmax(editor: Editor) -> list[str]:
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
 
-    return _rewrite(editor, "LogSoftmax", ("log-softmax-of-one",), change, "LogSoftmax of one element")
+    return rewrite_matched(editor, "LogSoftmax", ("log-softmax-of-one",), change, "LogSoftmax of one element")
 
 
 def normalise_in_three(editor: Editor) -> list[str]:
@@ -364,7 +349,7 @@ def normalise_in_three(editor: Editor) -> list[str]:
         _set(node, "axis", -1)
         return [first, node, _reshaped(editor, node, shape)]
 
-    return _rewrite(editor, "RMSNormalization", ("rms-normalization-4d",), change, "RMSNormalization")
+    return rewrite_matched(editor, "RMSNormalization", ("rms-normalization-4d",), change, "RMSNormalization")
 
 
 def append_output_padding(editor: Editor) -> list[str]:
@@ -404,7 +389,7 @@ def append_output_padding(editor: Editor) -> list[str]:
         return made
 
     rows = ("conv-transpose-output-padding", "conv-transpose-depthwise-output-padding")
-    return _rewrite(editor, "ConvTranspose", rows, change, "output_padding")
+    return rewrite_matched(editor, "ConvTranspose", rows, change, "output_padding")
 
 
 def split_groups(editor: Editor) -> list[str]:
@@ -430,7 +415,9 @@ def split_groups(editor: Editor) -> list[str]:
             results.append(made[-1].output[0])
         return [*made, editor.make("Concat", results, node, node.output[0], axis=1)]
 
-    return _rewrite(editor, "ConvTranspose", ("conv-transpose-four-groups",), change, "ConvTranspose of groups")
+    return rewrite_matched(
+        editor, "ConvTranspose", ("conv-transpose-four-groups",), change, "ConvTranspose of groups"
+    )
 
 
 def _slice(

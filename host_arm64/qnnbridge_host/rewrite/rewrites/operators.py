@@ -10,6 +10,7 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.editor import FLOATS, INTEGERS, Editor
+from qnnbridge_host.rewrite.rewrites.rewriting import NodeChain
 
 
 def square_by_mul(editor: Editor) -> list[str]:
@@ -150,43 +151,18 @@ def split_skip_norm(editor: Editor) -> list[str]:
     return editor.replace("SkipLayerNormalization", change, "SkipLayerNormalization", ("com.microsoft",))
 
 
-class _NodeChain:
-    """Nodes that stand for `node`, made one behind the other."""
-
-    def __init__(self, editor: Editor, node: Any) -> None:
-        self.editor, self.node = editor, node
-        self.made: list[Any] = []
-        self.x = node.input[0]
-
-    def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
-        self.made.append(self.editor.make(op, inputs, self.node, **attributes))
-        return str(self.made[-1].output[0])
-
-    def constant(self, value: float) -> str:
-        return self.editor.like(self.x, value, f"{self.node.output[0]}/{value:g}")
-
-    def reduce(self, op: str, value: str) -> str:
-        result = self(op, value, *self.node.input[1:])
-        self.made[-1].attribute.extend(self.node.attribute)
-        return result
-
-    def nodes(self) -> list[Any]:
-        self.made[-1].output[0] = self.node.output[0]
-        return self.made
-
-
-def _celu(c: _NodeChain) -> None:
+def _celu(c: NodeChain) -> None:
     alpha = graphs.attribute_values(c.node).get("alpha", 1.0)
     zero = c.constant(0.0)
-    below = c("Sub", c("Exp", c("Mul", c("Min", c.x, zero), c.constant(1 / alpha))), c.constant(1.0))
+    below = c("Sub", c.exp(c("Mul", c("Min", c.x, zero), c.constant(1 / alpha))), c.constant(1.0))
     c("Add", c("Max", c.x, zero), c("Mul", below, c.constant(alpha)))
 
 
-def _hyperbolic(c: _NodeChain, op: str) -> None:
-    c("Mul", c(op, c("Exp", c.x), c("Exp", c("Neg", c.x))), c.constant(0.5))
+def _hyperbolic(c: NodeChain, op: str) -> None:
+    c("Mul", c(op, c.exp(c.x), c.exp(c("Neg", c.x))), c.constant(0.5))
 
 
-_FORMULAS: dict[str, Callable[[_NodeChain], object]] = {
+_FORMULAS: dict[str, Callable[[NodeChain], object]] = {
     "ReduceL1": lambda c: c.reduce("ReduceSum", c("Abs", c.x)),
     "ReduceSumSquare": lambda c: c.reduce("ReduceSum", c("Mul", c.x, c.x)),
     "ReduceLogSum": lambda c: c("Log", c.reduce("ReduceSum", c.x)),
@@ -206,7 +182,7 @@ def define_missing_operators(editor: Editor) -> list[str]:
     def change(node: Any) -> list[Any] | None:
         if node.domain not in graphs.ONNX_DOMAINS or editor.element(node.input[0]) not in FLOATS:
             return None
-        chain = _NodeChain(editor, node)
+        chain = NodeChain(editor, node)
         if node.op_type in _AXES_ARE_INPUTS and 13 <= editor.opset < _AXES_ARE_INPUTS[node.op_type]:
             _axes_to_input(editor, node)
         _FORMULAS[node.op_type](chain)
@@ -238,7 +214,7 @@ def approximate_erf(editor: Editor) -> list[str]:
     def change(node: Any) -> list[Any] | None:
         if _in_gelu(editor, node) or editor.element(node.input[0]) not in (_FLOAT, _FLOAT16):
             return None
-        chain = _NodeChain(editor, node)
+        chain = NodeChain(editor, node)
         _erf(chain)
         return chain.nodes()
 
@@ -257,11 +233,11 @@ def _in_gelu(editor: Editor, node: Any) -> bool:
     return False
 
 
-def _erf(c: _NodeChain) -> None:
+def _erf(c: NodeChain) -> None:
     one = c.constant(1.0)
     t = c("Div", one, c("Add", c("Mul", c("Abs", c.x), c.constant(_ERF_P)), one))
     total = c.constant(_ERF_TERMS[0])
     for term in _ERF_TERMS[1:]:
         total = c("Add", c("Mul", total, t), c.constant(term))
-    tail = c("Mul", c("Mul", total, t), c("Exp", c("Neg", c("Mul", c.x, c.x))))
+    tail = c("Mul", c("Mul", total, t), c.exp(c("Neg", c("Mul", c.x, c.x))))
     c("Mul", c("Sign", c.x), c("Sub", one, tail))

@@ -1,0 +1,58 @@
+"""What several rewrites use: nodes that a row of the table matches, and nodes made one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model.graph_index import GraphNode
+
+Change = Callable[[Editor, Any, GraphNode], list[Any] | None]
+
+# QNN computes exp(x) as 131008 or -131008 where the result is no normal float, from x = -88.03 down (measured with
+# 2.3.0 to 2.7.0, V68 to V81). exp(-87) is 2e-38; half floats end at 6e-8, so QNN makes a zero of it.
+LEAST_ARGUMENT = -87.0
+
+
+def rewrite_matched(editor: Editor, op: str, rows: Sequence[str], change: Change, what_changed: str) -> list[str]:
+    """Changes the nodes of an operator that one of the rows of the table of known-wrong operators matches."""
+    faults = [fault for fault in known_wrong.table() if fault.name in rows]
+
+    def of_node(node: Any) -> list[Any] | None:
+        record = editor.node(next(editor.makers[name] for name in node.output if name))
+        if not any(known_wrong.matches(fault, record, editor) for fault in faults):
+            return None
+        return change(editor, node, record)
+
+    return editor.replace(op, of_node, what_changed)
+
+
+class NodeChain:
+    """Nodes that stand for `node`, made one behind the other."""
+
+    def __init__(self, editor: Editor, node: Any) -> None:
+        self.editor, self.node = editor, node
+        self.made: list[Any] = []
+        self.x = node.input[0]
+
+    def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
+        self.made.append(self.editor.make(op, inputs, self.node, **attributes))
+        return str(self.made[-1].output[0])
+
+    def constant(self, value: float) -> str:
+        return self.editor.like(self.x, value, f"{self.node.output[0]}/{value:g}")
+
+    def exp(self, value: str) -> str:
+        """Exp of a value that may lie below `LEAST_ARGUMENT`."""
+        return self("Exp", self("Max", value, self.constant(LEAST_ARGUMENT)))
+
+    def reduce(self, op: str, value: str) -> str:
+        result = self(op, value, *self.node.input[1:])
+        self.made[-1].attribute.extend(self.node.attribute)
+        return result
+
+    def nodes(self) -> list[Any]:
+        self.made[-1].output[0] = self.node.output[0]
+        return self.made

@@ -1,0 +1,115 @@
+"""Exponentials below -88, which QNN computes as 131008: which nodes the rewrite changes, and what they compute then."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from lab.sweep.cases import Case, SweepNode, SweepTensor, feeds_of, float_model
+from lab.sweep.driver import Worker
+
+import qnnbridge
+from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.rewrite.rewrites import chosen
+
+LOW = ("uniform", -300, 3)
+
+
+def case(*nodes: SweepNode, opset: int = 18, values: tuple[object, ...] = LOW, **more: SweepTensor) -> Case:
+    return Case({"x": SweepTensor((3, 5, 8), "float", values), **more}, nodes, opset)
+
+
+def rewritten(model: onnx.ModelProto) -> list[str]:
+    editor = Editor(model, Path())
+    return [line for rewrite in chosen(["exponent-limits"], []) for line in rewrite.apply(editor)]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    pytest.importorskip("onnxruntime_qnn")
+    process = Worker(sys.executable, "60")
+    process.start()
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("axes", [None, [1], [-1, 0]])
+def test_a_log_of_a_sum_is_the_same_at_each_opset(opset: int, keep: int, axes: list[int] | None) -> None:
+    given: dict[str, Any] = {"keepdims": keep}
+    inputs, more = ("x",), {}
+    if axes is not None and opset >= 18:
+        inputs, more = ("x", "a"), {"a": SweepTensor((len(axes),), "int64", axes, True)}
+    elif axes is not None:
+        given["axes"] = axes
+    one = case(SweepNode("ReduceLogSumExp", inputs, given), opset=opset, **more)
+    model = float_model(one)
+    expected, changed = _run(model, one), rewritten(model)
+    assert changed == ["1 ReduceLogSumExp"]
+    np.testing.assert_allclose(_run(model, one), expected, rtol=1e-6, atol=1e-5)
+    assert rewritten(model) == []
+
+
+def test_a_masked_log_softmax_is_left_alone_where_its_axis_means_something_else() -> None:
+    mask = {"m": SweepTensor((3, 5, 8), "bool", ("ints", 0, 2)), "f": SweepTensor((), "float", (-300.0,), True)}
+    nodes = SweepNode("Where", ("m", "x", "f")), SweepNode("LogSoftmax", ("y0",), {"axis": -1})
+    for opset, changed in ((11, []), (13, ["1 LogSoftmax"])):
+        one = case(*nodes, opset=opset, values=("normal", 3), **mask)
+        model = float_model(one)
+        expected = _run(model, one)
+        assert rewritten(model) == changed
+        np.testing.assert_allclose(_run(model, one), expected, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("maker", ["Relu", "Tanh", "Abs", "Sigmoid"])
+def test_what_cannot_be_so_low_stays(maker: str) -> None:
+    assert rewritten(float_model(case(SweepNode(maker, ("x",)), SweepNode("Exp", ("y0",))))) == []
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+@pytest.mark.parametrize(("op", "rewrite"), [("Erf", "erf"), ("Celu", "missing-operators")])
+def test_a_formula_of_a_rewrite_is_right_for_large_arguments(op: str, rewrite: str, worker: Worker) -> None:
+    result = worker.run(case(SweepNode(op, ("x",)), values=("uniform", -200, 200)), rewrite)
+    assert result["status"] == "right", result
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+def test_a_softmax_by_hand_stays_right_when_a_later_call_masks(tmp_path: Path) -> None:
+    """The first call, which is compared with the CPU, has nothing so low: only the rewrite helps the second."""
+    axes = SweepTensor((1,), "int64", (-1,), True)
+    nodes = (
+        SweepNode("ReduceMax", ("x", "a"), {"keepdims": 1}),
+        SweepNode("Sub", ("x", "y0")),
+        SweepNode("Exp", ("y1",)),
+        SweepNode("ReduceSum", ("y2", "a"), {"keepdims": 1}),
+        SweepNode("Div", ("y2", "y3")),
+    )
+    one = case(*nodes, values=("normal", 2), a=axes)
+    path, (plain,) = tmp_path / "m.onnx", feeds_of(one).values()
+    onnx.save(float_model(one), str(path))
+    masked = plain.copy()
+    masked[..., 5:] -= 100
+    with qnnbridge.InferenceSession(path, provider_options=[{"soc_model": "60"}], verify="raise") as session:
+        for values in (plain, masked):
+            (got,) = session.run(None, {"x": values})
+            np.testing.assert_allclose(got, _softmax(values), atol=5e-3)
+        assert [line for line in session.fixed if line.startswith("exponent-limits")]
+
+
+def _softmax(values: Any) -> Any:
+    raised = np.exp(values - values.max(-1, keepdims=True))
+    return raised / raised.sum(-1, keepdims=True)
+
+
+def _run(model: onnx.ModelProto, one: Case) -> Any:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds_of(one))[0]
