@@ -224,6 +224,20 @@ def no_temporary_file_left_behind(private_temporary_folder: Path) -> Iterator[No
         pytest.fail(f"temporary files left behind: {sorted(ours() - before)}")
 
 
+@pytest.fixture(scope="module")
+def host(request: pytest.FixtureRequest, private_temporary_folder: Path) -> Iterator[Any]:
+    """A real host, with QNN on the simulator, for the tests of a module; its ``HOST`` names settings of `qnnbridge.Host`.
+
+    No other module gets it: a start takes 0.3 s of a processor, and a host remembers models.
+    """
+    pytest.importorskip("onnxruntime_qnn")
+    import qnnbridge
+
+    with qnnbridge.Host(**getattr(request.module, "HOST", {})) as host:
+        host.start()  # now: the first test would be blamed for leaving it behind
+        yield host
+
+
 def _handles() -> int:
     count: int = psutil.Process().num_handles()  # type: ignore[attr-defined, unused-ignore] # on Windows only
     return count

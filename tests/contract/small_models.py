@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-MODELS = Path(__file__).parent.parent / "models"
+from tests.fakes.models import FLOAT, MODELS, Shape, model, node, tensor
+
+__all__ = ["MODELS", "Shape", "model", "node", "tensor"]
 
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
-FLOAT = TensorProto.FLOAT
 
 MEASURABLE_S = 0.1
-
-Shape = Sequence[int | str | None] | None
-
-
-def tensor(name: str, shape: Shape, element: int = FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, element, shape)
-
-
-def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op, list(inputs), list(outputs), **attributes)
-
-
-def model(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[onnx.ValueInfoProto],
-    outputs: Sequence[onnx.ValueInfoProto],
-    constants: Mapping[str, Any] | None = None,
-    opset: int = 17,
-) -> onnx.ModelProto:
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
-    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
 def identity(element: int = FLOAT, shape: Shape = (None,), opset: int = 21) -> bytes:

@@ -26,12 +26,7 @@ DECODER = bytes(
 )
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[qnnbridge.Host]:
-    pytest.importorskip("onnxruntime")
-    with qnnbridge.Host(shared_memory=True) as host:
-        host.start()
-        yield host
+HOST = {"shared_memory": True}
 
 
 @pytest.fixture

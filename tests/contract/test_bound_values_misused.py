@@ -25,12 +25,7 @@ from tests.contract.test_bound_values import DECODER, SIZE, bind, zeros
 STEPS = 4
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[qnnbridge.Host]:
-    pytest.importorskip("onnxruntime")
-    with qnnbridge.Host(shared_memory=True) as host:
-        host.start()
-        yield host
+HOST = {"shared_memory": True}
 
 
 @pytest.fixture

@@ -6,43 +6,31 @@ import asyncio
 import ctypes
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import qnnbridge
 from qnnbridge_protocol.values import equal_bits
 from tests.contract.small_models import CPU
+from tests.fakes.models import model_bytes, node
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[qnnbridge.Host]:
-    with qnnbridge.Host(shared_memory=True) as host:
-        host.start()
-        yield host
-
-
-def model(nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any]) -> bytes:
-    infos = [[helper.make_tensor_value_info(n, *t) for n, t in side.items()] for side in (inputs, outputs)]
-    made = helper.make_model(
-        helper.make_graph(nodes, "g", *infos), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    )
-    data: bytes = made.SerializeToString()
-    return data
+HOST = {"shared_memory": True}
 
 
 def session(host: qnnbridge.Host, data: bytes, **keywords: Any) -> qnnbridge.InferenceSession:
     return qnnbridge.InferenceSession(data, providers=[CPU], host=host, **keywords)
 
 
-TWO_OUTPUTS = model(
-    [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Abs", ["x"], ["z"])],
+TWO_OUTPUTS = model_bytes(
+    [node("Neg", ["x"], ["y"]), node("Abs", ["x"], ["z"])],
     {"x": (FLOAT, ["n"])},
     {"y": (FLOAT, ["n"]), "z": (FLOAT, ["n"])},
 )
@@ -85,7 +73,7 @@ def test_all_outputs_come_after_a_call_for_one_of_them(host: qnnbridge.Host, way
 
 @pytest.mark.process
 def test_a_bool_without_dimensions_is_an_array_in_every_call(host: qnnbridge.Host) -> None:
-    data = model([helper.make_node("Not", ["x"], ["y"])], {"x": (BOOL, [])}, {"y": (BOOL, [])})
+    data = model_bytes([node("Not", ["x"], ["y"])], {"x": (BOOL, [])}, {"y": (BOOL, [])})
     direct = onnxruntime.InferenceSession(data, providers=[CPU])
     with session(host, data) as made:
         for value in (True, False) * 3:
@@ -104,7 +92,7 @@ def test_a_bool_without_dimensions_is_an_array_in_every_call(host: qnnbridge.Hos
             assert binding.copy_outputs_to_cpu()[0].shape == ()
 
 
-NONZERO = model([helper.make_node("NonZero", ["x"], ["y"])], {"x": (FLOAT, ["n"])}, {"y": (INT64, [1, "k"])})
+NONZERO = model_bytes([node("NonZero", ["x"], ["y"])], {"x": (FLOAT, ["n"])}, {"y": (INT64, [1, "k"])})
 
 
 @pytest.mark.process
@@ -122,7 +110,7 @@ def test_out_takes_the_shape_of_this_call_and_not_of_the_first(host: qnnbridge.H
 
 @pytest.mark.process
 def test_strides_that_are_set_on_an_array_of_the_session_count(host: qnnbridge.Host) -> None:
-    data = model([helper.make_node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
+    data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
     with session(host, data) as made, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of setting strides
         x, out = made.empty_input("x"), made.empty_output("y")
@@ -140,7 +128,7 @@ def test_strides_that_are_set_on_an_array_of_the_session_count(host: qnnbridge.H
 def test_memory_whose_address_the_application_has_stays_where_it_is(host: qnnbridge.Host, make: str) -> None:
     """64 KiB and more, which bound runs would like to have in shared memory."""
     count = 1 << 16
-    data = model([helper.make_node("Neg", ["x"], ["y"])], {"x": (FLOAT, [count])}, {"y": (FLOAT, [count])})
+    data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [count])}, {"y": (FLOAT, [count])})
     with session(host, data) as made:
         if make == "numpy":
             array = np.ones(count, np.float32)
@@ -185,7 +173,7 @@ def test_the_session_of_asyncio_gives_what_is_asked_for(host: qnnbridge.Host) ->
 @pytest.mark.parametrize("way", ["value", "binding"])
 def test_a_value_keeps_shape_type_and_strides_that_its_array_had(host: qnnbridge.Host, way: str) -> None:
     """And shares the memory, as in onnxruntime."""
-    data = model([helper.make_node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
+    data = model_bytes([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2, 3])}, {"y": (FLOAT, [2, 3])})
     with session(host, data) as made:
         for array in (np.ones((2, 3), np.float32), made.empty_input("x")):
             array[:] = [[1, 2, 3], [4, 5, 6]]

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 import qnnbridge
 from qnnbridge._fastpath.plans import ChannelPlans
 from tests.contract.small_models import CPU
+from tests.fakes.models import model_bytes, node
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 
@@ -37,16 +38,8 @@ def shared() -> Iterator[qnnbridge.Host]:
         yield host
 
 
-def model(nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], initializers: Any = ()) -> bytes:
-    infos = [[helper.make_tensor_value_info(n, *t) for n, t in side.items()] for side in (inputs, outputs)]
-    graph = helper.make_graph(nodes, "g", *infos, list(initializers))
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    data: bytes = made.SerializeToString()
-    return data
-
-
-ADD_ONE = model(
-    [helper.make_node("Add", ["x", "one"], ["y"])],
+ADD_ONE = model_bytes(
+    [node("Add", ["x", "one"], ["y"])],
     {"x": (FLOAT, ["n"])},
     {"y": (FLOAT, ["n"])},
     [helper.make_tensor("one", FLOAT, [], [1.0])],
@@ -75,7 +68,7 @@ def test_from_the_second_time_on_a_call_goes_the_quick_way(quick: qnnbridge.Host
 @pytest.mark.parametrize("dtype", [np.float64, np.int8, np.uint8, np.int64, np.uint64, np.float16, np.bool_])
 def test_each_type_arrives_to_the_last_bit(quick: qnnbridge.Host, dtype: type[Any]) -> None:
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    data = model([helper.make_node("Identity", ["x"], ["y"])], {"x": (element, ["n"])}, {"y": (element, ["n"])})
+    data = model_bytes([node("Identity", ["x"], ["y"])], {"x": (element, ["n"])}, {"y": (element, ["n"])})
     raw = np.random.default_rng(1).integers(0, 256, 4096, np.uint8)
     x = (raw & 1).astype(np.bool_) if dtype is np.bool_ else raw.view(dtype)
     with session(quick, data) as same:
@@ -86,7 +79,7 @@ def test_each_type_arrives_to_the_last_bit(quick: qnnbridge.Host, dtype: type[An
 
 
 def test_a_true_is_one_whatever_the_byte_was(quick: qnnbridge.Host) -> None:
-    data = model([helper.make_node("Identity", ["x"], ["y"])], {"x": (BOOL, [4])}, {"y": (BOOL, [4])})
+    data = model_bytes([node("Identity", ["x"], ["y"])], {"x": (BOOL, [4])}, {"y": (BOOL, [4])})
     x = np.array([0, 1, 2, 255], np.uint8).view(np.bool_)
     with session(quick, data) as same:
         for _ in range(3):
@@ -95,7 +88,7 @@ def test_a_true_is_one_whatever_the_byte_was(quick: qnnbridge.Host) -> None:
 
 
 def test_arrays_of_any_layout_are_read_as_they_are(quick: qnnbridge.Host) -> None:
-    data = model([helper.make_node("Identity", ["x"], ["y"])], {"x": (FLOAT, [6, 8])}, {"y": (FLOAT, [6, 8])})
+    data = model_bytes([node("Identity", ["x"], ["y"])], {"x": (FLOAT, [6, 8])}, {"y": (FLOAT, [6, 8])})
     base = np.arange(12 * 16, dtype=np.float32).reshape(12, 16)
     with session(quick, data) as same:
         for x in (base[::2, ::2], np.asfortranarray(base[:6, :8]), base[6:, :8][::-1], base[:6, :8].copy()):
@@ -103,7 +96,7 @@ def test_arrays_of_any_layout_are_read_as_they_are(quick: qnnbridge.Host) -> Non
 
 
 def test_outputs_of_another_shape_than_last_time_arrive(quick: qnnbridge.Host) -> None:
-    data = model([helper.make_node("NonZero", ["x"], ["y"])], {"x": (FLOAT, [4])}, {"y": (INT64, [1, "k"])})
+    data = model_bytes([node("NonZero", ["x"], ["y"])], {"x": (FLOAT, [4])}, {"y": (INT64, [1, "k"])})
     with session(quick, data) as finds:
         for values in ([1, 0, 2, 0], [0, 0, 3, 3], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0], [5, 0, 5, 0]):
             x = np.array(values, np.float32)
@@ -111,8 +104,8 @@ def test_outputs_of_another_shape_than_last_time_arrive(quick: qnnbridge.Host) -
 
 
 def test_an_output_that_is_an_input_too_is_the_input(quick: qnnbridge.Host) -> None:
-    data = model(
-        [helper.make_node("Add", ["x", "x"], ["y"])],
+    data = model_bytes(
+        [node("Add", ["x", "x"], ["y"])],
         {"x": (FLOAT, [3])},
         {"y": (FLOAT, [3]), "x": (FLOAT, [3])},
     )
@@ -142,8 +135,8 @@ def test_other_names_types_and_shapes_are_refused_as_ever(quick: qnnbridge.Host)
 
 
 def test_a_failing_run_raises_what_it_raises_by_the_connection(quick: qnnbridge.Host) -> None:
-    data = model(
-        [helper.make_node("Gather", ["t", "x"], ["y"])],
+    data = model_bytes(
+        [node("Gather", ["t", "x"], ["y"])],
         {"x": (INT64, [1])},
         {"y": (FLOAT, [1])},
         [helper.make_tensor("t", FLOAT, [3], [1, 2, 3])],

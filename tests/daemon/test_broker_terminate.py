@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.fair_share import Cancellation
 from tests.daemon.brokers import GRACE_S, Lab, until
 from tests.fakes.hosts import script
+from tests.fakes.models import model_bytes, node, tensor
 
 # Here: it keeps descriptors open, which a test would be blamed for.
 ort = pytest.importorskip("onnxruntime")
@@ -60,17 +59,13 @@ def terminated_in_the_queue(lab: Lab, session: qnnbridge.InferenceSession) -> An
     return out[0]
 
 
-def model_of(*nodes: onnx.NodeProto, output: str) -> bytes:
-    tensors = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", output)}
-    graph = helper.make_graph(list(nodes), "g", [tensors["x"]], [tensors[output]])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
-
-
 @pytest.mark.simulator
 @pytest.mark.parametrize(
     "model",
-    [model_of(helper.make_node("Add", ["x", "x"], ["y"]), output="y"), model_of(output="x")],
+    [
+        model_bytes([node("Add", ["x", "x"], ["y"])], [tensor("x", [2])], [tensor("y", [2])]),
+        model_bytes([], [tensor("x", [2])], [tensor("x", [2])]),
+    ],
     ids=["a node", "no node"],
 )
 def test_it_ends_as_in_onnxruntime(model: bytes) -> None:

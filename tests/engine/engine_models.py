@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from tests.fakes.models import FLOAT, MODELS, Shape, model, node, tensor
 
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
+__all__ = ["FLOAT", "MODELS"]
+
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
-FLOAT = TensorProto.FLOAT
-
-MODELS = Path(__file__).parent.parent / "models"
-
-Shape = Sequence[int | str | None]
-
-
-def tensor(name: str, shape: Shape | None, element: int = FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, element, shape)
 
 
 def value(name: str, of: onnx.TypeProto) -> onnx.ValueInfoProto:
     return helper.make_value_info(name, of)
-
-
-def model(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[onnx.ValueInfoProto],
-    outputs: Sequence[onnx.ValueInfoProto],
-    constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    opset: int = 17,
-    domains: Mapping[str, int] | None = None,
-) -> onnx.ModelProto:
-    tensors = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
-    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), tensors)
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, v) for d, v in (domains or {}).items())]
-    return helper.make_model(graph, opset_imports=imports, ir_version=10)
-
-
-def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op, list(inputs), list(outputs), **attributes)
 
 
 def relu(shape: Shape = (1, 4)) -> onnx.ModelProto:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,6 @@ APPLICATION_TIMEOUT_S = 200
 def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     monkeypatch.setattr("qnnbridge._create._said", set())
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[qnnbridge.Host]:
-    with qnnbridge.Host() as host:
-        host.start()
-        yield host
 
 
 @pytest.fixture(scope="module")

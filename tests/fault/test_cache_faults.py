@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,6 @@ KILLED = 9
 @pytest.fixture(autouse=True)
 def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[qnnbridge.Host]:
-    with qnnbridge.Host() as host:
-        host.start()
-        yield host
 
 
 @pytest.fixture(scope="module")

@@ -54,13 +54,6 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
 
 
-@pytest.fixture(scope="module")
-def host() -> qnnbridge.Host:
-    """For the fixtures of the cache's tests."""
-    with qnnbridge.Host() as host:
-        yield host
-
-
 def standing_host(once: Path | None = None) -> qnnbridge.Host:
     """A host of which the compiler stands still in native code."""
     words = [str(COMPILE_HOST), "--step=stop", *([f"--once={once}"] if once is not None else [])]

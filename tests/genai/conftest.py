@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,14 +40,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[qnnbridge.Host]:
-    """One host for all tests of a module, with QNN on the simulator."""
+def host(host: qnnbridge.Host) -> qnnbridge.Host:
     pytest.importorskip("onnxruntime_genai")
-    pytest.importorskip("onnxruntime_qnn")
-    with qnnbridge.Host() as host:
-        # Now, so that the guard of the first test does not take it for one that this test left behind.
-        host.start()
-        yield host
+    return host
 
 
 def prompt(count: int, first: int = 7) -> list[int]:

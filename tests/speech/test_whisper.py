@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,13 +47,6 @@ REFERENCE = json.loads(Path(__file__).with_name("reference.json").read_text("utf
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("whisper")
     return {layout: tiny.write_folder(root / layout, layout) for layout in tiny.LAYOUTS}
-
-
-@pytest.fixture(scope="module")
-def host(private_temporary_folder: Path) -> Iterator[qnnbridge.Host]:
-    with qnnbridge.Host() as host:
-        host.start()
-        yield host
 
 
 def tokens_of(recognizer: speech.Recognizer, case: dict[str, Any]) -> tuple[list[int], str | None]:

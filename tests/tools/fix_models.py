@@ -117,7 +117,7 @@ def skip_norm() -> Any:
             constant("b", np.ones(8, np.float32)),
             constant("more", np.linspace(0, 1, 8, dtype=np.float32)),
         ],
-        extra_opsets=(("com.microsoft", 1),),
+        domains={"com.microsoft": 1},
     )
 
 

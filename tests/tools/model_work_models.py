@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from tests.fakes import models as build
+from tests.fakes.models import MODELS
 
 from qnnbridge_models.quantize import QuantizeOptions, QuantizeResult, QuantizeSettings, quantize_model
 
 FLOAT, FLOAT16, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
-MODELS = Path(__file__).parents[1] / "models"
 COMPILED = MODELS / "compiled" / "good.onnx"
 # The real float models in tests/models, and the sizes that they work with.
 FIXED_SIZES: dict[str, dict[str, int]] = {
@@ -27,9 +29,8 @@ FIXED_SIZES: dict[str, dict[str, int]] = {
     "silero_vad_openvino_16k": {},
 }
 
-
-def value(name: str, shape: list[int | str | None], element: int = FLOAT) -> Any:
-    return helper.make_tensor_value_info(name, element, shape)
+model = functools.partial(build.model, ir_version=8)
+value, saved = build.tensor, build.saved
 
 
 def constant(name: str, array: Any) -> Any:
@@ -38,26 +39,6 @@ def constant(name: str, array: Any) -> Any:
 
 def weights(name: str, *shape: int, dtype: Any = np.float32, seed: int = 7) -> Any:
     return constant(name, (np.random.default_rng(seed).standard_normal(shape) * 0.3).astype(dtype))
-
-
-def model(
-    nodes: list[Any],
-    inputs: list[Any],
-    outputs: list[Any],
-    initializers: list[Any] | None = None,
-    *,
-    opset: int = 17,
-    ir_version: int = 8,
-    extra_opsets: tuple[tuple[str, int], ...] = (),
-) -> Any:
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers or [])
-    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(*pair) for pair in extra_opsets)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
-
-
-def saved(made: Any, path: Path, **kwargs: Any) -> Path:
-    onnx.save_model(made, str(path), **kwargs)
-    return path
 
 
 def conv_net(dtype: Any = np.float32, **kwargs: Any) -> Any:

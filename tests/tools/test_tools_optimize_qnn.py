@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,6 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_models.optimization import optimize_model
 
 pytestmark = pytest.mark.simulator
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[qnnbridge.Host]:
-    with qnnbridge.Host() as shared:
-        assert shared.info.pid  # it starts here, and not in the first test, which would seem to leave it behind
-        yield shared
 
 
 def session(path: Path, host: qnnbridge.Host) -> qnnbridge.InferenceSession:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from tests import needs
 from tests.fakes.commands import COMMAND, in_a_process, qnnbridge
+from tests.fakes.models import model, saved, tensor
 
 from qnnbridge_protocol.errors import BridgeError
 
@@ -39,15 +40,7 @@ def told(*arguments: str | Path) -> dict[str, Any]:
 
 
 def made(path: Path, nodes: list[Any], shape: list[int | str], output: list[int | str] | None = None) -> Path:
-    graph = onnx.helper.make_graph(
-        nodes,
-        "g",
-        [onnx.helper.make_tensor_value_info("x", 1, shape)],
-        [onnx.helper.make_tensor_value_info("y", 1, output)],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, str(path))
-    return path
+    return saved(model(nodes, [tensor("x", shape)], [tensor("y", output)], ir_version=9), path)
 
 
 @pytest.fixture(scope="module")

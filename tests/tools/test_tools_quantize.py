@@ -546,7 +546,7 @@ def test_functions_of_the_models_own_are_written_out(tmp_path: Path) -> None:
         [models.value("x", [1, 4])],
         [models.value("y", [1, 4])],
         [models.weights("w", 4, 4)],
-        extra_opsets=(("my", 1),),
+        domains={"my": 1},
     )
     made.functions.append(twice)
     result = quantized(made, tmp_path)

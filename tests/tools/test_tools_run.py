@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fakes.commands import in_a_process, qnnbridge
+from tests.fakes.models import model, saved, tensor
 
 from qnnbridge_host.model.known_wrong import table
 
@@ -27,17 +28,8 @@ def told(*arguments: str | Path) -> dict[str, Any]:
     return document
 
 
-def made(folder: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], opset: int = 17) -> Path:
-    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs)
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    model.ir_version = 9
-    path = folder / "model.onnx"
-    onnx.save(model, str(path))
-    return path
-
-
-def tensor(name: str, shape: list[int | str | None], element: int = 1) -> Any:
-    return onnx.helper.make_tensor_value_info(name, element, shape)
+def made(folder: Path, *parts: Any) -> Path:
+    return saved(model(*parts, ir_version=9), folder / "model.onnx")
 
 
 @pytest.fixture

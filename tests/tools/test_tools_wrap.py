@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,6 @@ RANDOM = np.random.default_rng(3)
 FEEDS = {name: RANDOM.integers(0, 256, (4, 8)).astype(np.uint8) for name in ("a", "b")}
 OUTPUTS = ["y", "z"]
 NEWEST = "2.7.0_qnn.bin"
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[qnnbridge.Host]:
-    with qnnbridge.Host() as made:
-        assert made.info.pid  # it runs before the first test, which would be blamed for leaving it behind
-        yield made
 
 
 def session(host: qnnbridge.Host, path: Path, entries: dict[str, str] | None = None, **how: Any) -> Any:
