@@ -27,7 +27,7 @@ from qnnbridge_os.shield import Changes, is_interruptible, start_thread
 
 assert sys.platform == "win32"
 
-from qnnbridge_os._win32_mapping import map_shared  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_sharing import map_shared  # noqa: E402 - type checkers find it empty on Linux
 
 BUFFER_BYTES = 1 << 20
 # Up to this size, copying chunks together is cheaper than a system call for each.
