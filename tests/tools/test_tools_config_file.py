@@ -13,29 +13,33 @@ from typer.testing import CliRunner
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import arguments
 from qnnbridge_tools.cli import app
+from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import Buckets, Calibration, Config, Dims, Shapes
 
 small = typer.Typer()
 
 
 @small.command("quantize")
+@command
 def quantize(
+    *,
     model: Annotated[Path, typer.Argument(metavar="MODEL")],
     target: Annotated[Path, typer.Option("--output", "-o")],
-    calibration: Calibration = None,
-    dims: Dims = None,
-    shapes: Shapes = None,
-    buckets: Buckets = None,
+    calibration: Calibration = (),
+    dims: Dims,
+    shapes: Shapes,
+    buckets: Buckets,
     percentile: float = 99.0,
     per_channel: Annotated[bool | None, typer.Option("--per-channel/--per-tensor")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite")] = False,
     _config: Config = None,
 ) -> None:
-    print(json.dumps([str(model), str(target), [str(one) for one in calibration or ()], dims, shapes, buckets]))
+    print(json.dumps([str(model), str(target), [str(one) for one in calibration], dims.by_name, shapes, buckets]))
     print(json.dumps([percentile, per_channel, overwrite]))
 
 
 @small.command("compile")
+@command
 def compile_models(embed: Annotated[bool, typer.Option("--embed")] = False, _config: Config = None) -> None:
     print(embed)
 
@@ -68,7 +72,7 @@ def test_keys_are_options_and_paths_are_relative_to_the_file(tmp_path: Path) -> 
     first, second = (json.loads(line) for line in result.stdout.splitlines())
     assert first[:2] == [str(tmp_path / "m.onnx"), str(tmp_path / "out")]
     assert first[2] == [str(tmp_path / "a"), str(tmp_path / "b.npz")]
-    assert first[3:] == [["batch=1", "x:2=48"], ["x=1,3,48,192"], ["seq=16,32"]]
+    assert first[3:] == [{"batch": 1, "x:2": 48}, {"x": [1, 3, 48, 192]}, [{"seq": 16}, {"seq": 32}]]
     assert second == [99.5, False, True]
 
 
@@ -126,7 +130,7 @@ def test_buckets_are_every_combination_of_sizes() -> None:
 
 
 def test_settings_for_the_quantising_step_of_prepare(tmp_path: Path) -> None:
-    from qnnbridge_models.quantize.settings import QuantizeSettings, settings_of_file
+    from qnnbridge_models.quantize_settings import QuantizeSettings, settings_of_file
 
     class Context:
         meta: dict[str, Any]

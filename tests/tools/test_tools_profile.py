@@ -236,7 +236,6 @@ def test_what_is_no_model_is_an_error_in_words(tmp_path: Path) -> None:
 def test_runs_end_early_when_the_profile_grows_too_large_to_be_read(
     parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge_host.graph.dimensions import Dimensions
     from qnnbridge_models.profiling import files, recording
 
     monkeypatch.setattr(files, "MAX_PROFILE_BYTES", 3 << 20)
@@ -247,7 +246,7 @@ def test_runs_end_early_when_the_profile_grows_too_large_to_be_read(
         if stage == "Running" and done == 2:
             monkeypatch.setattr(files, "MAX_PROFILE_BYTES", 10)
 
-    request = recording.ProfileRequest(parts, "basic", 1000, (), None, Dimensions(), {}, None, None)
+    request = recording.ProfileRequest(parts, level="basic", runs=1000)
     with pytest.raises(BridgeError, match="The profile of QNN is too large"):
         recording.record(request, watch)
     assert seen[-1] == 2

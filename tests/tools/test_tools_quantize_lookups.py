@@ -14,7 +14,7 @@ from qnnbridge_models.quantize import ort_quantizer
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel
 from qnnbridge_models.quantize.quick_lookups import KnownWeights
 from qnnbridge_models.quantize.samples import SampleSets, gather
-from qnnbridge_models.quantize.settings import QuantizeSettings
+from qnnbridge_models.quantize_settings import QuantizeSettings
 
 
 def test_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from qnnbridge_models.quantize.quick_lookups import KnownWeights
 from qnnbridge_models.quantize.result import document, print_result
 from qnnbridge_models.quantize.samples import gather
 from qnnbridge_models.quantize.search import PrecisionTrial
-from qnnbridge_models.quantize.settings import QuantizeSettings
+from qnnbridge_models.quantize_settings import QuantizeSettings
 from qnnbridge_models.shared import progress
 from qnnbridge_models.shared.accuracy import fives, lowest_of_folds
 from qnnbridge_protocol.specs import Placement

@@ -35,6 +35,7 @@ from qnnbridge_serve.openai_embeddings import EmbeddingService
 from qnnbridge_serve.openai_endpoints import LanguageService
 from qnnbridge_serve.openai_forms import model_document, models_document
 from qnnbridge_serve.openai_speech import SpeechService
+from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.repository import Repository
 from qnnbridge_serve.responses import Endpoint, Guard, PartedResponse, answered, error_answer, json_answer
 from qnnbridge_serve.serve_metrics import ROUTE, ServeMetrics
@@ -95,25 +96,6 @@ LOADERS = 2
 QUICK_BYTES = 64 * 1024
 # A request to load a model says next to nothing.
 CONTROL_BYTES = 1024**2
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServiceLimits:
-    """Limits of the service.
-
-    Args:
-        timeout_s: Seconds for one request, from its last byte on; ``None`` for no limit.
-        most_bytes: Largest size of one request.
-        threads: Requests in the host at once.
-        queue: Requests that wait for a thread.
-        answer_timeout_s: Seconds for one answer of a language model, or one transcription; ``None`` for no limit.
-    """
-
-    timeout_s: float | None
-    most_bytes: int
-    threads: int
-    queue: int
-    answer_timeout_s: float | None = None
 
 
 class InferenceService:

@@ -19,7 +19,8 @@ from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
 from qnnbridge_serve.embedding_folder import EmbeddingFolder, read_folder
 from qnnbridge_serve.errors import wrong
 from qnnbridge_serve.folder_models import FolderModels
-from qnnbridge_serve.repository import ServeSessionOptions, summary_of, warm
+from qnnbridge_serve.options import ServeSessionOptions
+from qnnbridge_serve.repository import summary_of, warm
 from qnnbridge_tools import arguments
 from qnnbridge_tools.host.metrics import Family, counter, gauge
 

@@ -13,9 +13,17 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
+import typer
+
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
+from qnnbridge_tools import arguments
+from qnnbridge_tools.command_line import APART, Read
+from qnnbridge_tools.options import Dims, Fallback, HostPython, ProviderName, ProviderOptions
+
+Where = Literal["daemon", "private"]
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8000"
 _PORT: Final = re.compile(r"[0-9]{1,5}")
@@ -214,8 +222,6 @@ def _is_version(folder: Path) -> bool:
 
 def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     """`--bucket NAME:DIM=16,32`, by the name of the model. Raises `OptionError`."""
-    from qnnbridge_tools.arguments import read_bucket_sizes
-
     longest_first = sorted(names, key=len, reverse=True)
     by_name: dict[str, list[str]] = {}
     for text in texts:
@@ -227,4 +233,179 @@ def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[s
                 fix="Name the model, a free dimension and its sizes: --bucket text:seq=16,32,64.",
             )
         by_name.setdefault(name, []).append(text[len(name) + 1 :])
-    return {name: read_bucket_sizes(given) for name, given in by_name.items()}
+    return {name: arguments.read_bucket_sizes(given) for name, given in by_name.items()}
+
+
+def read_size(text: str) -> int:
+    """`--max-request`. Raises `OptionError`."""
+    from qnnbridge_protocol.cache_settings import parse_size
+
+    size = parse_size(text)
+    if not size:
+        raise OptionError(f'--max-request "{text}" is no size.', fix="Give bytes, or for example 500M or 2G.")
+    return size
+
+
+def _names(option: str) -> Read:
+    """For an option that gives folders names."""
+
+    def read(texts: Sequence[str]) -> dict[str, Path]:
+        from qnnbridge_serve.folder_models import read_names
+
+        return read_names(option, texts)
+
+    return Read(read)
+
+
+def _seconds(option: str) -> Read:
+    """For a number of seconds of which 0 is no limit."""
+
+    def read(seconds: float) -> float | None:
+        arguments.check_seconds(option, seconds)
+        return seconds or None
+
+    return Read(read, float)
+
+
+def _drain(seconds: float) -> float:
+    arguments.check_seconds("--drain", seconds)
+    return seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServeSessionOptions:
+    """The options that all models are loaded with."""
+
+    provider: ProviderName = "qnn"
+    provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
+    fallback: Fallback = "error"
+    dimensions: Dims = dataclasses.field(default_factory=Dimensions)
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        return (f"{self.provider.upper()}ExecutionProvider",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """Limits of the service. None is no limit. timeout_s: from the last byte of a request on."""
+
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0, metavar="S", help="Seconds for each request; 0 for no limit."),
+        _seconds("--timeout"),
+    ] = 60
+    answer_timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            "--answer-timeout",
+            min=0,
+            metavar="S",
+            help="Seconds for an answer of --llm or --speech; 0 for none.",
+        ),
+        _seconds("--answer-timeout"),
+    ] = 600
+    most_bytes: Annotated[
+        int,
+        typer.Option("--max-request", metavar="SIZE", help="Largest request: 500M, 2G."),
+        Read(read_size, str, "256M"),
+    ] = 256 << 20
+    threads: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Requests in the host at once.")] = 8
+    queue: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that wait; more are refused.")] = 256
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `serve`. token, files, embedder_buckets: what other options come to, by `with_files`."""
+
+    address: Annotated[
+        Address,
+        typer.Option(
+            "--http", metavar="ADDR", help="HOST:PORT to listen on; other than loopback needs --token-file."
+        ),
+        Read(read_address, str, DEFAULT_ADDRESS),
+    ]
+    models: Annotated[
+        tuple[str, ...], typer.Option("--model", metavar="NAME=PATH", help="A model and its name. Repeatable.")
+    ] = ()
+    folders: Annotated[
+        tuple[Path, ...],
+        typer.Option("--models", metavar="FOLDER", help="All of NAME.onnx and NAME/VERSION/model.onnx in it."),
+    ] = ()
+    language_models: Annotated[
+        Mapping[str, Path],
+        typer.Option("--llm", metavar="NAME=FOLDER", help="A language model and its name. Repeatable."),
+        _names("--llm"),
+    ] = dataclasses.field(default_factory=dict)
+    embedders: Annotated[
+        Mapping[str, Path],
+        typer.Option("--embed", metavar="NAME=FOLDER", help="A model for embeddings and its name. Repeatable."),
+        _names("--embed"),
+    ] = dataclasses.field(default_factory=dict)
+    recognizers: Annotated[
+        Mapping[str, Path],
+        typer.Option("--speech", metavar="NAME=FOLDER", help="Whisper for speech, and its name. Repeatable."),
+        _names("--speech"),
+    ] = dataclasses.field(default_factory=dict)
+    buckets: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--bucket", metavar="NAME:DIM=16,32", help="Sizes of a free dimension of a model. May be repeated."
+        ),
+    ] = ()
+    where: Annotated[
+        Where, typer.Option("--host", help="The daemon that applications share, or a host of its own.")
+    ] = "daemon"
+    sessions: ServeSessionOptions = dataclasses.field(default_factory=ServeSessionOptions)
+    host_python: HostPython = None
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Clients must show the token in it; its mode must be 0600.")
+    ] = None
+    limits: ServiceLimits = dataclasses.field(default_factory=ServiceLimits)
+    drain_s: Annotated[
+        float,
+        typer.Option("--drain", min=0, metavar="S", help="Seconds that requests under way may take at the end."),
+        Read(_drain, float),
+    ] = 30
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Serve the other models if one cannot be loaded at the start.")
+    ] = False
+    control: Annotated[
+        bool, typer.Option("--model-control/--no-model-control", help="Whether clients may load and unload models.")
+    ] = True
+    origins: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--allow-origin",
+            metavar="ORIGIN",
+            help="A page in a browser that may use it: http://localhost:3000.",
+        ),
+        Read(read_origins),
+    ] = ()
+    access_log: Annotated[bool, typer.Option("--access-log", help="One line on stderr for each request.")] = False
+    token: bytes | None = dataclasses.field(default=None, metadata=APART)
+    files: Sequence[ModelFile] = dataclasses.field(default=(), metadata=APART)
+    embedder_buckets: Mapping[str, Mapping[str, Sequence[int]]] = dataclasses.field(
+        default_factory=dict, metadata=APART
+    )
+
+    def with_files(self) -> ServeOptions:
+        """With the token, the model files, and the sizes of each model. Raises `OptionError` and `NoSuchFile`."""
+        from qnnbridge_serve import folder_models
+
+        by_folder = {"--llm": self.language_models, "--embed": self.embedders, "--speech": self.recognizers}
+        files = find_models(self.models, self.folders, optional=any(by_folder.values()))
+        folder_models.refuse_same_names(by_folder)
+        sizes = read_buckets(self.buckets, [*(file.name for file in files), *self.embedders])
+        if not files and not self.embedders and not self.recognizers:
+            of_files = {
+                "--provider": self.sessions.provider != "qnn",
+                "--provider-option": bool(self.sessions.provider_options),
+            }
+            arguments.refuse_together("--llm without --model", of_files)
+        return dataclasses.replace(
+            self,
+            token=None if self.token_file is None else read_token(self.token_file),
+            files=[dataclasses.replace(file, buckets=sizes.get(file.name, {})) for file in files],
+            embedder_buckets={name: sizes[name] for name in self.embedders if name in sizes},
+        )

@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import BridgeError, Closed, PlacementRefused
 from qnnbridge_serve.errors import CODE_HEADER, RETRY_AFTER_S, Refused, in_words
 from qnnbridge_serve.infer import ServedModel
-from qnnbridge_serve.options import ModelFile
+from qnnbridge_serve.options import ModelFile, ServeSessionOptions, Where
 from qnnbridge_serve.tensors import PLATFORM, make_contract
 from qnnbridge_tools import arguments
 
@@ -22,18 +21,6 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
 
 FIGURES_TIMEOUT_S: Final = 5.0
-
-Where = Literal["daemon", "private"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServeSessionOptions:
-    """The options that all models are loaded with."""
-
-    providers: tuple[str, ...]
-    provider_options: dict[str, str]
-    fallback: Literal["error", "cpu"]
-    dimensions: Dimensions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ are closed.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import logging
 import signal
@@ -21,11 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
-from qnnbridge_serve.options import Address, ModelFile, listen, url_of
+from qnnbridge_serve.options import Address, ServeOptions, listen, url_of
 from qnnbridge_serve.repository import (
     Repository,
-    ServeSessionOptions,
-    Where,
     daemon_figures,
     open_host,
     open_model,
@@ -36,38 +33,11 @@ if TYPE_CHECKING:
     import uvicorn
 
     from qnnbridge import Host
-    from qnnbridge_serve.app import ServiceLimits
     from qnnbridge_serve.folder_models import FolderModels
 
 LOADER_END_TIMEOUT_S: Final = 5.0
 # Longer than load balancers keep idle connections: else they send requests into one that is being closed.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """The command line, read.
-
-    drain_s: how long requests under way may take at the end. keep_going: serve although a model cannot be loaded.
-    origins: of pages in a browser that are served.
-    """
-
-    address: Address
-    token: bytes | None
-    files: Sequence[ModelFile]
-    language_models: dict[str, Path]
-    embedders: dict[str, Path]
-    embedder_buckets: dict[str, dict[str, list[int]]]
-    recognizers: dict[str, Path]
-    sessions: ServeSessionOptions
-    where: Where
-    host_python: str | None
-    limits: ServiceLimits
-    drain_s: float
-    keep_going: bool
-    control: bool
-    access_log: bool
-    origins: Sequence[str] = ()
 
 
 def require_packages(*, embeddings: bool = False, speech: bool = False) -> None:
@@ -98,16 +68,6 @@ def check_exposure(address: Address, token_file: Path | None) -> None:
             cause="Every machine in the network could use the models.",
             fix="Give --token-file FILE, or serve this machine only: --http 127.0.0.1:8000.",
         )
-
-
-def read_size(text: str) -> int:
-    """`--max-request`. Raises `OptionError`."""
-    from qnnbridge_protocol.cache_settings import parse_size
-
-    size = parse_size(text)
-    if not size:
-        raise OptionError(f'--max-request "{text}" is no size.', fix="Give bytes, or for example 500M or 2G.")
-    return size
 
 
 def check_dimensions(options: ServeOptions) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qnnbridge_serve.folder_models import FolderModels
-from qnnbridge_serve.repository import ServeSessionOptions, summary_of
+from qnnbridge_serve.options import ServeSessionOptions
+from qnnbridge_serve.repository import summary_of
 from qnnbridge_tools.host.metrics import Family, counter, gauge
 
 if TYPE_CHECKING:

@@ -201,9 +201,9 @@ def check_seconds(option: str, seconds: float | None) -> None:
         raise OptionError(f"{option} {seconds:g} is no number of seconds.")
 
 
-def read_provider_options(texts: Iterable[str], soc_model: str | None = None) -> dict[str, str]:
-    """`soc_model=60`; the host checks names and values. soc_model: of `--soc-model`, which is the same option."""
-    options: dict[str, str] = {} if soc_model is None else {"soc_model": soc_model}
+def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
+    """`soc_model=60`; the host checks names and values."""
+    options: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -211,9 +211,21 @@ def read_provider_options(texts: Iterable[str], soc_model: str | None = None) ->
                 f'--provider-option "{text}" is not of the form KEY=VALUE.',
                 fix="For example --provider-option htp_performance_mode=burst.",
             )
-        if options.setdefault(key, value) != value:
-            raise OptionError(f'--provider-option gives "{key}" two values.', fix="Give it once.")
+        _give(options, key, value)
     return options
+
+
+def with_chip(options: Mapping[str, str], soc_model: str | None) -> dict[str, str]:
+    """Options of the provider, and `--soc-model`, which is one of them."""
+    given = dict(options)
+    if soc_model is not None:
+        _give(given, "soc_model", soc_model)
+    return given
+
+
+def _give(options: dict[str, str], key: str, value: str) -> None:
+    if options.setdefault(key, value) != value:
+        raise OptionError(f'--provider-option gives "{key}" two values.', fix="Give it once.")
 
 
 class ModelInput(Protocol):

@@ -123,10 +123,7 @@ def _texts(key: str, value: Any, path: Path) -> list[str]:
 
 
 def _is_path(parameter: Any) -> bool:
-    return getattr(parameter.type, "name", "") in ("path", "file", "directory") or parameter.name in (
-        "target",
-        "folder",
-    )
+    return getattr(parameter.type, "name", "") in ("path", "file", "directory") or parameter.name == "output"
 
 
 def _unknown(key: str, known: Iterable[str], path: Path) -> Exception:

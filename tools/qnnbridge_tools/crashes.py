@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
-from qnnbridge_tools import reporting
+from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import AsJson
 
 if TYPE_CHECKING:
@@ -34,28 +34,29 @@ def crashes(context: typer.Context) -> None:
 
 
 @crashes_app.command("list")
+@command
 def list_reports(as_json: AsJson = False, ended: Ended = False) -> None:
     """List the reports, newest first."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools import output
+    from qnnbridge_tools import output
 
-        reports = _reports(ended)
-        summaries = reports.summaries()
-        if as_json:
-            output.print_json({"reports": [dataclasses.asdict(summary) for summary in summaries]})
-        elif not summaries:
-            print(f"No {'' if ended else 'crash '}reports in {output.visible(reports.folder)}.")
-        else:
-            output.print_table(
-                ["id", "when (UTC)", "exit", "phase", "models", "most likely cause"],
-                [
-                    [s.id, s.when[:19].replace("T", " "), s.exit, s.phase, ", ".join(s.models) or "-", s.cause]
-                    for s in summaries
-                ],
-            )
+    reports = _reports(ended)
+    summaries = reports.summaries()
+    if as_json:
+        output.print_json({"reports": [dataclasses.asdict(summary) for summary in summaries]})
+    elif not summaries:
+        print(f"No {'' if ended else 'crash '}reports in {output.visible(reports.folder)}.")
+    else:
+        output.print_table(
+            ["id", "when (UTC)", "exit", "phase", "models", "most likely cause"],
+            [
+                [s.id, s.when[:19].replace("T", " "), s.exit, s.phase, ", ".join(s.models) or "-", s.cause]
+                for s in summaries
+            ],
+        )
 
 
 @crashes_app.command("show")
+@command
 def show(
     report_id: Annotated[
         str, typer.Argument(metavar="[ID]", help="A report's id, the beginning of one, or last.")
@@ -64,22 +65,21 @@ def show(
     ended: Ended = False,
 ) -> None:
     """Show a report; the newest one if none is named."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools import output
+    from qnnbridge_tools import output
 
-        reports = _reports(ended)
-        if as_json:
-            output.print_json(reports.read(report_id))
-        else:
-            # What a dying process printed may hold anything: only its line ends reach the terminal.
-            print("\n".join(output.visible(line) for line in reports.read_text(report_id).split("\n")).rstrip())
+    reports = _reports(ended)
+    if as_json:
+        output.print_json(reports.read(report_id))
+    else:
+        # What a dying process printed may hold anything: only its line ends reach the terminal.
+        print("\n".join(output.visible(line) for line in reports.read_text(report_id).split("\n")).rstrip())
 
 
 @crashes_app.command("path")
+@command
 def path() -> None:
     """Print the folder of the reports."""
-    with reporting.work():
-        print(_reports(ended=False).folder)
+    print(_reports(ended=False).folder)
 
 
 def _reports(ended: bool) -> CrashReports:
@@ -99,31 +99,32 @@ def quarantine(context: typer.Context) -> None:
 
 
 @quarantine_app.command("list")
+@command
 def list_models(as_json: AsJson = False) -> None:
     """List the models in quarantine, newest first."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge._supervision.quarantine import Quarantine
-        from qnnbridge_tools import output
+    from qnnbridge._supervision.quarantine import Quarantine
+    from qnnbridge_tools import output
 
-        kept = Quarantine()
-        accounts = kept.accounts()
-        if as_json:
-            output.print_json(
-                {
-                    "accounts": [
-                        {**dataclasses.asdict(account), "until": kept.until(account).isoformat(timespec="seconds")}
-                        for account in accounts
-                    ]
-                }
-            )
-        elif not accounts:
-            print("No model is in quarantine.")
-        else:
-            headers = ["id", "model", "phase", "deaths", "last exit", "until (UTC)", "versions", "last report"]
-            output.print_table(headers, [_row(kept, account) for account in accounts])
+    kept = Quarantine()
+    accounts = kept.accounts()
+    if as_json:
+        output.print_json(
+            {
+                "accounts": [
+                    {**dataclasses.asdict(account), "until": kept.until(account).isoformat(timespec="seconds")}
+                    for account in accounts
+                ]
+            }
+        )
+    elif not accounts:
+        print("No model is in quarantine.")
+    else:
+        headers = ["id", "model", "phase", "deaths", "last exit", "until (UTC)", "versions", "last report"]
+        output.print_table(headers, [_row(kept, account) for account in accounts])
 
 
 @quarantine_app.command("clear")
+@command
 def clear(
     account_id: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="The model's id, the beginning of it, or the model's name.")
@@ -131,24 +132,23 @@ def clear(
     everything: Annotated[bool, typer.Option("--all", help="All models.")] = False,
 ) -> None:
     """Let a model, or all of them, try again."""
-    with reporting.work():
-        from qnnbridge._supervision.quarantine import Quarantine
+    from qnnbridge._supervision.quarantine import Quarantine
 
-        if everything == bool(account_id):
-            raise OptionError("Say which model to clear.", fix="Give an id or a name of the list, or --all.")
-        kept = Quarantine()
-        wanted = kept.accounts() if account_id is None else [_only_match(kept.accounts(), account_id)]
-        for account in wanted:
-            kept.clear(account.id)
-        left = {account.id for account in Quarantine().accounts()}  # as the next process will read it
-        if any(account.id in left for account in wanted):
-            raise BridgeError(
-                "The quarantine could not be cleared.",
-                cause=f"{kept.path} cannot be written.",
-                fix="Make the file and its folder writable, or delete the file.",
-            )
-        names = dict.fromkeys(_name(account) for account in wanted)
-        print(f"Cleared: {', '.join(names)}." if names else "No model was in quarantine.")
+    if everything == bool(account_id):
+        raise OptionError("Say which model to clear.", fix="Give an id or a name of the list, or --all.")
+    kept = Quarantine()
+    wanted = kept.accounts() if account_id is None else [_only_match(kept.accounts(), account_id)]
+    for account in wanted:
+        kept.clear(account.id)
+    left = {account.id for account in Quarantine().accounts()}  # as the next process will read it
+    if any(account.id in left for account in wanted):
+        raise BridgeError(
+            "The quarantine could not be cleared.",
+            cause=f"{kept.path} cannot be written.",
+            fix="Make the file and its folder writable, or delete the file.",
+        )
+    names = dict.fromkeys(_name(account) for account in wanted)
+    print(f"Cleared: {', '.join(names)}." if names else "No model was in quarantine.")
 
 
 def _only_match(accounts: list[QuarantineAccount], account_id: str) -> QuarantineAccount:
@@ -185,19 +185,19 @@ def _name(account: QuarantineAccount) -> str:
 EXPLAIN_CONTEXT = {"ignore_unknown_options": True}
 
 
+@command
 def explain(
     codes: Annotated[
-        list[str], typer.Argument(metavar="CODE...", help="3221226505, 0xC0000409, -1073740791, 127, -11 ...")
+        tuple[str, ...], typer.Argument(metavar="CODE...", help="3221226505, 0xC0000409, -1073740791, 127, -11 ...")
     ],
     as_json: AsJson = False,
 ) -> None:
     """Say in words what an exit code means."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools import output
-        from qnnbridge_tools.known_codes import explain_code
+    from qnnbridge_tools import output
+    from qnnbridge_tools.known_codes import explain_code
 
-        explanations = [explain_code(code) for code in codes]
-        if as_json:
-            output.print_json({"explanations": [explanation.to_json() for explanation in explanations]})
-        else:
-            print("\n\n".join(explanation.to_text() for explanation in explanations))
+    explanations = [explain_code(code) for code in codes]
+    if as_json:
+        output.print_json({"explanations": [explanation.to_json() for explanation in explanations]})
+    else:
+        print("\n\n".join(explanation.to_text() for explanation in explanations))

@@ -22,8 +22,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import NoSuchFile
-from qnnbridge_tools import options, reporting
+from qnnbridge_tools import options
+from qnnbridge_tools.command_line import command
 
 # Everything behind the script belongs to the script.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -46,10 +48,12 @@ class ExecCommand(TyperCommand):
         return args
 
 
+@command
 def exec_program(
+    *,
     program: Annotated[
-        list[str] | None, typer.Argument(metavar="SCRIPT.py [ARGS]...", help="The program and its arguments.")
-    ] = None,
+        tuple[str, ...], typer.Argument(metavar="SCRIPT.py [ARGS]...", help="The program and its arguments.")
+    ] = (),
     module: Annotated[str | None, typer.Option("-m", metavar="MODULE", help="Run a module, as python -m.")] = None,
     provider: Annotated[
         str | None,
@@ -58,36 +62,34 @@ def exec_program(
             "Default: QNNBRIDGE_DROPIN_PROVIDER, else as-requested."
         ),
     ] = None,
-    dim: options.Dims = None,
+    dim: options.Dims,
     bucket: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(
             "--bucket",
             metavar="NAME=16,32",
             help="Sizes of a free dimension. Inputs of other sizes are padded to the next. May be repeated.",
         ),
-    ] = None,
+    ] = (),
     report: Annotated[
         bool, typer.Option("--report", help="At the end: models, where they ran, calls, time, crashes survived.")
     ] = False,
 ) -> None:
     """Run a program written for onnxruntime through the bridge, unchanged."""
-    arguments = list(program or [])
-    with reporting.work():
-        from qnnbridge.ort._providers import POLICIES, policy
-        from qnnbridge.ort._sizes import given_sizes
-        from qnnbridge_protocol.errors import OptionError
+    from qnnbridge.ort._providers import POLICIES, policy
+    from qnnbridge.ort._sizes import given_sizes
+    from qnnbridge_protocol.errors import OptionError
 
-        chosen = policy() if provider is None else provider
-        if chosen not in POLICIES:
-            raise OptionError(f"--provider {chosen} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
-        if not module and not arguments:
-            raise OptionError("No program is given.", fix="qnnbridge exec SCRIPT.py, or qnnbridge exec -m MODULE.")
+    chosen = policy() if provider is None else provider
+    if chosen not in POLICIES:
+        raise OptionError(f"--provider {chosen} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
+    if not module and not program:
+        raise OptionError("No program is given.", fix="qnnbridge exec SCRIPT.py, or qnnbridge exec -m MODULE.")
 
-        sizes = dimension_sizes(dim or (), bucket or ()) or given_sizes()
-        wanted = Program(module, arguments) if module else Program(None, arguments[1:], script=arguments[0])
-        wanted.check()
-        environ = environment_for(chosen, sizes)
+    sizes = dimension_sizes(dim, bucket) or given_sizes()
+    wanted = Program(module, list(program)) if module else Program(None, list(program[1:]), script=program[0])
+    wanted.check()
+    environ = environment_for(chosen, sizes)
     raise typer.Exit(run_program(wanted, environ, report))
 
 
@@ -201,12 +203,12 @@ class Program:
         return [sys.executable, *by_hand, *start, *self.arguments]
 
 
-def dimension_sizes(dims: Sequence[str], buckets: Sequence[str]) -> dict[str, int | list[int]]:
+def dimension_sizes(dims: Dimensions, buckets: Sequence[str]) -> dict[str, int | list[int]]:
     """Of `--dim` and `--bucket`. Raises `OptionError`."""
     from qnnbridge_protocol.errors import OptionError
-    from qnnbridge_tools.arguments import read_bucket_sizes, read_dimensions
+    from qnnbridge_tools.arguments import read_bucket_sizes
 
-    sizes: dict[str, int | list[int]] = dict(read_dimensions(dims).by_name)
+    sizes: dict[str, int | list[int]] = dict(dims.by_name)
     for name, listed in read_bucket_sizes(buckets).items():
         if name in sizes:
             raise OptionError(f'"{name}" is in --dim and in --bucket.', fix="Give it once.")

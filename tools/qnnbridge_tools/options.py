@@ -1,52 +1,51 @@
 """The options that several commands take, each declared once with its name, metavar and help.
 
-Command modules use them as the types of their parameters: `dims: Dims = None`. Imports only typer, so that
-`qnnbridge --help` stays quick.
+They are the types of fields in records of options, and of parameters of commands: `command_line` makes the
+values of what was written. Imports neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
 """
 
 from __future__ import annotations
 
-import enum
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_tools import arguments
+from qnnbridge_tools.command_line import Read
 from qnnbridge_tools.config_file import load_config
 
-
-class Provider(str, enum.Enum):
-    QNN = "qnn"
-    CPU = "cpu"
-
-
-class OnCpu(str, enum.Enum):
-    ERROR = "error"
-    CPU = "cpu"
-
+R = TypeVar("R")
 
 SourceModel = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file, not a compiled one.")]
 TargetModel = Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing OUT.")]
 
-Dims = Annotated[
-    list[str] | None,
-    typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension; INPUT:AXIS=SIZE works, too."),
-]
+_DIM = typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension; INPUT:AXIS=SIZE works, too.")
+Dims = Annotated[Dimensions, _DIM, Read(arguments.read_dimensions)]
+DimWords = Annotated[tuple[str, ...], _DIM]
+# For records that programs make, too.
+SomeDims = Annotated[Mapping[str, int] | Dimensions | None, _DIM, Read(arguments.read_dimensions)]
 Shapes = Annotated[
-    list[str] | None,
+    Mapping[str, Sequence[int | None]],
     typer.Option("--shape", metavar="INPUT=1,3,48,192", help="All sizes of one input; ? leaves one as it is."),
+    Read(arguments.read_shapes),
 ]
 Constants = Annotated[
-    list[str] | None,
+    Mapping[str, float],
     typer.Option("--constant", metavar="INPUT=VALUE", help="Make an input a constant, a sampling rate for one."),
+    Read(arguments.read_constants),
 ]
 SocModel = Annotated[
     str | None,
     typer.Option("--soc-model", metavar="CHIP", help="Chip to work for, a number or a name: 60, SC8480XP."),
 ]
 SocModels = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option(
         "--soc-model", metavar="CHIP", help="Chip to work for, a number or a name: 60, SC8480XP. May be repeated."
     ),
@@ -58,7 +57,7 @@ SystemSdk = Annotated[
 Chip = Annotated[str | None, typer.Option(metavar="CHIP", help='V73, or a chip such as "X Elite"; else found.')]
 
 Inputs = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option(
         "--input",
         metavar="FILE",
@@ -66,7 +65,7 @@ Inputs = Annotated[
     ),
 ]
 Calibration = Annotated[
-    list[Path] | None,
+    tuple[Path, ...],
     typer.Option(
         "--calibration",
         metavar="PATH",
@@ -81,19 +80,25 @@ Extreme = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the made-up inputs.")]
 
-ProviderName = Annotated[Provider, typer.Option("--provider", help="Execution provider.")]
+ProviderName = Annotated[Literal["qnn", "cpu"], typer.Option("--provider", help="Execution provider.")]
 Fallback = Annotated[
-    OnCpu, typer.Option("--fallback", help="What becomes of nodes that QNN cannot run: an error, or the CPU.")
+    Literal["error", "cpu"],
+    typer.Option("--fallback", help="What becomes of nodes that QNN cannot run: an error, or the CPU."),
 ]
 ProviderOptions = Annotated[
-    list[str] | None,
+    Mapping[str, str],
     typer.Option(
         "--provider-option",
         metavar="KEY=VALUE",
         help="Option of the provider: htp_performance_mode=burst. May be repeated.",
     ),
+    Read(arguments.read_provider_options),
 ]
-Timeout = Annotated[float | None, typer.Option("--timeout", min=0, metavar="S", help="Seconds for each call.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", min=0, metavar="S", help="Seconds for each call."),
+    Read(arguments.read_timeout, float | None),
+]
 HostPython = Annotated[str | None, typer.Option("--host-python", metavar="PYTHON", help="Interpreter of the host.")]
 
 Config = Annotated[
@@ -107,13 +112,14 @@ Config = Annotated[
     ),
 ]
 Buckets = Annotated[
-    list[str] | None,
+    Sequence[Mapping[str, int]],
     typer.Option(
         "--bucket",
         "--buckets",
         metavar="NAME=16,32",
         help="One result for each of these sizes of a dimension. May be repeated.",
     ),
+    Read(arguments.read_buckets),
 ]
 Large = Annotated[
     bool, typer.Option("--large", help="Go on with more than 60,000 nodes, which takes minutes to hours.")
@@ -123,3 +129,40 @@ Html = Annotated[
     typer.Option("--html", metavar="FILE", help="Also write one web page with pictures, for a browser."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChipOptions:
+    """`--soc-model` and `--provider-option`, which belong together."""
+
+    soc_model: SocModel = None
+    provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
+
+    def together(self) -> dict[str, str]:
+        return arguments.with_chip(self.provider_options, self.soc_model)
+
+
+QnnOptions = Annotated[Mapping[str, str], Read(ChipOptions.together, ChipOptions)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes and constants that a command gives a model."""
+
+    shapes: Shapes = dataclasses.field(default_factory=dict)
+    dims: Dims = dataclasses.field(default_factory=Dimensions)
+    constants: Constants = dataclasses.field(default_factory=dict)
+
+    def of(self, model: Path) -> contextlib.AbstractContextManager[tuple[Path, Dimensions]]:
+        """`sized.sized_model` with these."""
+        from qnnbridge_tools.sized import sized_model
+
+        return sized_model(model, self.shapes, self.dims, self.constants)
+
+
+@contextlib.contextmanager
+def sized(request: R) -> Iterator[R]:
+    """A request whose model is a copy of these sizes, where a copy is needed. The rest is for the session."""
+    given: Any = request
+    with given.sizes.of(given.model) as (model, left):
+        yield dataclasses.replace(given, model=model, sizes=Sizes(dims=left))

@@ -13,12 +13,11 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import (
     EPFail,
     Fail,
@@ -32,12 +31,12 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 from qnnbridge_tools import arguments, feeds, output, session_report
-from qnnbridge_tools.arguments import InputFile
-from qnnbridge_tools.sessions import CPU, one_line
+from qnnbridge_tools.sessions import CPU, QNN, one_line
 
 if TYPE_CHECKING:
     from qnnbridge import Host, HostInfo
     from qnnbridge_protocol.specs import Placement
+    from qnnbridge_tools.command_options import RunRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,24 +169,6 @@ def _tree(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RunRequest:
-    """The command line, read. ``seed`` is None if no values are to be made up."""
-
-    model: Path
-    files: Sequence[InputFile]
-    archive: Path | None
-    seed: int | None
-    dimensions: Dimensions
-    output: Path | None
-    providers: Sequence[str]
-    provider_options: dict[str, str]
-    fallback: Literal["error", "cpu"]
-    repeat: int
-    timeout_s: float | None
-    host_python: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class NamedInput:
     feed: feeds.Feed
     type: str
@@ -238,25 +219,25 @@ def perform(request: RunRequest) -> RunResult:
     """Does what is asked. All that can be refused without a host is refused before one is started."""
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
-    loaded = feeds.load(request.files, request.archive)
+    loaded = feeds.load(*arguments.read_one_set([*request.inputs, *filter(None, [request.archive])]))
 
     from qnnbridge_host.model.scan import scan_model
 
     scan = scan_model(request.model, count_nodes=False)  # a file that is no model is refused with a reason
-    arguments.refuse_unknown((scan,), request.dimensions)
+    arguments.refuse_unknown((scan,), request.sizes.dims)
     if request.output is not None:
         _make_folder(request.output)
     try:
         result = _performed(request, loaded)
-        moved = request.fallback == "cpu" and CPU not in request.providers and not result.placement.qnn_nodes
+        moved = request.fallback == "cpu" and request.provider != "cpu" and not result.placement.qnn_nodes
         return dataclasses.replace(result, moved_because=result.placement.cause or "") if moved else result
     except PlacementRefused as refused:
         arguments.in_options(refused)
         raise
     except _OF_QNN as error:
-        if request.fallback != "cpu" or CPU in request.providers:
+        if request.fallback != "cpu" or request.provider == "cpu":
             raise
-        on_cpu = dataclasses.replace(request, providers=[CPU], provider_options={})
+        on_cpu = dataclasses.replace(request, provider="cpu", provider_options={}, soc_model=None)
         return dataclasses.replace(_performed(on_cpu, loaded), moved_because=one_line(error))
 
 
@@ -280,17 +261,19 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),
-            arguments.session_options(request.dimensions),
-            providers=list(request.providers),
-            provider_options=[request.provider_options],
+            arguments.session_options(request.sizes.dims),
+            providers=[CPU if request.provider == "cpu" else QNN],
+            provider_options=[request.session_options],
             host=host,
-            timeout=request.timeout_s,
+            timeout=request.timeout,
             fallback=request.fallback,
         ) as session:
             create_s = time.perf_counter() - begun
             declared = list(session.get_inputs())
             types = {node.name: node.type for node in [*declared, *session.get_overridable_initializers()]}
-            given = feeds.complete(declared, loaded, request.dimensions, seed=request.seed)
+            given = feeds.complete(
+                declared, loaded, request.sizes.dims, seed=request.seed if request.random else None
+            )
             values = {feed.name: feed.value for feed in given}
             output_nodes = list(session.get_outputs())
             runs_s: list[float] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import os
 import sys
 import time
@@ -15,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools import output, reporting
+from qnnbridge_tools import output
+from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import (
     AsJson,
     Fallback,
     HostPython,
-    OnCpu,
     Overwrite,
-    Provider,
     ProviderName,
     ProviderOptions,
     Timeout,
@@ -40,19 +38,6 @@ if TYPE_CHECKING:
     from qnnbridge.speech import Recognizer, SpeechSegment, Transcript, Transcription
 
 
-class Format(str, enum.Enum):
-    TEXT = "text"
-    JSON = "json"
-    VERBOSE_JSON = "verbose_json"
-    SRT = "srt"
-    VTT = "vtt"
-
-
-class Task(str, enum.Enum):
-    TRANSCRIBE = "transcribe"
-    TRANSLATE = "translate"
-
-
 _SUFFIXES: Mapping[SpeechFormat, str] = {
     "text": ".txt",
     "json": ".json",
@@ -62,22 +47,31 @@ _SUFFIXES: Mapping[SpeechFormat, str] = {
 }
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Order:
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Of the speech: en, de, ...; default found out.")
+    ] = None
+    task: Annotated[Literal["transcribe", "translate"], typer.Option("--task", help="translate gives English.")] = (
+        "transcribe"
+    )
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps/--no-timestamps", help="Without: one segment for each 30 seconds.")
+    ] = True
+    form: Annotated[SpeechFormat, typer.Option("--format", help="What to write.")] = "text"
+
+
+@command
 def transcribe(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Audio: WAV, FLAC, OGG, MP3.")],
+    *,
+    files: Annotated[tuple[Path, ...], typer.Argument(metavar="FILE...", help="Audio: WAV, FLAC, OGG, MP3.")],
     model: Annotated[
         Path, typer.Option("--model", metavar="FOLDER", help="A Whisper: encoder, decoder, tokenizer.json.")
     ],
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where tokenizer.json lies, if not in the model's folder.")
     ] = None,
-    language: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Of the speech: en, de, ...; default found out.")
-    ] = None,
-    task: Annotated[Task, typer.Option("--task", help="translate gives English.")] = Task.TRANSCRIBE,
-    timestamps: Annotated[
-        bool, typer.Option("--timestamps/--no-timestamps", help="Without: one segment for each 30 seconds.")
-    ] = True,
-    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.TEXT,
+    order: _Order,
     target: Annotated[
         Path | None,
         typer.Option(
@@ -85,69 +79,57 @@ def transcribe(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    provider: ProviderName = Provider.QNN,
-    provider_options: ProviderOptions = None,
-    fallback: Fallback = OnCpu.ERROR,
+    provider: ProviderName = "qnn",
+    provider_options: ProviderOptions,
+    fallback: Fallback = "error",
     timeout: Timeout = None,
     shared: Annotated[bool, typer.Option("--daemon", help="Use the daemon's host.")] = False,
     host_python: HostPython = None,
     as_json: AsJson = False,
 ) -> None:
     """Write down what is said in audio files. Text appears as it is found."""
-    with reporting.work(as_json=as_json):
-        import qnnbridge
-        from qnnbridge import speech
-        from qnnbridge.speech._audio import AudioReader
-        from qnnbridge_tools import arguments, session_report
+    import qnnbridge
+    from qnnbridge import speech
+    from qnnbridge.speech._audio import AudioReader
+    from qnnbridge_tools import session_report
 
-        if form.value in TIMED_FORMATS and not timestamps:
-            raise OptionError(f"--format {form.value} needs times.", fix="Leave out --no-timestamps.")
-        if len(files) > 1 and target is None and not as_json and form is not Format.TEXT:
-            raise OptionError(f"Several files do not go into one {form.value}.", fix="Give a folder: -o FOLDER")
-        if language is not None and not language.strip():
-            raise OptionError("--language is empty.", fix="Leave it out to have the language found out.")
-        targets = _targets(files, target, form.value, overwrite)
-        for file in files:
-            AudioReader(file).close()  # before the model is loaded and before other files are worked on
-        order = _Order(language, task.value, timestamps, form.value)
-        options = arguments.read_provider_options(provider_options or ())
-        timeout_s = arguments.read_timeout(timeout)
-        with (
-            qnnbridge.connect(python=host_python) if shared else qnnbridge.Host(host_python) as host,
-            speech.load(
-                model,
-                tokenizer=tokenizer,
-                host=host,
-                provider=provider.value,
-                provider_options=options,
-                fallback=fallback.value,
-                timeout=timeout_s,
-            ) as recognizer,
-        ):
-            done: list[dict[str, Any]] = []
-            for file, place in zip(files, targets, strict=True):
-                if len(files) > 1 and place is None and not as_json:
-                    print(f"{'' if not done else chr(10)}==> {output.visible(file)} <==")
-                done.append(_transcribe(recognizer, file, place, order, quiet=as_json))
-            if as_json:
-                output.print_json(
-                    {
-                        "model": str(model),
-                        "layout": recognizer.layout,
-                        "placement": {name: one.to_wire() for name, one in recognizer.placement.items()},
-                        "files": done,
-                        "host": session_report.host_document(host.info),
-                        "application": session_report.application_document(),
-                    }
-                )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Order:
-    language: str | None
-    task: Literal["transcribe", "translate"]
-    timestamps: bool
-    form: SpeechFormat
+    if order.form in TIMED_FORMATS and not order.timestamps:
+        raise OptionError(f"--format {order.form} needs times.", fix="Leave out --no-timestamps.")
+    if len(files) > 1 and target is None and not as_json and order.form != "text":
+        raise OptionError(f"Several files do not go into one {order.form}.", fix="Give a folder: -o FOLDER")
+    if order.language is not None and not order.language.strip():
+        raise OptionError("--language is empty.", fix="Leave it out to have the language found out.")
+    targets = _targets(files, target, order.form, overwrite)
+    for file in files:
+        AudioReader(file).close()  # before the model is loaded and before other files are worked on
+    with (
+        qnnbridge.connect(python=host_python) if shared else qnnbridge.Host(host_python) as host,
+        speech.load(
+            model,
+            tokenizer=tokenizer,
+            host=host,
+            provider=provider,
+            provider_options=provider_options,
+            fallback=fallback,
+            timeout=timeout,
+        ) as recognizer,
+    ):
+        done: list[dict[str, Any]] = []
+        for file, place in zip(files, targets, strict=True):
+            if len(files) > 1 and place is None and not as_json:
+                print(f"{'' if not done else chr(10)}==> {output.visible(file)} <==")
+            done.append(_transcribe(recognizer, file, place, order, quiet=as_json))
+        if as_json:
+            output.print_json(
+                {
+                    "model": str(model),
+                    "layout": recognizer.layout,
+                    "placement": {name: one.to_wire() for name, one in recognizer.placement.items()},
+                    "files": done,
+                    "host": session_report.host_document(host.info),
+                    "application": session_report.application_document(),
+                }
+            )
 
 
 def _transcribe(

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from qnnbridge_models.evaluate.evaluator import EvaluateOptions, evaluate_model
+from qnnbridge_models.command_options import EvaluateOptions
+from qnnbridge_models.evaluate.evaluator import evaluate_model
 from qnnbridge_models.evaluate.result import EvaluatedRow, Evaluation
 
 __all__ = ["EvaluateOptions", "EvaluatedRow", "Evaluation", "evaluate_model"]

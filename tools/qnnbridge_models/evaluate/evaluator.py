@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,14 @@ from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP
 from qnnbridge_host.model.scan import scan_model
+from qnnbridge_models.command_options import EvaluateOptions
 from qnnbridge_models.evaluate.labelled import LabelledSample, read_samples
 from qnnbridge_models.evaluate.metric import Metric, load_metric
 from qnnbridge_models.evaluate.result import EvaluatedRow, Evaluation
 from qnnbridge_models.quantize.preparing import save
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import CalibrationInput
-from qnnbridge_models.quantize.settings import QuantizeOptions
+from qnnbridge_models.quantize_settings import QuantizeOptions
 from qnnbridge_models.shared import progress
 from qnnbridge_models.shared.accuracy import OutputAccuracy, measure
 from qnnbridge_models.shared.progress import OnProgress
@@ -36,34 +36,6 @@ if TYPE_CHECKING:
 
 PROVIDERS = {"cpu": CPU, "qnn": QNN}
 _CHIP_OPTIONS = ("soc_model", "htp_arch")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EvaluateOptions:
-    """The command line, read.
-
-    Args:
-        inputs: folders and files of samples.
-        expected: a folder with files of the same names that hold expected outputs.
-        metric: `FILE.py:FUNCTION`, see `metric`.
-        quantized: quantised models to evaluate as well.
-        calibration: samples; with these the model is quantised for the evaluation.
-        providers: "cpu" and "qnn".
-        dims: sizes of free dimensions.
-        provider_options: of QNN; on the simulator SoC 60 stands in where they name no chip.
-        timeout_s: for each call.
-    """
-
-    inputs: tuple[Path, ...] = ()
-    expected: Path | None = None
-    metric: str | None = None
-    quantized: tuple[Path, ...] = ()
-    calibration: tuple[Path, ...] = ()
-    providers: tuple[str, ...] = ("cpu", "qnn")
-    dims: Mapping[str, int] | Dimensions | None = None
-    provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    timeout_s: float | None = None
-    host_python: str | None = None
 
 
 def evaluate_model(

@@ -1,12 +1,13 @@
 """`qnnbridge prepare`: from a model off the shelf to a folder to ship.
 
->>> from qnnbridge_models.prepare import Wish, prepare_model
->>> prepare_model("model.onnx", "out", Wish(soc_models=("60",))).verdict
+>>> from qnnbridge_models.prepare import PrepareOptions, prepare_model
+>>> prepare_model("model.onnx", "out", PrepareOptions(soc_models=("60",))).verdict
 """
 
 from __future__ import annotations
 
+from qnnbridge_models.command_options import PrepareOptions
 from qnnbridge_models.prepare.preparer import prepare_model
-from qnnbridge_models.prepare.result import PreparedFolder, PrepareOptions
+from qnnbridge_models.prepare.result import PreparedFolder
 
 __all__ = ["PrepareOptions", "PreparedFolder", "prepare_model"]

@@ -1,50 +1,18 @@
-"""The options of `prepare_model`, and its result. Immutable data."""
+"""The result of `prepare_model`. Immutable data."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.chips import chip_of
-from qnnbridge_models.quantize.settings import QuantizeSettings
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
 # What stands for the chip where none is named, on a machine with an NPU that has no name here.
 HOST_CHIP = "host"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PrepareOptions:
-    """The command line, read.
-
-    Args:
-        buckets: sizes of free dimensions; a model is made, compiled and verified for each of these.
-        quantizing: types and precision, with `quantize`.
-        inputs: real inputs for the verification.
-        timeout_s: for each call of the host.
-        large: also a model of more than 60,000 nodes, which takes minutes to hours.
-    """
-
-    shapes: Mapping[str, Sequence[int | None]] = dataclasses.field(default_factory=dict)
-    dims: Dimensions = dataclasses.field(default_factory=Dimensions)
-    buckets: tuple[Mapping[str, int], ...] = ()
-    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    skip: tuple[str, ...] = ()
-    quantize: bool = False
-    quantizing: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings)
-    calibration: tuple[Path, ...] = ()
-    soc_models: tuple[str, ...] = ()
-    provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    inputs: tuple[str | Path, ...] = ()
-    extreme: bool = True
-    seed: int = 0
-    timeout_s: float | None = None
-    host_python: str | None = None
-    large: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,16 +13,17 @@ from typing import Any
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.rewrite.fixer import fix_model
+from qnnbridge_models.command_options import PrepareOptions, VerifyOptions
 from qnnbridge_models.fix import report as fix_report
-from qnnbridge_models.prepare.result import HOST_CHIP, PrepareOptions, StepResult, step_id
+from qnnbridge_models.prepare.result import HOST_CHIP, StepResult, step_id
 from qnnbridge_models.quantize import result as quantize_result
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import declared_inputs, load
-from qnnbridge_models.quantize.settings import QuantizeOptions
+from qnnbridge_models.quantize_settings import QuantizeOptions
 from qnnbridge_models.shared.progress import ShownProgress
 from qnnbridge_models.verify import report as verify_report
 from qnnbridge_models.verify.input_sets import GivenInputs
-from qnnbridge_models.verify.verifier import VerifyOptions, verify_model
+from qnnbridge_models.verify.verifier import verify_model
 from qnnbridge_protocol.model_records import NumbersReport, NumbersState, OutputNumbers
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import input_paths
@@ -161,8 +162,8 @@ def verify_on(
             soc_model=soc_of(chip),
             inputs=options.inputs,
             samples=_some_samples(model, options) if with_samples else (),
-            provider_options=options.provider_options,
             how=VerifyOptions(
+                provider_options=options.provider_options,
                 seed=options.seed,
                 extreme=options.extreme,
                 timeout_s=options.timeout_s,

@@ -17,12 +17,12 @@ from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.scan import scan_model
+from qnnbridge_models.command_options import ProfileRequest
 from qnnbridge_models.profiling import files, ort_json, qnn_csv
 from qnnbridge_models.shared.progress import OnProgress
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import arguments, feeds
-from qnnbridge_tools.arguments import InputFile
 from qnnbridge_tools.run_once import started_host
 
 if TYPE_CHECKING:
@@ -38,21 +38,6 @@ _OWN_OPTIONS: Final = (
     "enable_framework_op_trace",
     "framework_op_trace_dir",
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ProfileRequest:
-    """The command line, read."""
-
-    model: Path
-    level: str
-    runs: int
-    files: Sequence[InputFile]
-    archive: Path | None
-    dimensions: Dimensions
-    provider_options: dict[str, str]
-    timeout_s: float | None
-    host_python: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,10 +74,10 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
             f"The provider option {own[0]} is set by this command itself.",
             fix="Leave it out; --level chooses the profiling level.",
         )
-    loaded = feeds.load(request.files, request.archive)
+    loaded = feeds.load(*arguments.read_one_set(request.inputs))
 
     scan = scan_model(request.model, count_nodes=False)
-    arguments.refuse_unknown((scan,), request.dimensions)
+    arguments.refuse_unknown((scan,), request.sizes.dims)
     with work_folder("profile") as folder:
         return _recorded(request, loaded, Path(_for_qnn(folder)), scan.is_compiled, on_progress)
 
@@ -108,17 +93,17 @@ def _recorded(
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),
-            _session_options(request.dimensions, folder),
+            _session_options(request.sizes.dims, folder),
             providers=[QNN_PROVIDER],
             provider_options=[_provider_options(request, folder)],
             host=host,
-            timeout=request.timeout_s,
+            timeout=request.timeout,
             fallback="cpu",
             retry=0,  # a repeated run would be in the profile twice
             fix=False,  # the names in the model identify the nodes
         ) as session:
             create_s = time.perf_counter() - begun
-            given = feeds.complete(session.get_inputs(), loaded, request.dimensions, seed=SEED)
+            given = feeds.complete(session.get_inputs(), loaded, request.sizes.dims, seed=SEED)
             calls_s, results = _timed_runs(session, given, request.runs, folder / QNN_FILE, on_progress)
             session_file = session.end_profiling()
             placement = session.placement
@@ -178,7 +163,7 @@ def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
 
 def _provider_options(request: ProfileRequest, folder: Path) -> dict[str, str]:
     return {
-        **request.provider_options,
+        **request.session_options,
         "profiling_level": request.level,
         "profiling_file_path": str(folder / QNN_FILE),
         "enable_framework_op_trace": "1",

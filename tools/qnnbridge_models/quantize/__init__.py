@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from qnnbridge_models.quantize.qnn_check import QnnCheck, QnnHostOptions
+from qnnbridge_models.quantize.qnn_check import QnnCheck
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.result import QuantizeResult
-from qnnbridge_models.quantize.settings import QuantizeOptions, QuantizeSettings
+from qnnbridge_models.quantize_settings import QnnHostOptions, QuantizeOptions, QuantizeSettings
 
 __all__ = [
     "QnnCheck",

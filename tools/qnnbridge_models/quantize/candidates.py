@@ -23,7 +23,7 @@ from qnnbridge_models.quantize.ort_quantizer import (
 from qnnbridge_models.quantize.preparing import prepare_as_documented
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
-from qnnbridge_models.quantize.settings import QuantizeSettings, ResolvedSettings
+from qnnbridge_models.quantize_settings import QuantizeSettings, ResolvedSettings
 from qnnbridge_models.shared.accuracy import GOOD_DB
 from qnnbridge_protocol.errors import BridgeError, ModelError
 

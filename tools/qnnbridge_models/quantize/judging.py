@@ -10,7 +10,7 @@ from qnnbridge_models.quantize.folds import ENOUGH, FoldsReport
 from qnnbridge_models.quantize.qnn_check import QnnCheck
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.quantize.search import FoundPrecision
-from qnnbridge_models.quantize.settings import ResolvedSettings, type_warnings
+from qnnbridge_models.quantize_settings import ResolvedSettings, type_warnings
 from qnnbridge_models.shared.accuracy import Accuracy, OutputAccuracy
 
 # Below this, QNN's own rounding does not explain what it computes of the same quantised model.

@@ -23,7 +23,7 @@ from qnnbridge_models.quantize import ranges
 from qnnbridge_models.quantize.quick_lookups import KnownWeights, quick
 from qnnbridge_models.quantize.ranges import CalibrationReader, MeasuredRanges, Numbers
 from qnnbridge_models.quantize.samples import SampleSets
-from qnnbridge_models.quantize.settings import ResolvedSettings
+from qnnbridge_models.quantize_settings import ResolvedSettings
 from qnnbridge_models.shared.progress import OnProgress, phase
 from qnnbridge_protocol.errors import BridgeError, ModelError
 

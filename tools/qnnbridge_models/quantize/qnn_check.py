@@ -15,6 +15,7 @@ import numpy as np
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP
 from qnnbridge_host.numerics.sampling import Feeds
+from qnnbridge_models.quantize_settings import QnnHostOptions
 from qnnbridge_models.shared.accuracy import ColumnGroups, OutputAccuracy, Verdict, measure, worst
 from qnnbridge_models.shared.progress import phase
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, PlacementRefused, ProviderUnavailable
@@ -27,24 +28,6 @@ if TYPE_CHECKING:
 _CHIP_OPTIONS = ("soc_model", "htp_arch")
 # Outputs that are kept, and the largest model that is looked for among those that ran.
 _MOST_KNOWN_BYTES = 1 << 28
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QnnHostOptions:
-    """Access to QNN.
-
-    Args:
-        provider_options: of QNN. On the simulator SoC 60 stands in where they name no chip: without one it computes
-            otherwise than any NPU.
-        python: interpreter of the host.
-        timeout_s: for each call.
-        required: a machine without QNN is an error, not a remark.
-    """
-
-    provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    python: str | None = None
-    timeout_s: float | None = None
-    required: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from qnnbridge_models.quantize.refusals import refuse_free_dimensions, refuse_no
 from qnnbridge_models.quantize.result import QuantizeResult
 from qnnbridge_models.quantize.samples import SampleSets, gather, shapes_in
 from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
-from qnnbridge_models.quantize.settings import QuantizeOptions, QuantizeSettings, ResolvedSettings
+from qnnbridge_models.quantize_settings import QuantizeOptions, QuantizeSettings, ResolvedSettings
 from qnnbridge_models.shared import progress
 from qnnbridge_models.shared.accuracy import ColumnGroups, columns_of_scales
 from qnnbridge_models.shared.progress import OnProgress, phase

@@ -13,7 +13,7 @@ from qnnbridge_models.quantize.ort_quantizer import Precision
 from qnnbridge_models.quantize.partial import LayerError
 from qnnbridge_models.quantize.qnn_check import QnnCheck
 from qnnbridge_models.quantize.recalibrating import Recalibration
-from qnnbridge_models.quantize.settings import ResolvedSettings
+from qnnbridge_models.quantize_settings import ResolvedSettings
 from qnnbridge_models.shared.accuracy import Accuracy, OutputAccuracy, Verdict, lowest_snr, worst
 from qnnbridge_models.shared.progress import Phase
 from qnnbridge_tools import output, session_report

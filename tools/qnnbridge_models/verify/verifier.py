@@ -21,6 +21,7 @@ from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.content import NOTHING_KNOWN, InputKnowledge, knowledge_of
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
+from qnnbridge_models.command_options import VerifyOptions
 from qnnbridge_models.shared import progress
 from qnnbridge_models.shared.progress import OnProgress
 from qnnbridge_models.verify import input_sets, trying
@@ -54,34 +55,9 @@ from qnnbridge_tools.sessions import (
 OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], None]]
 
 COMMAND = "qnnbridge verify"
-BISECT_S = 60.0
-CALL_S = 300.0
 
 # Of the rows that do not count: with NaN and beyond half floats values differ from the first node on.
 _WORTH_BISECTING = ("large: up to 1e4",)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class VerifyOptions:
-    """How to verify.
-
-    Args:
-        extreme: also try extreme inputs.
-        bisect: look for the first node that differs.
-        strict: extreme inputs count as others do.
-        bisect_s: seconds for that search.
-        timeout_s: seconds for each call of the host.
-        resume: keep QNN's answers until it is over, and go on where an interrupted run was stopped.
-    """
-
-    seed: int = 0
-    extreme: bool = True
-    strict: bool = False
-    bisect: bool = True
-    bisect_s: float = BISECT_S
-    timeout_s: float | None = CALL_S
-    host_python: str | None = None
-    resume: bool = True
 
 
 def verify_model(
@@ -91,7 +67,6 @@ def verify_model(
     inputs: Iterable[str | os.PathLike[str]] = (),
     samples: Iterable[GivenInputs] = (),
     dims: Mapping[str, int] | Dimensions | None = None,
-    provider_options: Mapping[str, str] | None = None,
     how: VerifyOptions | None = None,
     on_progress: OnProgress = progress.ignore,
     on_rows: OnRows | None = None,
@@ -106,8 +81,7 @@ def verify_model(
         inputs: files with real inputs: archives, or `NAME=FILE.npy`.
         samples: real inputs that are read already.
         dims: sizes of free dimensions; given inputs have them, too.
-        provider_options: options of QNN.
-        how: seed, extremes, search and deadlines.
+        how: seed, extremes, search, deadlines and options of QNN.
         on_progress: called with the stage and how far it is.
         on_rows: called with the names of all sets of inputs and of the outputs; gives what is called with each row.
 
@@ -127,7 +101,7 @@ def verify_model(
     given = [*input_sets.read_given(inputs, scan.inputs), *samples]
     sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
-    options = {**(provider_options or {}), **({"soc_model": soc_model} if soc_model else {})}
+    options = {**how.provider_options, **({"soc_model": soc_model} if soc_model else {})}
     with work_folder("verify") as folder:
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)

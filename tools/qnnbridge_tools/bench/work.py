@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
-from qnnbridge_tools import arguments
+from qnnbridge_tools import arguments, feeds
 from qnnbridge_tools.bench import moments
 from qnnbridge_tools.bench.hosts import Rig, Subject, open_session, specification
 from qnnbridge_tools.bench.measuring import Timing, pinned, race
+from qnnbridge_tools.sessions import CPU, QNN
 
 if TYPE_CHECKING:
     from qnnbridge import Host, HostInfo, HostStats
     from qnnbridge_host.graph.dimensions import Dimensions
     from qnnbridge_protocol.specs import Placement
+    from qnnbridge_tools.command_options import BenchRequest
     from qnnbridge_tools.feeds import Feed
 
 ASSETS = Path(__file__).with_name("assets")
@@ -59,7 +61,6 @@ def users_own(
     loaded: Sequence[Feed] = (),
 ) -> Subject:
     """The model with the given inputs, and made up ones for the rest."""
-    from qnnbridge_tools import feeds
     from qnnbridge_tools.bench.hosts import open_session
 
     empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
@@ -135,20 +136,6 @@ THOROUGH = Effort(tuple(SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, k
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BenchRequest:
-    """The command line, read. model: the user's own; ``None`` for ours. inputs: of `--input`."""
-
-    model: Path | None
-    providers: tuple[str, ...]
-    fallback: str
-    dimensions: Dimensions
-    effort: Effort
-    pin: bool
-    host_python: str | None
-    inputs: Sequence[Feed] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class CallTimings:
     """One model, or one size, made all ways."""
 
@@ -195,22 +182,27 @@ def perform(request: BenchRequest, say: Callable[[str], None]) -> Measured:
         raise
 
 
+def _effort(request: BenchRequest) -> Effort:
+    return QUICK if request.quick else THOROUGH
+
+
 def _check_dimensions(request: BenchRequest) -> None:
-    if not request.dimensions.by_name and not request.dimensions.by_axis:
+    if not request.sizes.dims.by_name and not request.sizes.dims.by_axis:
         return
     if request.model is None:
         raise OptionError("--dim goes with --model: our own models have no free dimensions.")
     from qnnbridge_host.model.scan import scan_model
 
-    arguments.refuse_unknown((scan_model(request.model, count_nodes=False),), request.dimensions)
+    arguments.refuse_unknown((scan_model(request.model, count_nodes=False),), request.sizes.dims)
 
 
 def _performed(request: BenchRequest, say: Callable[[str], None]) -> Measured:
-    effort = request.effort
+    effort = _effort(request)
+    loaded = feeds.load(*arguments.read_one_set(request.inputs))
     before = _load()
     say("starting hosts")
     with Rig(request.host_python) as rig:
-        todo, placement, spec = _subjects(request, rig)
+        todo, placement, spec = _subjects(request, rig, loaded)
         rows, held = _race(rig, todo, request, say)
         say("threads")
         crowds = _crowds(rig, todo[0][1], effort)
@@ -226,20 +218,20 @@ def _performed(request: BenchRequest, say: Callable[[str], None]) -> Measured:
 
 
 def _subjects(
-    request: BenchRequest, rig: Rig
+    request: BenchRequest, rig: Rig, loaded: Sequence[Feed]
 ) -> tuple[list[tuple[str, Subject]], Placement | None, dict[str, Any] | None]:
     """The subjects by name; for the user's model also its placement and the spec of its session."""
     if request.model is None:
-        ours = [(name, adding(SIZES[name])) for name in request.effort.sizes]
+        ours = [(name, adding(SIZES[name])) for name in _effort(request).sizes]
         return [*ours, ("convnet", convolving())], None, None
     subject = users_own(
         rig.shared,
         request.model,
-        request.providers,
+        (CPU if request.provider == "cpu" else QNN,),
         request.fallback,
-        request.dimensions,
+        request.sizes.dims,
         seed=0,
-        loaded=request.inputs,
+        loaded=loaded,
     )
     with open_session(rig.shared, subject) as session:
         return [(request.model.name, subject)], session.placement, specification(session)
@@ -255,7 +247,7 @@ def _race(
         try:
             with pinned(rig.pids, wanted=request.pin) as worked:
                 held = held and worked
-                timings = race(contenders, rounds=request.effort.rounds, turn_s=request.effort.turn_s)
+                timings = race(contenders, rounds=_effort(request).rounds, turn_s=_effort(request).turn_s)
         finally:
             close()
         rows.append(CallTimings(name, sum(value.nbytes for value in subject.feed.values()), timings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
+from qnnbridge_tools.command_line import command
+from qnnbridge_tools.options import AsJson
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.store import Store
@@ -18,9 +21,8 @@ if TYPE_CHECKING:
 DAY_S = 24 * 3600.0
 
 app = typer.Typer(help="Look after the models that are kept compiled.", rich_markup_mode=None)
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Keys = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys, their beginnings, or names of models.")
+    tuple[str, ...], typer.Argument(metavar="[KEY]...", help="Keys, their beginnings, or names of models.")
 ]
 
 
@@ -32,55 +34,56 @@ def cache(context: typer.Context) -> None:
 
 
 @app.command("list")
-def list_entries(as_json: Json = False) -> None:
+@command
+def list_entries(as_json: AsJson = False) -> None:
     """List what is kept, the last used first, with sizes, hits and ages."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools import output
-        from qnnbridge_tools.cache import document, report
+    from qnnbridge_tools import output
+    from qnnbridge_tools.cache import document, report
 
-        _, facts = _gather()
-        if as_json:
-            output.print_json(document.contents(facts))
-        else:
-            report.print_list(facts)
+    _, facts = _gather()
+    if as_json:
+        output.print_json(document.contents(facts))
+    else:
+        report.print_list(facts)
 
 
 @app.command("show")
+@command
 def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key, its beginning, or the name of a model.")],
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show all that is known of an entry: what it was made from, or why it was set aside."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools import output
-        from qnnbridge_tools.cache import document, report
+    from qnnbridge_tools import output
+    from qnnbridge_tools.cache import document, report
 
-        _, facts = _gather()
-        found = facts.matching(key)
-        if as_json:
-            output.print_json(document.details(found))
-        else:
-            report.print_show(found)
+    _, facts = _gather()
+    found = facts.matching(key)
+    if as_json:
+        output.print_json(document.details(found))
+    else:
+        report.print_show(found)
 
 
 @app.command("verify")
-def verify(keys: Keys = None, as_json: Json = False) -> None:
+@command
+def verify(keys: Keys = (), as_json: AsJson = False) -> None:
     """Read every byte of all entries, or of these, and compare with the hashes. Exit code 1 if one is bad."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools import output
-        from qnnbridge_tools.cache import document, housekeeping, report
+    from qnnbridge_tools import output
+    from qnnbridge_tools.cache import document, housekeeping, report
 
-        store, facts = _gather(keys)
-        results = [housekeeping.verify(store, entry) for entry in facts.entries]
-        if as_json:
-            output.print_json(document.verified(results))
-        else:
-            report.print_verified(results)
-        if any(result.state == "bad" for result in results):
-            raise typer.Exit(reporting.EXIT_FAILED)
+    store, facts = _gather(keys)
+    results = [housekeeping.verify(store, entry) for entry in facts.entries]
+    if as_json:
+        output.print_json(document.verified(results))
+    else:
+        report.print_verified(results)
+    if any(result.state == "bad" for result in results):
+        raise typer.Exit(reporting.EXIT_FAILED)
 
 
 @app.command("prune")
+@command
 def prune(
     max_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Size to shrink to (500M, 2G); default the usual limit.")
@@ -88,41 +91,40 @@ def prune(
     unused_days: Annotated[
         float | None, typer.Option(metavar="DAYS", min=0.0, help="Remove what was not used for so many days, too.")
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove what is bad or left over, then what was used longest ago, until the size is kept."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_protocol.cache_settings import parse_size
-        from qnnbridge_tools.cache import housekeeping
+    from qnnbridge_protocol.cache_settings import parse_size
+    from qnnbridge_tools.cache import housekeeping
 
-        store, facts = _gather()
-        limit = facts.settings.max_bytes if max_size is None else parse_size(max_size)
-        if limit is None:
-            raise OptionError(f'"{max_size}" is no size.', fix="Write bytes, or 500M, 2G.")
-        unused_s = None if unused_days is None else unused_days * DAY_S
-        _tell(housekeeping.prune(store, facts, max_bytes=limit, unused_s=unused_s), as_json)
+    store, facts = _gather()
+    limit = facts.settings.max_bytes if max_size is None else parse_size(max_size)
+    if limit is None:
+        raise OptionError(f'"{max_size}" is no size.', fix="Write bytes, or 500M, 2G.")
+    unused_s = None if unused_days is None else unused_days * DAY_S
+    _tell(housekeeping.prune(store, facts, max_bytes=limit, unused_s=unused_s), as_json)
 
 
 @app.command("clear")
+@command
 def clear(
-    keys: Keys = None,
+    keys: Keys = (),
     everything: Annotated[bool, typer.Option("--all", help="All there is.")] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove entries with all that is remembered of them. Exit code 1 if one stays because it is in use."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools.cache import housekeeping
+    from qnnbridge_tools.cache import housekeeping
 
-        if everything == bool(keys):
-            raise OptionError("Say what to clear.", fix="Give keys or names of models of the list, or --all.")
-        store, facts = _gather(keys)
-        removed = housekeeping.clear(store, facts, everything=everything)
-        _tell(removed, as_json)
-        if removed.kept:
-            raise typer.Exit(reporting.EXIT_FAILED)
+    if everything == bool(keys):
+        raise OptionError("Say what to clear.", fix="Give keys or names of models of the list, or --all.")
+    store, facts = _gather(keys)
+    removed = housekeeping.clear(store, facts, everything=everything)
+    _tell(removed, as_json)
+    if removed.kept:
+        raise typer.Exit(reporting.EXIT_FAILED)
 
 
-def _gather(keys: list[str] | None = None) -> tuple[Store, CacheFacts]:
+def _gather(keys: Sequence[str] = ()) -> tuple[Store, CacheFacts]:
     """The cache as the environment says, all of it or what `keys` mean."""
     from qnnbridge_host.cache.store import Store
     from qnnbridge_protocol.cache_settings import cache_settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from qnnbridge_host.cache.entry import EntryManifest
@@ -78,7 +79,7 @@ def gather(settings: CacheSettings) -> CacheFacts:
     )
 
 
-def together(facts: CacheFacts, texts: list[str]) -> CacheFacts:
+def together(facts: CacheFacts, texts: Sequence[str]) -> CacheFacts:
     """What any of these means (`CacheFacts.matching`). Raises `OptionError` for one that means nothing."""
     keys = {key for text in texts for key in facts.matching(text).keys}
     return dataclasses.replace(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import OptionError
@@ -17,38 +15,11 @@ from qnnbridge_tools.compile.report import ShownStages, ticking
 
 if TYPE_CHECKING:
     from qnnbridge import Host
+    from qnnbridge_tools.command_options import CompileRequest
     from qnnbridge_tools.compile.matrix import Cell, CellOutcome, SizeVariant
 
 # By default at a time: a compilation uses several processors, and gigabytes for a large model.
 MOST_JOBS = 4
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CompileRequest:
-    """The command line, read.
-
-    Args:
-        buckets: sizes of free dimensions; each model is compiled for each of these.
-        inputs: of `--input`, on which the result is compared.
-    """
-
-    models: tuple[Path, ...]
-    output: str | None
-    embed: bool
-    validate: bool
-    soc_models: tuple[str, ...]
-    htp_arch: int | None
-    provider_options: dict[str, str]
-    dimensions: Dimensions
-    buckets: tuple[Mapping[str, int], ...]
-    fallback: Literal["error", "cpu"]
-    timeout_s: float | None
-    overwrite: bool
-    share_weights: bool
-    jobs: int | None
-    scheduler: str | None
-    host_python: str | None
-    inputs: tuple[str, ...] = ()
 
 
 def default_output(request: CompileRequest) -> str:
@@ -61,17 +32,17 @@ def default_output(request: CompileRequest) -> str:
     raise OptionError("--shape and --constant need --output for several results.", fix="Give --output a folder.")
 
 
-def perform(request: CompileRequest, *, as_json: bool) -> bool:
+def perform(request: CompileRequest) -> bool:
     """Does it and prints what came of it. Whether something failed that did not end all of it."""
     options = _options(request)
     _refuse_early(request, options)
     if request.share_weights:
-        _bundle(request, options, as_json)
+        _bundle(request, options)
         return False
     if len(request.models) == 1 and len(request.soc_models) < 2 and not request.buckets and not request.scheduler:
-        _single(request, options, as_json)
+        _single(request, options)
         return False
-    return _matrix(request, options, as_json)
+    return _matrix(request, options)
 
 
 def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
@@ -86,7 +57,7 @@ def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
         plan(request.models, request.soc_models, request.output, _variants(request), **without_host)
 
 
-def _single(request: CompileRequest, options: dict[str, Any], as_json: bool) -> None:
+def _single(request: CompileRequest, options: dict[str, Any]) -> None:
     import qnnbridge
 
     with ShownStages(request.models[0].name) as stages:
@@ -95,18 +66,18 @@ def _single(request: CompileRequest, options: dict[str, Any], as_json: bool) -> 
             request.output,
             soc_model=request.soc_models[0] if request.soc_models else None,
             validate=request.validate,
-            timeout=request.timeout_s,
+            timeout=request.timeout,
             overwrite=request.overwrite,
             on_progress=stages,
             **options,
         )
-    if as_json:
+    if request.as_json:
         output.print_json(result.to_json())
     else:
         report.print_result(result)
 
 
-def _bundle(request: CompileRequest, options: dict[str, Any], as_json: bool) -> None:
+def _bundle(request: CompileRequest, options: dict[str, Any]) -> None:
     from qnnbridge_tools.compile.matrix import compile_bundle
 
     if request.buckets:
@@ -124,26 +95,26 @@ def _bundle(request: CompileRequest, options: dict[str, Any], as_json: bool) -> 
             request.models,
             request.output,
             validate=request.validate,
-            timeout=request.timeout_s,
+            timeout=request.timeout,
             overwrite=request.overwrite,
             on_progress=stages,
             **options,
         )
-    if as_json:
+    if request.as_json:
         output.print_json({"bundle": [result.to_json() for result in results]})
     else:
         for result in results:
             report.print_result(result)
 
 
-def _matrix(request: CompileRequest, options: dict[str, Any], as_json: bool) -> bool:
+def _matrix(request: CompileRequest, options: dict[str, Any]) -> bool:
     from qnnbridge_tools.compile.matrix import plan
 
     host = options.pop("host", None)
     cells = plan(request.models, request.soc_models, request.output, _variants(request), **options)
     with ShownStages(f"{len(cells)} models", counted=len(cells)) as stages, ticking(stages):
         outcomes = _run(request, cells, stages, host)
-    if as_json:
+    if request.as_json:
         output.print_json({"outcomes": [outcome.to_json() for outcome in outcomes]})
     else:
         report.print_outcomes(outcomes)
@@ -158,7 +129,7 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
 
     keywords: dict[str, Any] = {
         "validate": request.validate,
-        "timeout_s": request.timeout_s,
+        "timeout_s": request.timeout,
         "overwrite": request.overwrite,
         "on_outcome": note_outcome,
     }
@@ -173,7 +144,7 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
 
 def _options(request: CompileRequest) -> dict[str, Any]:
     """The options of every kind of compilation."""
-    if request.dimensions.by_axis:
+    if request.sizes.dims.by_axis:
         raise OptionError(
             "A model is compiled with its free dimensions fixed by their names only.",
             fix="Fix the others first: qnnbridge optimize MODEL -o FIXED.onnx --dim INPUT:AXIS=SIZE.",
@@ -184,7 +155,7 @@ def _options(request: CompileRequest) -> dict[str, Any]:
         "htp_arch": request.htp_arch,
         "provider_options": request.provider_options,
         "fallback": request.fallback,
-        "sess_options": arguments.session_options(request.dimensions),
+        "sess_options": arguments.session_options(request.sizes.dims),
     }
     if request.inputs:
         if len(request.models) > 1 or request.buckets:
@@ -211,7 +182,7 @@ def _variants(request: CompileRequest) -> list[SizeVariant]:
         SizeVariant(
             ", ".join(f"{name}={size}" for name, size in sizes.items()),
             variant_tag(sizes),
-            arguments.session_options(Dimensions({**request.dimensions.by_name, **sizes})),
+            arguments.session_options(Dimensions({**request.sizes.dims.by_name, **sizes})),
         )
         for sizes in request.buckets
     ]
@@ -223,8 +194,8 @@ def variant_tag(sizes: Mapping[str, int]) -> str:
 
 
 def _refuse_unknown_dimensions(request: CompileRequest) -> None:
-    dimensions = Dimensions({**request.dimensions.by_name, **(request.buckets[0] if request.buckets else {})})
-    twice = [name for name in request.dimensions.by_name if request.buckets and name in request.buckets[0]]
+    dimensions = Dimensions({**request.sizes.dims.by_name, **(request.buckets[0] if request.buckets else {})})
+    twice = [name for name in request.sizes.dims.by_name if request.buckets and name in request.buckets[0]]
     if twice:
         raise OptionError(f'"{twice[0]}" is given by --dim and by --bucket.', fix="Give it once.")
     if not dimensions.by_name:

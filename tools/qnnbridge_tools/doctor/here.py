@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from qnnbridge_host.model.releases import sdk_numbers, version_key
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MachineOptions:
-    """The options as they were typed; ``None`` where nothing was."""
-
-    system_sdk: str | None = None
-    chip: str | None = None
-    python: str | None = None
-    platform: str | None = None
-    ort: str | None = None
+if TYPE_CHECKING:
+    from qnnbridge_tools.command_options import MachineOptions
 
 
 def found_machine() -> HostMachine:

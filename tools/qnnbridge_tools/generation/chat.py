@@ -11,10 +11,11 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools import output, session_report
+from qnnbridge_tools.generation.options import ChatOptions
 from qnnbridge_tools.generation.pace import Pace
 
 if TYPE_CHECKING:
@@ -23,15 +24,6 @@ if TYPE_CHECKING:
 HELP: Final = "/stats: speed and placement. /clear: forget the conversation. /quit: end. Ctrl+C stops an answer."
 # Between two looks for Ctrl+C, which Windows does not deliver to a thread that waits without a limit.
 LOOK_S: Final = 0.1
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """system: text before the conversation. search: of `qnnbridge.genai.generate`."""
-
-    system: str | None
-    max_tokens: int | None
-    search: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

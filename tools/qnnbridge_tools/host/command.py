@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from qnnbridge_tools import reporting
-from qnnbridge_tools.host.options import DaemonOptions, with_daemon_options
+from qnnbridge_tools.command_line import command
+from qnnbridge_tools.host.options import DaemonOptions
 from qnnbridge_tools.options import AsJson
 
 DRAIN_S = 30.0
@@ -31,93 +31,91 @@ def host(context: typer.Context) -> None:
 
 
 @app.command("start")
-@with_daemon_options
-def start(given: DaemonOptions, as_json: AsJson = False) -> None:
+@command
+def start(*, as_json: AsJson = False, given: DaemonOptions) -> None:
     """Start the daemon in the background, and return when it answers. One that runs already stays."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools.host import actions
+    from qnnbridge_tools.host import actions
 
-        actions.start(given, as_json)
+    actions.start(given, as_json)
 
 
 @app.command("run")
-@with_daemon_options
+@command
 def run(given: DaemonOptions) -> None:
     """Be the daemon, in the foreground: for service managers. Ctrl+C or SIGTERM ends it in good order."""
-    with reporting.work():
-        from qnnbridge_tools.host import actions
+    from qnnbridge_tools.host import actions
 
-        actions.run(given)
+    actions.run(given)
 
 
 @app.command("stop")
+@command
 def stop(drain: Drain = DRAIN_S, as_json: AsJson = False) -> None:
     """End the daemon and its NPU host, and wait for that. Calls under way may end first."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools.arguments import check_seconds
-        from qnnbridge_tools.host import actions
+    from qnnbridge_tools.arguments import check_seconds
+    from qnnbridge_tools.host import actions
 
-        check_seconds("--drain", drain)
-        actions.stop(drain, as_json)
+    check_seconds("--drain", drain)
+    actions.stop(drain, as_json)
 
 
 @app.command("restart")
-@with_daemon_options
+@command
 def restart(
-    given: DaemonOptions,
+    *,
     whole: Annotated[
         bool, typer.Option("--daemon", help="The daemon, too: for another version or other options.")
     ] = False,
     drain: Drain = DRAIN_S,
     as_json: AsJson = False,
+    given: DaemonOptions,
 ) -> None:
     """Replace the NPU host by a new one; no call is lost. The options go with --daemon."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools.arguments import check_seconds
-        from qnnbridge_tools.host import actions
+    from qnnbridge_tools.arguments import check_seconds
+    from qnnbridge_tools.host import actions
 
-        check_seconds("--drain", drain)
-        if whole:
-            actions.restart_daemon(given, drain, as_json)
-        else:
-            actions.restart_host(given, RESTART_TIMEOUT_S, as_json)
+    check_seconds("--drain", drain)
+    if whole:
+        actions.restart_daemon(given, drain, as_json)
+    else:
+        actions.restart_host(given, RESTART_TIMEOUT_S, as_json)
 
 
 @app.command("status")
+@command
 def status(as_json: AsJson = False) -> None:
     """Show the daemon, its NPU host, its clients and models. Exit code 3 if no daemon runs."""
-    with reporting.work(as_json=as_json):
-        from qnnbridge_tools.host import actions
+    from qnnbridge_tools.host import actions
 
-        actions.status(as_json)
+    actions.status(as_json)
 
 
 @app.command("metrics")
+@command
 def metrics() -> None:
     """Print the figures as OpenMetrics text, for Prometheus and its like."""
-    with reporting.work():
-        from qnnbridge_tools.host import actions
+    from qnnbridge_tools.host import actions
 
-        actions.metrics()
+    actions.metrics()
 
 
 @app.command("logs")
+@command
 def logs(
     count: Annotated[int, typer.Option("-n", "--lines", metavar="N", min=0, help="How many lines.")] = LINES,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl+C.")] = False,
     path: Annotated[bool, typer.Option("--path", help="Print the file's path instead.")] = False,
 ) -> None:
     """Show the last lines of the daemon's log, whether it runs or not."""
-    with reporting.work():
-        from qnnbridge_tools.host import actions
+    from qnnbridge_tools.host import actions
 
-        actions.logs(count, follow, path)
+    actions.logs(count, follow, path)
 
 
 @app.command("service")
-@with_daemon_options
+@command
 def service(
-    given: DaemonOptions,
+    *,
     systemd: Annotated[bool, typer.Option("--systemd", help="A user unit for systemd.")] = False,
     task_scheduler: Annotated[
         bool, typer.Option("--task-scheduler", help="A task for Windows Task Scheduler.")
@@ -125,12 +123,12 @@ def service(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there instead of printing it.")
     ] = None,
+    given: DaemonOptions,
 ) -> None:
     """Print a file that lets this system start and watch the daemon. Default: for the system this is."""
-    with reporting.work():
-        from qnnbridge_daemon.main import EXIT_RUNNING as ANOTHER_RUNS
-        from qnnbridge_tools.host import service
+    from qnnbridge_daemon.main import EXIT_RUNNING as ANOTHER_RUNS
+    from qnnbridge_tools.host import service
 
-        service.give_service_file(
-            given.words(), systemd=systemd, task_scheduler=task_scheduler, output=output, another=ANOTHER_RUNS
-        )
+    service.give_service_file(
+        given.words(), systemd=systemd, task_scheduler=task_scheduler, output=output, another=ANOTHER_RUNS
+    )

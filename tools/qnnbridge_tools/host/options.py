@@ -6,10 +6,6 @@ Only what was given is passed on: the defaults are the daemon's.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-import typing
-from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import typer
@@ -88,32 +84,8 @@ class DaemonOptions:
         ]
 
 
-_GIVEN: Final = "given"
 _SIZES: Final = ("max_bytes", "max_kv_bytes", "recycle_bytes")
 _SECONDS: Final = ("idle_exit", "idle_unload")
-
-
-def with_daemon_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that takes these options behind its own; it gets them together, as its argument `given`."""
-    own = inspect.signature(command, eval_str=True)
-    fields = typing.get_type_hints(DaemonOptions, include_extras=True)
-    parameters = {name: one for name, one in own.parameters.items() if name != _GIVEN}
-    for field in dataclasses.fields(DaemonOptions):
-        parameters[field.name] = inspect.Parameter(
-            field.name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=field.default,
-            annotation=fields[field.name],
-        )
-
-    @functools.wraps(command)
-    def with_options(**values: Any) -> None:
-        given = DaemonOptions(**{name: values.pop(name) for name in fields})
-        command(**values, **{_GIVEN: given})
-
-    with_options.__annotations__ = {name: one.annotation for name, one in parameters.items()}
-    with_options.__dict__["__signature__"] = own.replace(parameters=list(parameters.values()))
-    return with_options
 
 
 def _option(name: str) -> str:

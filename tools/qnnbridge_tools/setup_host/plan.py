@@ -34,6 +34,7 @@ from qnnbridge_tools.setup_host.environment import (
     python_in,
 )
 from qnnbridge_tools.setup_host.interpreters import BaseCandidate, PythonTraits, ask, candidates, install_text
+from qnnbridge_tools.setup_host.options import NpuTraits, SetupOptions
 from qnnbridge_tools.versions.fitness import Judgement, best_of, judge, short_sdk
 from qnnbridge_tools.versions.machines import HostMachine, read_platform
 from qnnbridge_tools.versions.requirements import Source, find_source, requirements, requirements_without_qnn
@@ -43,14 +44,6 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.engine_settings import EngineName
 
 SHOWN_REASONS = 6
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NpuTraits:
-    """QNN version of the NPU's driver and its Hexagon version; ``None`` if unknown."""
-
-    system_sdk: str | None = None
-    hexagon: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -226,23 +219,6 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--prefer-binary")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SetupOptions:
-    """The command line, read; ``None`` for absent options."""
-
-    python: str | None = None
-    version: str | None = None
-    folder: Path | None = None
-    source: Path | None = None
-    facts: NpuTraits = dataclasses.field(default_factory=NpuTraits)
-    replace: bool = False
-    force: bool = False
-    write_config: bool = True
-    engine: EngineName = "wheel"
-    ep_path: Path | None = None
-    download: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

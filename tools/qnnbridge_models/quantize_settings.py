@@ -8,14 +8,25 @@ channel, and 0.52 to 0.69 with 8-bit weights per tensor.
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_models.quantize.qnn_check import QnnHostOptions
+import typer
+
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import config_file
+from qnnbridge_tools.command_line import Read
+from qnnbridge_tools.options import (
+    Calibration,
+    HostPython,
+    Large,
+    Overwrite,
+    QnnOptions,
+    Seed,
+    SomeDims,
+    Timeout,
+)
 
 ACTIVATION_TYPES: Final = ("uint8", "uint16", "int8", "int16")
 WEIGHT_TYPES: Final = ("uint8", "int8", "int4", "int16")
@@ -41,39 +52,76 @@ MOST_TARGET_DB: Final = 80.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class QuantizeSettings:
-    """Number types, ranges and precision of a quantised model; None is decided by `resolved`.
+class QnnHostOptions:
+    """Access to QNN.
 
     Args:
-        activation_type: of everything that flows.
-        weight_type: of constants; default int8, or uint8 per tensor.
-        per_channel: a scale for each output channel of Conv and ConvTranspose weights; default wherever the weight
-            type can be.
-        symmetric_activations: zero in the middle of each range.
-        symmetric_weights: the same for weights; default if the type has a sign.
-        method: how ranges are found: "minmax", "entropy" or "percentile".
-        percentile: of the values that count, for that method.
-        exclude: nodes that stay float: names, operators, or patterns of names (`/stft/*`).
-        wide: nodes that get 16 bits, named alike.
-        split_outputs: branches of different magnitudes that one output joins are quantised apart.
-        target_snr: the layers that cost most get 16 bits or stay float until every output has this many dB.
-        search_timeout_s: for that search; then the best found so far is taken.
-        layer_report: measure what each layer costs by itself, also without a target.
+        provider_options: of QNN. On the simulator SoC 60 stands in where they name no chip: without one it computes
+            otherwise than any NPU.
+        python: interpreter of the host.
+        timeout_s: for each call.
+        required: a machine without QNN is an error, not a remark.
     """
 
-    activation_type: str = "uint16"
-    weight_type: str | None = None
-    per_channel: bool | None = None
-    symmetric_activations: bool = False
-    symmetric_weights: bool | None = None
-    method: str = "minmax"
-    percentile: float = 99.999
-    exclude: tuple[str, ...] = ()
-    wide: tuple[str, ...] = ()
-    split_outputs: bool = True
-    target_snr: float | None = None
-    search_timeout_s: float = 600.0
-    layer_report: bool = False
+    provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    python: str | None = None
+    timeout_s: float | None = None
+    required: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuantizeSettings:
+    """Number types, ranges and precision of a quantised model; None is decided by `resolved`."""
+
+    activation_type: Annotated[
+        Literal["uint8", "uint16", "int8", "int16"], typer.Option(help="Of everything that flows.")
+    ] = "uint16"
+    weight_type: Annotated[
+        Literal["uint8", "int8", "int4", "int16"] | None,
+        typer.Option(help="Of constants. Default int8, or uint8 with --per-tensor."),
+    ] = None
+    per_channel: Annotated[
+        bool | None,
+        typer.Option("--per-channel/--per-tensor", help="Scales of Conv weights. Default per channel."),
+    ] = None
+    symmetric_activations: Annotated[
+        bool, typer.Option("--symmetric-activations", help="Zero in the middle of each range.")
+    ] = False
+    symmetric_weights: Annotated[
+        bool | None,
+        typer.Option("--symmetric-weights/--asymmetric-weights", help="Default: symmetric if the type has a sign."),
+    ] = None
+    method: Annotated[
+        Literal["minmax", "entropy", "percentile"], typer.Option(help="How ranges are found from the samples.")
+    ] = "minmax"
+    percentile: Annotated[
+        float, typer.Option(metavar="P", help="For --method percentile: how much of the values counts.")
+    ] = 99.999
+    exclude: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="NODES", help="Leave float: a node, an operator, a pattern (*/stft/*). Repeatable."),
+    ] = ()
+    wide: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="NODES", help="16 bits for these, named as for --exclude. Repeatable."),
+    ] = ()
+    target_snr: Annotated[
+        float | None,
+        typer.Option(metavar="DB", help="Leave the worst layers in 16 bits or float until each output has DB."),
+    ] = None
+    search_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--search-timeout", min=0, metavar="S", help="For --target-snr: seconds, then the best so far is taken."
+        ),
+    ] = 600.0
+    layer_report: Annotated[
+        bool, typer.Option("--layer-report", help="Show what the quantisation of each layer costs.")
+    ] = False
+    split_outputs: Annotated[
+        bool,
+        typer.Option(help="Quantise branches apart that one output joins and that differ in magnitude."),
+    ] = True
 
     @property
     def resolved(self) -> ResolvedSettings:
@@ -170,30 +218,50 @@ class ResolvedSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class QnnCheckCommand:
+    """The options of a check on QNN. check_qnn: None for a check if there is a QNN here."""
+
+    check_qnn: Annotated[
+        bool | None,
+        typer.Option(
+            "--check-qnn/--no-check-qnn",
+            help="Also run the result on QNN: where its nodes run, what differs. Default: if there is a QNN here.",
+        ),
+    ] = None
+    provider_options: QnnOptions = dataclasses.field(default_factory=dict)
+    host_python: HostPython = None
+    timeout: Timeout = None
+
+    def options(self) -> QnnHostOptions | None:
+        if self.check_qnn is False:
+            return None
+        return QnnHostOptions(self.provider_options, self.host_python, self.timeout, bool(self.check_qnn))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class QuantizeOptions:
     """The command line, read.
 
     Args:
         calibration: folders and files of samples, see `samples`.
-        random: number of made-up samples to use instead, which are for trying things out only.
-        seed: of the made-up samples.
-        held_out: number of samples that are kept for the comparison; default a fifth, at most 10.
-        dims: sizes of free dimensions.
         settings: types, ranges and precision.
         qnn: access to QNN, on which the result is checked; None for no check.
-        overwrite: replace an existing target.
-        large: also a model of more than 60,000 nodes, which takes minutes to hours.
     """
 
-    calibration: tuple[Path, ...] = ()
-    random: int = 0
-    seed: int = 0
-    held_out: int | None = None
-    dims: Mapping[str, int] | Dimensions | None = None
+    calibration: Calibration = ()
+    random: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Calibrate with N made-up samples: only to try things out.")
+    ] = 0
+    seed: Seed = 0
+    held_out: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Samples kept for the comparison; default a fifth, at most 10."),
+    ] = None
+    dims: SomeDims = None
     settings: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings)
-    qnn: QnnHostOptions | None = None
-    overwrite: bool = False
-    large: bool = False
+    qnn: Annotated[QnnHostOptions | None, Read(QnnCheckCommand.options, QnnCheckCommand)] = None
+    large: Large = False
+    overwrite: Overwrite = False
 
 
 def settings_of_file(context: Any) -> QuantizeSettings:
@@ -203,21 +271,30 @@ def settings_of_file(context: Any) -> QuantizeSettings:
     """
     table, _ = config_file.table_of(context, "quantize")
     given: dict[str, Any] = {}
-    for field in dataclasses.fields(QuantizeSettings):
-        key = field.name.removesuffix("_s").replace("_", "-")
+    for name, hint in typing.get_type_hints(QuantizeSettings).items():
+        key = name.removesuffix("_s").replace("_", "-")
         if key not in table:
             continue
-        value = table[key]
-        several = str(field.type).startswith("tuple")
-        if several:
+        value, kinds = table[key], _kinds(hint)
+        if tuple in kinds:
             value = tuple(str(one) for one in value) if isinstance(value, list) else (str(value),)
-        elif "float" in str(field.type) and isinstance(value, int) and not isinstance(value, bool):
+        elif float in kinds and type(value) is int:
             value = float(value)
-        kind = type(value).__name__
-        if kind not in str(field.type):
-            raise OptionError(f'[quantize] "{key}" is {value!r:.60}.', fix=f"It wants {field.type}.")
-        given[field.name] = value
+        if type(value) not in kinds:
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise OptionError(f'[quantize] "{key}" is {value!r:.60}.', fix=f"It wants {wanted}.")
+        given[name] = value
     return QuantizeSettings(**given)
+
+
+def _kinds(hint: Any) -> list[type]:
+    """The types of the values that a field of this type takes in a file."""
+    if typing.get_origin(hint) is tuple:
+        return [tuple]
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return [str]
+    return [kind for part in parts for kind in _kinds(part) if kind is not type(None)] if parts else [hint]
 
 
 def _refuse_types(activation_type: str, weight_type: str) -> None:
