@@ -6,8 +6,9 @@ working folder. A session of a chosen variant is an ordinary session, which surv
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from qnnbridge._connect import default_host
@@ -85,10 +86,6 @@ class ModelPackage(_Proxy):
             made.release()
 
     @as_ort_raises
-    def close(self) -> None:
-        self._call("close")
-
-    @as_ort_raises
     def commit(
         self, dest_root: str | None = None, mode: ModelPackageWriteMode = ModelPackageWriteMode.PRESERVE
     ) -> None:
@@ -100,95 +97,6 @@ class ModelPackage(_Proxy):
             )
             raise incompatible("commit", signature, self, dest_root, mode)
         self._object.call("commit", {"dest_root": _absolute(dest_root), "mode": int(mode)})
-
-    @as_ort_raises
-    def get_info(self) -> dict[str, Any]:
-        """Metadata, components, variants and shared assets."""
-        return dict(self._call("get_info"))
-
-    @as_ort_raises
-    def add_shared_asset(self, source_dir: str, expected_uri: str | None = None, copy_in: bool = True) -> str:
-        return str(self._call("add_shared_asset", _absolute(source_dir), expected_uri, copy_in))
-
-    @as_ort_raises
-    def remove_shared_asset(self, uri: str) -> None:
-        self._call("remove_shared_asset", uri)
-
-    @as_ort_raises
-    def resolve_asset_uri(self, uri: str) -> str:
-        return str(self._call("resolve_asset_uri", uri))
-
-    @as_ort_raises
-    def resolve_string_ref(self, string_ref: str, base_dir: str | None = None, must_exist: bool = False) -> str:
-        return str(self._call("resolve_string_ref", string_ref, _absolute(base_dir), must_exist))
-
-    @as_ort_raises
-    def prune(self) -> None:
-        self._call("prune")
-
-    @as_ort_raises
-    def set_layout(self, layout: str) -> None:
-        self._call("set_layout", layout)
-
-    @as_ort_raises
-    def set_metadata(
-        self, name: str | None = None, version: str | None = None, description: str | None = None
-    ) -> None:
-        self._call("set_metadata", name, version, description)
-
-    @as_ort_raises
-    def set_additional_metadata_json(
-        self,
-        scope: str,
-        component_name: str | None = None,
-        variant_name: str | None = None,
-        json: str | None = None,
-    ) -> None:
-        self._call("set_additional_metadata_json", scope, component_name, variant_name, json)
-
-    @as_ort_raises
-    def get_component_json(self, component_name: str) -> str:
-        return str(self._call("get_component_json", component_name))
-
-    @as_ort_raises
-    def set_component_inline(self, name: str, component_json: str) -> None:
-        self._call("set_component_inline", name, component_json)
-
-    @as_ort_raises
-    def set_component_external(self, name: str, path: str) -> None:
-        self._call("set_component_external", name, path)
-
-    @as_ort_raises
-    def remove_component(self, name: str) -> None:
-        self._call("remove_component", name)
-
-    @as_ort_raises
-    def get_variant_json(self, component_name: str, variant_name: str) -> str:
-        return str(self._call("get_variant_json", component_name, variant_name))
-
-    @as_ort_raises
-    def set_variant(self, component_name: str, variant_name: str, variant_json: str) -> None:
-        self._call("set_variant", component_name, variant_name, variant_json)
-
-    @as_ort_raises
-    def remove_variant(self, component_name: str, variant_name: str) -> None:
-        self._call("remove_variant", component_name, variant_name)
-
-    @as_ort_raises
-    def set_variant_executor_info_inline(
-        self, component_name: str, variant_name: str, namespace_key: str, info_json: str
-    ) -> None:
-        self._call("set_variant_executor_info_inline", component_name, variant_name, namespace_key, info_json)
-
-    @as_ort_raises
-    def set_variant_executor_info_external(
-        self, component_name: str, variant_name: str, namespace_key: str, path: str
-    ) -> None:
-        self._call("set_variant_executor_info_external", component_name, variant_name, namespace_key, path)
-
-    @as_ort_raises
-    def remove_variant_executor_info(self, component_name: str, variant_name: str, namespace_key: str) -> None:
-        self._call("remove_variant_executor_info", component_name, variant_name, namespace_key)
 
 
 class ModelPackageOptions:
@@ -225,35 +133,6 @@ class ModelPackageContext(_Proxy):
             )
         arguments = {"package_root": _absolute(package_root)}
         self._object, _ = create_object(default_host(), "ModelPackageContext", arguments)
-
-    @as_ort_raises
-    def get_component_count(self) -> int:
-        return int(self._call("get_component_count"))
-
-    @as_ort_raises
-    def get_component_names(self) -> list[str]:
-        return list(self._call("get_component_names"))
-
-    @as_ort_raises
-    def get_schema_version(self) -> int:
-        return int(self._call("get_schema_version"))
-
-    @as_ort_raises
-    def get_variant_count(self, component_name: str) -> int:
-        return int(self._call("get_variant_count", component_name))
-
-    @as_ort_raises
-    def get_variant_ep_name(self, component_name: str, variant_name: str) -> str | None:
-        found = self._call("get_variant_ep_name", component_name, variant_name)
-        return None if found is None else str(found)
-
-    @as_ort_raises
-    def get_variant_names(self, component_name: str) -> list[str]:
-        return list(self._call("get_variant_names", component_name))
-
-    @as_ort_raises
-    def resolve_string_ref(self, string_ref: str, base_dir: str | None = None, must_exist: bool = False) -> str:
-        return str(self._call("resolve_string_ref", string_ref, _absolute(base_dir), must_exist))
 
     @as_ort_raises
     def select_component(self, component_name: str, options: ModelPackageOptions) -> ModelPackageComponentContext:
@@ -333,3 +212,62 @@ def _no_other_providers(*_: Any, **__: Any) -> NoReturn:
         "set_providers() is not supported for sessions created from a model package. Create a new session with "
         "ModelPackageComponentContext.create_session() instead."
     )
+
+
+# Methods that the host's object answers with a plain value: what they take, and what makes their result.
+_REMOTE: Final[Mapping[type[_Proxy], Mapping[str, Callable[..., Any]]]] = {
+    ModelPackage: {
+        "close": lambda: None,
+        "get_info": lambda: dict,
+        "add_shared_asset": lambda source_dir, expected_uri=None, copy_in=True: str,
+        "remove_shared_asset": lambda uri: None,
+        "resolve_asset_uri": lambda uri: str,
+        "resolve_string_ref": lambda string_ref, base_dir=None, must_exist=False: str,
+        "prune": lambda: None,
+        "set_layout": lambda layout: None,
+        "set_metadata": lambda name=None, version=None, description=None: None,
+        "set_additional_metadata_json": lambda scope, component_name=None, variant_name=None, json=None: None,
+        "get_component_json": lambda component_name: str,
+        "set_component_inline": lambda name, component_json: None,
+        "set_component_external": lambda name, path: None,
+        "remove_component": lambda name: None,
+        "get_variant_json": lambda component_name, variant_name: str,
+        "set_variant": lambda component_name, variant_name, variant_json: None,
+        "remove_variant": lambda component_name, variant_name: None,
+        "set_variant_executor_info_inline": lambda component_name, variant_name, namespace_key, info_json: None,
+        "set_variant_executor_info_external": lambda component_name, variant_name, namespace_key, path: None,
+        "remove_variant_executor_info": lambda component_name, variant_name, namespace_key: None,
+    },
+    ModelPackageContext: {
+        "get_component_count": lambda: int,
+        "get_component_names": lambda: list,
+        "get_schema_version": lambda: int,
+        "get_variant_count": lambda component_name: int,
+        "get_variant_ep_name": lambda component_name, variant_name: str,
+        "get_variant_names": lambda component_name: list,
+        "resolve_string_ref": lambda string_ref, base_dir=None, must_exist=False: str,
+    },
+}
+# The host's working folder is another one.
+_FOLDERS: Final = ("source_dir", "base_dir")
+
+
+def _remote(owner: type[_Proxy], name: str, shape: Callable[..., Any]) -> Callable[..., Any]:
+    takes = inspect.signature(shape)
+
+    def method(self: _Proxy, /, *positional: Any, **named: Any) -> Any:
+        given = takes.bind(*positional, **named)
+        given.apply_defaults()
+        values = {key: _absolute(value) if key in _FOLDERS else value for key, value in given.arguments.items()}
+        found, result = self._call(name, *values.values()), shape(*given.args)
+        return found if found is None or result is None else result(found)
+
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__name__, method.__qualname__ = name, f"{owner.__name__}.{name}"
+    method.__dict__["__signature__"] = takes.replace(parameters=[own, *takes.parameters.values()])
+    return as_ort_raises(method)
+
+
+for _class, _methods in _REMOTE.items():
+    for _name, _shape in _methods.items():
+        setattr(_class, _name, _remote(_class, _name, _shape))
