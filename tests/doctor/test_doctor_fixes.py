@@ -31,7 +31,7 @@ from machines import (
 )
 
 from qnnbridge_host.model.releases import for_version, load_releases, sdk_is_newer
-from qnnbridge_tools.doctor import advice, examine, tell
+from qnnbridge_tools.doctor import advice, examine, running_interpreter
 from qnnbridge_tools.doctor.advice import python_lines
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import ProbeResult
@@ -423,11 +423,13 @@ def test_an_interpreter_tells_whether_it_is_managed_from_outside_as_pip_finds_it
 ) -> None:
     monkeypatch.setattr(sys, "base_prefix", sys.prefix)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path) if name == "stdlib" else "")
-    assert not answer_of(tell.tell()).externally_managed
+    assert not answer_of(running_interpreter.describe()).externally_managed
     (tmp_path / "EXTERNALLY-MANAGED").write_text("")
-    assert answer_of(tell.tell()).externally_managed
+    assert answer_of(running_interpreter.describe()).externally_managed
     monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
-    assert not answer_of(tell.tell()).externally_managed, "a virtual environment is the user's own"
+    assert not answer_of(running_interpreter.describe()).externally_managed, (
+        "a virtual environment is the user's own"
+    )
 
 
 def linux_with_an_old_application() -> SimulatedMachine:

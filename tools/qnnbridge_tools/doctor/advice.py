@@ -106,13 +106,23 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
     # An interpreter of another machine type runs in an emulator that hides the computer from it.
     computer = facts.computer.machine if facts.is_windows else None
     system = system_sdk(facts)
-    sdk = _short(system[0]) if system else None
+    sdk = short_sdk(system[0]) if system else None
     return HostMachine(platform, computer, python, system_sdk=sdk, hexagon=facts.computer.arch)
 
 
-def _short(sdk: str) -> str:
-    """A file version has four numbers and no time stamp: 2.40.0.0."""
-    return ".".join(sdk.split(".")[:3])
+def short_sdk(sdk: str | None) -> str:
+    """Without the time stamp of a build, and without the fourth number of a file version: 2.40.0.0."""
+    return ".".join(sdk.lstrip("v").split(".")[:3]) if sdk else "of unknown version"
+
+
+def is_newer(sdk: str, than: str) -> bool:
+    """False also where one of them is no version."""
+    from qnnbridge_host.model.releases import sdk_is_newer
+
+    try:
+        return sdk_is_newer(sdk, short_sdk(than))
+    except ValueError:
+        return False
 
 
 def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str | None:
@@ -146,12 +156,7 @@ def _is_newer_than_system(facts: Facts, version: str, machine: HostMachine) -> b
     bundled = packages.qnn_sdk if packages is not None and packages.version(QNN) == version else None
     if bundled is None or machine.system_sdk is None or not machine.has_npu:
         return False
-    from qnnbridge_host.model.releases import sdk_is_newer
-
-    try:
-        return sdk_is_newer(bundled, machine.system_sdk)
-    except ValueError:
-        return False
+    return is_newer(bundled, machine.system_sdk)
 
 
 def release_of(facts: Facts, version: str) -> Release | None:
@@ -361,7 +366,7 @@ def set_up_host(facts: Facts, words: str = "") -> Remedy:
             system = system_sdk(facts)
             newest = "Python {}.{}".format(*max(pythons))
             sentences.append(
-                f"No release of {QNN} fits {newest}{f' and QNN {_short(system[0])}' if system else ''}."
+                f"No release of {QNN} fits {newest}{f' and QNN {short_sdk(system[0])}' if system else ''}."
             )
         sentences.append(_install_python(facts))
     base = _found_on_path(facts) if facts.host.refusal in ("host.none", "host.python-too-old") else None
@@ -398,7 +403,7 @@ def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None 
     line = SETUP_HOST + (f" --python {python}" if python else "")
     system = system_sdk(facts)
     if system is not None and not facts.driver.runtime and facts.is_arm:
-        line += f" --system-sdk {_short(system[0])}"
+        line += f" --system-sdk {short_sdk(system[0])}"
     if facts.is_windows and (plain_folder or not facts.application.user_site.isascii()):
         line += f" --dir {PLAIN_FOLDER}"
     if facts.host.source == "configuration file":

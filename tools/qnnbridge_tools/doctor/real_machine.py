@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge_protocol.errors import BridgeError, VersionMismatch
-from qnnbridge_tools.doctor import tell
+from qnnbridge_tools.doctor import running_interpreter
 from qnnbridge_tools.doctor.facts import (
     Catalogue,
     CatalogueProvider,
@@ -202,12 +202,12 @@ class RealMachine:
     # --- programs ---
 
     def running(self) -> PythonReport:
-        return answer_of(tell.tell())
+        return answer_of(running_interpreter.describe())
 
     def ask(self, python: str) -> PythonReport | StartFailure:
         from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
 
-        command = [python, *INTERPRETER_FLAGS, os.path.abspath(tell.__file__)]
+        command = [python, *INTERPRETER_FLAGS, os.path.abspath(running_interpreter.__file__)]
         try:
             done = subprocess.run(
                 command,
@@ -289,11 +289,11 @@ def _read_library(path: str, version: bool) -> Library | None:
 
 
 def answer_of(answer: dict[str, object]) -> PythonReport:
-    """Reads the output of `tell`. Raises `LookupError` or `TypeError` for other output."""
+    """Reads the output of `running_interpreter`. Raises `LookupError` or `TypeError` for other output."""
     path = answer["path"]
     if not isinstance(path, list):
         raise TypeError("path")
-    words = {name: str(answer[name]) for name in tell.WORDS}
+    words = {name: str(answer[name]) for name in running_interpreter.WORDS}
     return PythonReport(
         **words,
         path=tuple(map(str, path)),

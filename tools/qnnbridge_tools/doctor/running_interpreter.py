@@ -13,7 +13,7 @@ import sysconfig
 WORDS = ("executable", "version", "platform", "machine", "env_machine", "prefix", "base_executable")
 
 
-def tell() -> "dict[str, object]":  # as a text: a Python that is older must not read it
+def describe() -> "dict[str, object]":  # as a text: a Python that is older must not read it
     try:
         user_site = site.getusersitepackages()
     except Exception:  # noqa: BLE001 - no home folder, a broken site module: not what is asked
@@ -40,4 +40,4 @@ def _is_externally_managed() -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(tell()))
+    print(json.dumps(describe()))

@@ -10,6 +10,7 @@ from typing import Final
 
 from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE
 from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor.advice import is_newer, short_sdk
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import CatalogueProvider, EngineFacts, Facts, HostFacts
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
@@ -86,9 +87,9 @@ def find(facts: Facts) -> Iterator[Finding]:
         yield finding(
             "engine.catalogue-fits-better",
             "onnxruntime-qnn is too new for the NPU driver, and the catalogue of Windows has a QNN that fits",
-            f"wheel: QNN {short(facts.host_packages.qnn_sdk)}",
-            f"catalogue: {provider.version}, QNN {short(provider.sdk)}, {provider.state}",
-            f"driver: QNN {short(system[0] if system else None)}",
+            f"wheel: QNN {short_sdk(facts.host_packages.qnn_sdk)}",
+            f"catalogue: {provider.version}, QNN {short_sdk(provider.sdk)}, {provider.state}",
+            f"driver: QNN {short_sdk(system[0] if system else None)}",
             fix=_take(facts, WINDOWSML),
         )
 
@@ -132,20 +133,7 @@ def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
     system = advice.system_sdk(facts)
     if wheel is None or system is None or provider.sdk is None or provider.state == NOT_PRESENT:
         return False
-    return _is_newer(wheel, system[0]) and not _is_newer(provider.sdk, system[0])
-
-
-def _is_newer(one: str, other: str) -> bool:
-    from qnnbridge_host.model.releases import sdk_is_newer
-
-    try:
-        return sdk_is_newer(one, short(other))
-    except ValueError:
-        return False
-
-
-def short(sdk: str | None) -> str:
-    return ".".join(sdk.split(".")[:3]) if sdk else "of unknown version"
+    return is_newer(wheel, system[0]) and not is_newer(provider.sdk, system[0])
 
 
 def healthy(facts: Facts) -> str | None:
@@ -154,8 +142,8 @@ def healthy(facts: Facts) -> str | None:
     if packages is None or (in_use(facts) == "wheel" and provider is None):
         return None
     release = packages.version(advice.QNN)
-    wheel = f"the wheel of onnxruntime-qnn {release}, QNN {short(packages.qnn_sdk)}" if release else ""
-    listed = f"the catalogue's {provider.version}, QNN {short(provider.sdk)}" if provider is not None else ""
+    wheel = f"the wheel of onnxruntime-qnn {release}, QNN {short_sdk(packages.qnn_sdk)}" if release else ""
+    listed = f"the catalogue's {provider.version}, QNN {short_sdk(provider.sdk)}" if provider is not None else ""
     used = {"wheel": wheel, "windowsml": listed, "folder": f"the folder {facts.engine.path}"}[in_use(facts)]
     others = [text for text in (wheel, listed) if text and text != used]
     return f"QNN from {used}" + (f" (also there: {'; '.join(others)})" if others else "")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor.advice import is_newer, short_sdk
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import BackendFile, Facts, ForeignQnn, SdkRoot
 from qnnbridge_tools.doctor.findings import Finding, Severity, SubjectCheck
@@ -151,12 +152,12 @@ def _system(facts: Facts) -> Iterator[Finding]:
     if packages is None or bundled is None or system is None or not facts.is_arm:
         return
     version, source = system
-    if not _is_newer(bundled, version):
+    if not is_newer(bundled, version):
         return
     newer = finding(
         "sdk.newer-than-system",
-        f"onnxruntime-qnn {packages.version('onnxruntime-qnn')} brings QNN {_short(bundled)}, and this system has "
-        f"{_short(version)}",
+        f"onnxruntime-qnn {packages.version('onnxruntime-qnn')} brings QNN {short_sdk(bundled)}, "
+        f"and this system has {short_sdk(version)}",
         f"bundled: {bundled}",
         f"system: {version} ({source})",
         fix=advice.install_fitting(facts, f"Install the release that fits, or {advice.UPDATE_DRIVER}."),
@@ -201,35 +202,21 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
             code,
             f"other QNN libraries are on {one.via}",
             f"{one.folder}: {', '.join(one.names[:4])} ({one.version or 'version unknown'}); "
-            f"the package's: {_short(bundled)}",
+            f"the package's: {short_sdk(bundled)}",
             fix=f"Remove {one.folder} from {one.via}.",
         )
 
 
 def _same_build(one: str, other: str) -> bool:
-    return one.split("_")[0] == other.split("_")[0] or (_short(one) == _short(other) and one.count(".") < 3)
-
-
-def _is_newer(one: str, other: str) -> bool:
-    from qnnbridge_host.model.releases import sdk_is_newer
-
-    try:
-        return sdk_is_newer(one, _short(other))
-    except ValueError:
-        return False
-
-
-def _short(sdk: str) -> str:
-    """Without the time stamp of the build, and without the empty end of a file version."""
-    return ".".join(sdk.lstrip("v").split(".")[:3])
+    return one.split("_")[0] == other.split("_")[0] or (short_sdk(one) == short_sdk(other) and one.count(".") < 3)
 
 
 def healthy(facts: Facts) -> str | None:
     bundled, system = bundled_sdk(facts), advice.system_sdk(facts)
     if bundled is None:
         return None
-    text = f"QNN SDK {_short(bundled)} bundled"
-    return text + (f", {_short(system[0])} on this system" if system and facts.is_arm else "")
+    text = f"QNN SDK {short_sdk(bundled)} bundled"
+    return text + (f", {short_sdk(system[0])} on this system" if system and facts.is_arm else "")
 
 
 CHECK = SubjectCheck("QNN SDK", find, healthy)
