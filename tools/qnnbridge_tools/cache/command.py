@@ -37,14 +37,10 @@ def cache(context: typer.Context) -> None:
 @command
 def list_entries(as_json: AsJson = False) -> None:
     """List what is kept, the last used first, with sizes, hits and ages."""
-    from qnnbridge_tools import output
     from qnnbridge_tools.cache import document, report
 
     _, facts = _gather()
-    if as_json:
-        output.print_json(document.contents(facts))
-    else:
-        report.print_list(facts)
+    reporting.show(facts, document.contents, report.print_list, as_json=as_json)
 
 
 @app.command("show")
@@ -54,30 +50,22 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show all that is known of an entry: what it was made from, or why it was set aside."""
-    from qnnbridge_tools import output
     from qnnbridge_tools.cache import document, report
 
     _, facts = _gather()
     found = facts.matching(key)
-    if as_json:
-        output.print_json(document.details(found))
-    else:
-        report.print_show(found)
+    reporting.show(found, document.details, report.print_show, as_json=as_json)
 
 
 @app.command("verify")
 @command
 def verify(keys: Keys = (), as_json: AsJson = False) -> None:
     """Read every byte of all entries, or of these, and compare with the hashes. Exit code 1 if one is bad."""
-    from qnnbridge_tools import output
     from qnnbridge_tools.cache import document, housekeeping, report
 
     store, facts = _gather(keys)
     results = [housekeeping.verify(store, entry) for entry in facts.entries]
-    if as_json:
-        output.print_json(document.verified(results))
-    else:
-        report.print_verified(results)
+    reporting.show(results, document.verified, report.print_verified, as_json=as_json)
     if any(result.state == "bad" for result in results):
         raise typer.Exit(reporting.EXIT_FAILED)
 
@@ -136,10 +124,6 @@ def _gather(keys: Sequence[str] = ()) -> tuple[Store, CacheFacts]:
 
 
 def _tell(removed: Removed, as_json: bool) -> None:
-    from qnnbridge_tools import output
     from qnnbridge_tools.cache import document, report
 
-    if as_json:
-        output.print_json(document.removed(removed))
-    else:
-        report.print_removed(removed)
+    reporting.show(removed, document.removed, report.print_removed, as_json=as_json)

@@ -49,10 +49,7 @@ def setup_host(
         report.print_plan(plan)
         print()
     if dry_run:
-        if as_json:
-            output.print_json(report.document(plan))
-        else:
-            report.print_commands(plan)
+        reporting.show(plan, report.document, report.print_commands, as_json=as_json)
         return
     if not yes and not typer.confirm("Go on?"):
         raise typer.Exit(reporting.EXIT_FAILED)
