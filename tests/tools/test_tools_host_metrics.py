@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.tools.daemon_documents import busy_daemon, idle_daemon
 
-from qnnbridge_tools.host.metrics import Family, counter, gauge, histogram, metrics_text, text_of
+from qnnbridge_tools.host.metrics import counter, gauge, histogram, metrics_text, text_of
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -154,4 +154,4 @@ def test_a_name_that_the_format_does_not_have_is_a_fault_of_ours(name: str) -> N
 
 def test_a_unit_that_the_name_does_not_end_with_is_a_fault_of_ours() -> None:
     with pytest.raises(ValueError, match="seconds"):
-        Family("a_bytes", "gauge", "", (), "seconds")
+        gauge("a_bytes", "", [], "seconds")

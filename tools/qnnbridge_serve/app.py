@@ -130,7 +130,7 @@ class InferenceService:
         self._figures = figures
         self.figures = ServeMetrics()
         # Places for requests, and bytes for their bodies: at least four of the largest at once.
-        self._admission = Admission(limits.threads + limits.queue, max(4 * limits.most_bytes, 1024**3))
+        self._admission = Admission(limits.in_all, max(4 * limits.most_bytes, 1024**3))
         # Reading JSON is work of Python, which holds its lock: more threads would not be faster.
         self._readers = Workers("reader", READERS)
         self._runs = Workers("run", limits.threads)

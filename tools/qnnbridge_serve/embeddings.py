@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from prometheus_client.metrics_core import Metric
 
 from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
 from qnnbridge_serve.embedding_folder import EmbeddingFolder, read_folder
@@ -22,7 +23,7 @@ from qnnbridge_serve.folder_models import FolderModels
 from qnnbridge_serve.options import ServeSessionOptions
 from qnnbridge_serve.repository import summary_of, warm
 from qnnbridge_tools import arguments
-from qnnbridge_tools.host.metrics import Family, counter, gauge
+from qnnbridge_tools.host.metrics import counter, gauge
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -369,7 +370,7 @@ class EmbeddingModels(FolderModels[Embedder]):
         super().__init__("embedding model", folders, load)
         self.figures = {name: EmbeddingFigures() for name in folders}
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[Metric]:
         """For /metrics."""
         rows = [({"model": name}, figures) for name, figures in self.figures.items()]
         yield gauge(

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from prometheus_client.metrics_core import Metric
+
 from qnnbridge_serve.folder_models import FolderModels
-from qnnbridge_tools.host.metrics import Family, counter, gauge, summary
+from qnnbridge_tools.host.metrics import counter, gauge, summary
 
 if TYPE_CHECKING:
     from qnnbridge import Host
@@ -102,7 +104,7 @@ class LanguageModels(FolderModels[LanguageModel]):
         super().__init__("language model", folders, load)
         self.figures = {name: GenerationFigures() for name in folders}
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[Metric]:
         """For /metrics."""
         rows = [({"model": name}, figures) for name, figures in self.figures.items()]
         yield gauge(

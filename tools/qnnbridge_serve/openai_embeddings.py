@@ -18,6 +18,7 @@ from qnnbridge_serve.errors import wrong
 from qnnbridge_serve.infer import time_left_s
 from qnnbridge_serve.json_reading import read_document, weight_of
 from qnnbridge_serve.openai_endpoints import MOST_BYTES, WEIGHT
+from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.responses import json_answer
 from qnnbridge_serve.transport import Admission, Ticket, Workers, receive_body
 
@@ -94,14 +95,12 @@ class EmbeddingService:
         waiting: Requests that wait.
     """
 
-    def __init__(
-        self, models: EmbeddingModels, *, timeout_s: float | None, threads: int, waiting: int, most_bytes: int
-    ) -> None:
+    def __init__(self, models: EmbeddingModels, limits: ServiceLimits) -> None:
         self.models = models
-        self._timeout_s = timeout_s
-        self._most_bytes = min(most_bytes, MOST_BYTES)
-        self._admission = Admission(threads + waiting, 8 * self._most_bytes)
-        self._workers = Workers("embeddings", threads)
+        self._timeout_s = limits.timeout_s
+        self._most_bytes = min(limits.most_bytes, MOST_BYTES)
+        self._admission = Admission(limits.in_all, 8 * self._most_bytes)
+        self._workers = Workers("embeddings", limits.threads)
 
     async def embed(self, request: Request) -> Response:
         encoding = transport.check_encoding(request.headers.get("content-encoding"))

@@ -21,6 +21,7 @@ from qnnbridge_serve.language_models import LanguageModels
 from qnnbridge_serve.openai_answers import AnswerForm, MakeForm
 from qnnbridge_serve.openai_forms import GenerationRequest, Kind
 from qnnbridge_serve.openai_responses import read_response, renamed
+from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.responses import json_answer
 from qnnbridge_serve.transport import Admission, Ticket, Workers, receive_body
 
@@ -44,16 +45,14 @@ class LanguageService:
         waiting: Requests that wait for their turn.
     """
 
-    def __init__(
-        self, models: LanguageModels, *, timeout_s: float | None, slots: int, waiting: int, most_bytes: int
-    ) -> None:
+    def __init__(self, models: LanguageModels, limits: ServiceLimits) -> None:
         self.models = models
-        self._timeout_s = timeout_s
-        self._most_bytes = min(most_bytes, MOST_BYTES)
-        self._admission = Admission(slots + waiting, max(4 * self._most_bytes, 256 * 1024**2))
-        self._queues = ClientQueues(slots, waiting)
+        self._timeout_s = limits.answer_timeout_s
+        self._most_bytes = min(limits.most_bytes, MOST_BYTES)
+        self._admission = Admission(limits.in_all, max(4 * self._most_bytes, 256 * 1024**2))
+        self._queues = ClientQueues(limits.threads, limits.queue)
         # Each waits in a thread of its own for its turn; an idle one has none.
-        self._workers = Workers("language", slots + waiting)
+        self._workers = Workers("language", limits.in_all)
         self._readers = Workers("language reader", 1)
 
     async def chat(self, request: Request) -> Response:

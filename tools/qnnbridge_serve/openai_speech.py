@@ -26,6 +26,7 @@ from qnnbridge_serve.errors import Refused, in_words, wrong
 from qnnbridge_serve.infer import not_started
 from qnnbridge_serve.openai_answers import DONE, event
 from qnnbridge_serve.openai_forms import error_document
+from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.responses import json_answer
 from qnnbridge_serve.speech_models import SpeechFigures, SpeechModel, SpeechModels
 from qnnbridge_serve.transport import Admission, Workers, body_parts
@@ -198,16 +199,14 @@ class SpeechService:
         waiting: Requests that wait for their turn.
     """
 
-    def __init__(
-        self, models: SpeechModels, *, timeout_s: float | None, slots: int, waiting: int, most_bytes: int
-    ) -> None:
+    def __init__(self, models: SpeechModels, limits: ServiceLimits) -> None:
         self.models = models
-        self._timeout_s = timeout_s
-        self._most_bytes = most_bytes
-        self._admission = Admission(slots + waiting, max(4 * most_bytes, 1024**3))
-        self._queues = ClientQueues(slots, waiting)
+        self._timeout_s = limits.answer_timeout_s
+        self._most_bytes = limits.most_bytes
+        self._admission = Admission(limits.in_all, max(4 * limits.most_bytes, 1024**3))
+        self._queues = ClientQueues(limits.threads, limits.queue)
         # Each waits in a thread of its own for its turn; an idle one has none.
-        self._workers = Workers("speech", slots + waiting)
+        self._workers = Workers("speech", limits.in_all)
         self._readers = Workers("speech reader", 2)
 
     async def transcribe(self, request: Request) -> Response:

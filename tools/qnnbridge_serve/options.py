@@ -313,6 +313,11 @@ class ServiceLimits:
     threads: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Requests in the host at once.")] = 8
     queue: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that wait; more are refused.")] = 256
 
+    @property
+    def in_all(self) -> int:
+        """Requests that run or wait."""
+        return self.threads + self.queue
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServeOptions:

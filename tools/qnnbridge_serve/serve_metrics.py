@@ -5,38 +5,23 @@ The event loop's thread counts; an exposition is written by a worker.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qnnbridge_tools.host.metrics import Family
+from qnnbridge_tools.host.metrics import Families
 
 # In a request's scope: the path that it was served by, without the names in it.
 ROUTE: Final = "qnnbridge.route"
 _OPEN_METRICS: Final = "application/openmetrics-text"
 # From a small model in shared memory to an answer of many tokens.
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-
-
-class _Families(Collector):
-    """Families that are kept elsewhere, as they are at one moment."""
-
-    def __init__(self, families: Iterable[Family]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        for family in self._families:
-            if family.samples:
-                metric = Metric(family.name, family.help, family.kind, family.unit)
-                for sample in family.samples:
-                    metric.add_sample(family.name + sample.suffix, dict(sample.labels), sample.value)
-                yield metric
 
 
 class ServeMetrics:
@@ -90,19 +75,8 @@ class ServeMetrics:
 
         return counted
 
-    def exposition(self, families: Iterable[Family], accept: str) -> tuple[bytes, str]:
+    def exposition(self, families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
         """Text and content type; OpenMetrics, unless the client wants the older format."""
-        whole = CollectorRegistry()
-        whole.register(_Families(families))
-        whole.register(_Registered(self._registry))
         older = "text/plain" in accept and _OPEN_METRICS not in accept
         encoder, kind = choose_encoder(accept if older else _OPEN_METRICS)
-        return encoder(whole), kind
-
-
-class _Registered(Collector):
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._registry.collect())
+        return encoder(Families(itertools.chain(families, self._registry.collect()))), kind

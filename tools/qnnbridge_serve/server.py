@@ -42,7 +42,7 @@ KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 def require_packages(*, embeddings: bool = False, speech: bool = False) -> None:
     """Raises `BridgeError` that names the extra."""
-    needed = dict.fromkeys(("starlette.applications", "uvicorn", "msgspec", "prometheus_client"), "serve")
+    needed = dict.fromkeys(("starlette.applications", "uvicorn", "msgspec"), "serve")
     if speech:
         needed |= {"python_multipart": "serve", "tokenizers": "speech"}
     if embeddings:
@@ -101,34 +101,15 @@ def serve(options: ServeOptions) -> None:
             models = LanguageModels(options.language_models, host, options.sessions.fallback)
             embedders = EmbeddingModels(options.embedders, options.embedder_buckets, options.sessions, host)
             hearing = SpeechModels(options.recognizers, options.sessions, host)
-            limits = options.limits
 
             service = InferenceService(
                 repository,
                 HostProbe(host),
                 options.limits,
                 control=options.control,
-                language=LanguageService(
-                    models,
-                    timeout_s=limits.answer_timeout_s,
-                    slots=limits.threads,
-                    waiting=limits.queue,
-                    most_bytes=limits.most_bytes,
-                ),
-                embeddings=EmbeddingService(
-                    embedders,
-                    timeout_s=limits.timeout_s,
-                    threads=limits.threads,
-                    waiting=limits.queue,
-                    most_bytes=limits.most_bytes,
-                ),
-                speech=SpeechService(
-                    hearing,
-                    timeout_s=limits.answer_timeout_s,
-                    slots=limits.threads,
-                    waiting=limits.queue,
-                    most_bytes=limits.most_bytes,
-                ),
+                language=LanguageService(models, options.limits),
+                embeddings=EmbeddingService(embedders, options.limits),
+                speech=SpeechService(hearing, options.limits),
                 figures=daemon_figures(host) if host.is_daemon else None,
             )
             server = _server(make_app(service, options.token, options.origins), options)

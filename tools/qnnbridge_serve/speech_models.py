@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client.metrics_core import Metric
+
 from qnnbridge_serve.folder_models import FolderModels
 from qnnbridge_serve.options import ServeSessionOptions
 from qnnbridge_serve.repository import summary_of
-from qnnbridge_tools.host.metrics import Family, counter, gauge
+from qnnbridge_tools.host.metrics import counter, gauge
 
 if TYPE_CHECKING:
     from qnnbridge import Host
@@ -77,7 +79,7 @@ class SpeechModels(FolderModels[SpeechModel]):
         super().__init__("speech model", folders, load)
         self.figures = {name: SpeechFigures() for name in folders}
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[Metric]:
         """For /metrics."""
         rows = [({"model": name}, figures) for name, figures in self.figures.items()]
         yield gauge(

@@ -127,8 +127,6 @@ def bench(request: BenchRequest) -> None:
         return
     from qnnbridge_tools.bench import report, work
 
-    if request.inputs and model is None:
-        raise OptionError("--input goes with --model: our own models have inputs of their own.")
     with sized(request) if model is not None else contextlib.nullcontext(request) as on_copy:
         measured = work.perform(on_copy, say)
     reporting.show(measured, report.document, report.print_measured, as_json=as_json)

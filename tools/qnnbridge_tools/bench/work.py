@@ -172,11 +172,14 @@ def perform(request: BenchRequest, say: Callable[[str], None]) -> Measured:
     Args:
         say: Gets a line for each step.
     """
+    loaded = feeds.load(*arguments.read_one_set(request.inputs))
+    if loaded and request.model is None:
+        raise OptionError("--input goes with --model: our own models have inputs of their own.")
     if request.model is not None and not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
     _check_dimensions(request)
     try:
-        return _performed(request, say)
+        return _performed(request, loaded, say)
     except PlacementRefused as refused:
         arguments.in_options(refused)
         raise
@@ -196,9 +199,8 @@ def _check_dimensions(request: BenchRequest) -> None:
     arguments.refuse_unknown((scan_model(request.model, count_nodes=False),), request.sizes.dims)
 
 
-def _performed(request: BenchRequest, say: Callable[[str], None]) -> Measured:
+def _performed(request: BenchRequest, loaded: Sequence[Feed], say: Callable[[str], None]) -> Measured:
     effort = _effort(request)
-    loaded = feeds.load(*arguments.read_one_set(request.inputs))
     before = _load()
     say("starting hosts")
     with Rig(request.host_python) as rig:

@@ -1,83 +1,83 @@
-"""The daemon's figures as OpenMetrics 1.0 text: families with TYPE, UNIT and HELP lines, samples, ``# EOF``. Pure.
+"""The daemon's figures as families of Prometheus' own library, and their text in OpenMetrics.
 
-The name of a family and the suffix of its samples follow from its type, so that no caller can write a text that a
-parser refuses.
+The names of the samples of a family follow from its type, so that no caller can write a text that a parser refuses.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar
 
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
 from qnnbridge_tools.host.figures import ClientFigures, Figures, Latency, ModelFigures, read_figures
 
-CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 Kind = Literal["gauge", "counter", "info", "histogram", "summary"]
 Labels = Mapping[str, str]
+# What follows the family's name, with its underscore; labels; value.
+Sample = tuple[str, Labels, float]
 
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sample:
-    """suffix: what follows the family's name, with its underscore."""
+class Families(Collector):
+    """Families that are kept elsewhere, as they are at one moment. Those without a sample are left out."""
 
-    suffix: str
-    labels: Labels
-    value: float
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Family:
-    """unit: empty, or what the name ends with."""
-
-    name: str
-    kind: Kind
-    help: str
-    samples: tuple[Sample, ...]
-    unit: str = ""
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or (self.unit and not self.name.endswith(f"_{self.unit}")):
-            raise ValueError(f"{self.name} with unit {self.unit}")
+    def collect(self) -> Iterator[Metric]:
+        return (family for family in self._families if family.samples)
 
 
-def gauge(name: str, help_text: str, values: Iterable[tuple[Labels, float]], unit: str = "") -> Family:
-    return Family(name, "gauge", help_text, tuple(Sample("", labels, value) for labels, value in values), unit)
+def family(kind: Kind, name: str, help_text: str, samples: Iterable[Sample], unit: str = "") -> Metric:
+    """unit: empty, or what the name ends with. Half a surrogate pair in a label becomes a question mark."""
+    if not _NAME.fullmatch(name) or (unit and not name.endswith(f"_{unit}")):
+        raise ValueError(f"{name} with unit {unit}")
+    made = Metric(name, help_text, kind, unit)
+    for suffix, labels, value in samples:
+        whole = {key: text.encode("utf-8", "replace").decode("utf-8") for key, text in labels.items()}
+        made.add_sample(name + suffix, whole, value)
+    return made
 
 
-def counter(name: str, help_text: str, values: Iterable[tuple[Labels, float]], unit: str = "") -> Family:
-    samples = tuple(Sample("_total", labels, value) for labels, value in values)
-    return Family(name, "counter", help_text, samples, unit)
+def gauge(name: str, help_text: str, values: Iterable[tuple[Labels, float]], unit: str = "") -> Metric:
+    return family("gauge", name, help_text, (("", labels, value) for labels, value in values), unit)
 
 
-def info(name: str, help_text: str, labels: Labels) -> Family:
-    return Family(name, "info", help_text, (Sample("_info", labels, 1),))
+def counter(name: str, help_text: str, values: Iterable[tuple[Labels, float]], unit: str = "") -> Metric:
+    return family("counter", name, help_text, (("_total", labels, value) for labels, value in values), unit)
+
+
+def info(name: str, help_text: str, labels: Labels) -> Metric:
+    return family("info", name, help_text, [("_info", labels, 1)])
 
 
 def summary(
     name: str, help_text: str, values: Iterable[tuple[Labels, Mapping[float, float | None]]], unit: str = ""
-) -> Family:
+) -> Metric:
     """A family of type summary.
 
     Args:
         values: Quantiles for each set of labels; unknown ones are left out.
     """
-    samples = tuple(
-        Sample("", {**labels, "quantile": number_text(quantile)}, value)
+    samples = (
+        ("", {**labels, "quantile": floatToGoString(quantile)}, value)
         for labels, quantiles in values
         for quantile, value in quantiles.items()
         if value is not None
     )
-    return Family(name, "summary", help_text, samples, unit)
+    return family("summary", name, help_text, samples, unit)
 
 
 def histogram(
     name: str, help_text: str, buckets: Sequence[tuple[float, int]], total: float, count: int, unit: str = ""
-) -> Family:
+) -> Metric:
     """A family of type histogram, with the infinite bucket added.
 
     The format wants all of a histogram to agree, so the count is never less than the last bucket.
@@ -85,48 +85,16 @@ def histogram(
     Args:
         buckets: Upper bounds, rising, each with the number of values at or below it.
     """
-    finite = [(bound, number) for bound, number in buckets if math.isfinite(bound)]
     count = max([count, *(number for _, number in buckets)])
-    samples = [Sample("_bucket", {"le": number_text(bound)}, number) for bound, number in finite]
-    samples.append(Sample("_bucket", {"le": "+Inf"}, count))
-    samples += [Sample("_sum", {}, total), Sample("_count", {}, count)]
-    return Family(name, "histogram", help_text, tuple(samples), unit)
+    bounds = [*((bound, number) for bound, number in buckets if math.isfinite(bound)), (math.inf, count)]
+    samples: list[Sample] = [("_bucket", {"le": floatToGoString(bound)}, number) for bound, number in bounds]
+    return family("histogram", name, help_text, [*samples, ("_sum", {}, total), ("_count", {}, count)], unit)
 
 
-def text_of(families: Iterable[Family]) -> str:
-    """The whole exposition. Families without a sample are left out. Lines end with a line feed, on every system."""
-    lines: list[str] = []
-    for family in families:
-        if not family.samples:
-            continue
-        lines.append(f"# TYPE {family.name} {family.kind}")
-        if family.unit:
-            lines.append(f"# UNIT {family.name} {family.unit}")
-        lines.append(f"# HELP {family.name} {escaped(family.help)}")
-        lines += [_line(family.name, sample) for sample in family.samples]
-    return "\n".join((*lines, "# EOF", ""))
-
-
-def escaped(text: str) -> str:
-    """A label's value or help text, escaped. Half a surrogate pair becomes a question mark."""
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def number_text(value: float) -> str:
-    """A number in the format: integers without a point, floats with one, also in ``le`` and ``quantile``."""
-    if isinstance(value, int):
-        return str(value)
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(float(value))
-
-
-def _line(name: str, sample: Sample) -> str:
-    labels = ",".join(f'{key}="{escaped(value)}"' for key, value in sample.labels.items())
-    return f"{name}{sample.suffix}{f'{{{labels}}}' if labels else ''} {number_text(sample.value)}"
+def text_of(families: Iterable[Metric]) -> str:
+    """The whole exposition. Lines end with a line feed, on every system."""
+    text: bytes = generate_latest(Families(families))
+    return text.decode("utf-8")
 
 
 Row = TypeVar("Row")
@@ -171,22 +139,22 @@ def metrics_text(document: Mapping[str, Any], onlooker: int | None = None) -> st
     return text_of(families_of(figures))
 
 
-def families_of(figures: Figures) -> Iterator[Family]:
+def families_of(figures: Figures) -> Iterator[Metric]:
     return iter((*_daemon(figures), *_host(figures), *_totals(figures), *_clients(figures), *_models(figures)))
 
 
-def _one(kind: Literal["gauge", "counter"], name: str, help_text: str, value: float, unit: str = "") -> Family:
+def _one(kind: Literal["gauge", "counter"], name: str, help_text: str, value: float, unit: str = "") -> Metric:
     """A family with one sample that has no label."""
     return (gauge if kind == "gauge" else counter)(f"qnnbridge_{name}", help_text, [({}, value)], unit)
 
 
-def _columns(columns: Columns[Row], rows: Sequence[tuple[Labels, Row]]) -> Iterator[Family]:
+def _columns(columns: Columns[Row], rows: Sequence[tuple[Labels, Row]]) -> Iterator[Metric]:
     for kind, name, unit, help_text, figure in columns:
         make = gauge if kind == "gauge" else counter
         yield make(f"qnnbridge_{name}", help_text, [(labels, figure(row)) for labels, row in rows], unit)
 
 
-def _daemon(figures: Figures) -> Iterator[Family]:
+def _daemon(figures: Figures) -> Iterator[Metric]:
     daemon = figures.daemon
     labels = {"version": daemon.qnnbridge, "python": daemon.python, "instance_id": daemon.instance}
     yield info("qnnbridge_daemon", "Which daemon this is.", labels)
@@ -200,7 +168,7 @@ def _daemon(figures: Figures) -> Iterator[Family]:
     yield _one("gauge", "waiting_calls", "Calls that wait for their turn.", figures.waiting)
 
 
-def _host(figures: Figures) -> Iterator[Family]:
+def _host(figures: Figures) -> Iterator[Metric]:
     host = figures.host
     yield _one("gauge", "host_running", "1 if an NPU host runs, else 0.", int(host.running))
     if host.versions or host.machine:
@@ -217,7 +185,7 @@ def _versions(versions: Mapping[str, str]) -> dict[str, str]:
     return {"".join(c if c.isascii() and c.isalnum() else "_" for c in name): v for name, v in versions.items()}
 
 
-def _totals(figures: Figures) -> Iterator[Family]:
+def _totals(figures: Figures) -> Iterator[Metric]:
     totals = figures.totals
     yield _one("gauge", "clients", "Connected applications.", len(figures.clients))
     yield _one("counter", "connections", "Applications that have connected.", totals.clients)
@@ -239,14 +207,14 @@ def _totals(figures: Figures) -> Iterator[Family]:
     )
 
 
-def _clients(figures: Figures) -> Iterator[Family]:
+def _clients(figures: Figures) -> Iterator[Metric]:
     rows = [(_client_labels(client), client) for client in figures.clients]
     yield from _columns(_CLIENT_COLUMNS, rows)
     latencies = [(labels, _quantiles(client.latency_ms)) for labels, client in rows]
     yield summary("qnnbridge_client_call_latency_seconds", "Time of a client's calls.", latencies, "seconds")
 
 
-def _models(figures: Figures) -> Iterator[Family]:
+def _models(figures: Figures) -> Iterator[Metric]:
     rows = [(_model_labels(model), model) for model in figures.models]
     yield from _columns(_MODEL_COLUMNS, rows)
     yield gauge(
