@@ -191,7 +191,7 @@ def test_shapes_without_onnx_are_those_of_onnx(shape: tuple[int, ...]) -> None:
 
 
 def is_true(expressions: list[str], node: GraphNode) -> bool:
-    return all_true(expressions, node, FileGraph([], {}, 0))
+    return all_true(expressions, node, FileGraph([], {}))
 
 
 def node_of(op: str, **attributes: Any) -> GraphNode:

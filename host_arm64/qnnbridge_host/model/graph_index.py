@@ -11,10 +11,26 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, cast
 
 Shape = tuple[int | None, ...]
+
+
+class OperatorRule(Protocol):
+    """What QNN computes wrong, refuses or traps: a check of a node, which gives the evidence or nothing."""
+
+    @property
+    def operators(self) -> Collection[str] | None:
+        """Of which nodes alone it is about; None for all."""
+
+
+AnyRule = TypeVar("AnyRule", bound=OperatorRule)
+
+
+def rules_about(rules: Iterable[AnyRule], op: str) -> tuple[AnyRule, ...]:
+    """The rules that may object to nodes of an operator, in their order."""
+    return tuple(rule for rule in rules if rule.operators is None or op in rule.operators)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,9 +111,6 @@ class GraphNode:
 
 class GraphIndex(abc.ABC):
     """A graph by the names of its tensors and the places of its nodes. Records are made when one is asked for."""
-
-    # Of ONNX's own operators; 0 if the model uses none.
-    opset: int
 
     @abc.abstractmethod
     def ops(self) -> Iterable[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from qnnbridge_host.model.chips import chip_named, chip_of, chip_of_this_computer, simulated_chip
 from qnnbridge_host.model.conditions import all_true, maker_of
-from qnnbridge_host.model.graph_index import GraphIndex, GraphNode
+from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, rules_about
 from qnnbridge_host.model.node_graph import read_graph
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
@@ -118,14 +118,11 @@ def find(
         release: of onnxruntime-qnn; "" if it is not known.
         rows: default those of the table.
     """
-    by_operator: dict[str, list[WrongOperator]] = {}
-    for fault in table() if rows is None else rows:
-        if fault.applies(arch, release):
-            for op in fault.operators:
-                by_operator.setdefault(op, []).append(fault)
+    faults = [fault for fault in (table() if rows is None else rows) if fault.applies(arch, release)]
+    about = functools.cache(lambda op: rules_about(faults, op))
     found = []
     for place, op in enumerate(graph.ops()):
-        for fault in by_operator.get(op, ()):
+        for fault in about(op):
             node = graph.node(place)
             if matches(fault, node, graph):
                 found.append(KnownWrong(fault, node.index, node.label, node.op))

@@ -24,7 +24,7 @@ _ATTRIBUTE = MessageKind("node attribute", frozenset((1, 2, 3, 4, 7, 8, 9)), fro
 _GRAPH_VALUE_INFO: Final = 13
 _SCHEMA: Final = {
     **schema.SCHEMA,
-    schema.MODEL: {7: schema.GRAPH, 8: schema.OPSET},
+    schema.MODEL: {7: schema.GRAPH},
     schema.GRAPH: {
         schema.GRAPH_NODE: schema.NODE,
         schema.GRAPH_INITIALIZER: _INITIALIZER,
@@ -55,10 +55,9 @@ class NodeEntry(NamedTuple):
 class FileGraph(GraphIndex):
     """The main graph of a model file. known: what is known of its tensors; `static_shapes` adds to it."""
 
-    def __init__(self, entries: Sequence[NodeEntry], known: dict[str, GraphTensor], opset: int) -> None:
+    def __init__(self, entries: Sequence[NodeEntry], known: dict[str, GraphTensor]) -> None:
         self.entries = entries
         self.known = known
-        self.opset = opset
 
     def ops(self) -> Iterator[str]:
         return (entry.op for entry in self.entries)
@@ -105,7 +104,6 @@ class _Reader:
         self._types: dict[str, tuple[str, Shape | None]] = {}
         self._constants: dict[str, GraphTensor] = {}
         self._overridable: set[str] = set()
-        self._opset = 0
         self._ir_version = 0
 
     def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
@@ -129,9 +127,6 @@ class _Reader:
             self._types[name] = (element.removeprefix("tensor(").removesuffix(")"), self._fixed(shape))
             if message.field == schema.GRAPH_INPUT:
                 self._overridable.add(name)
-        elif kind is schema.OPSET:
-            if (message.text(schema.OPSET_DOMAIN) or "") in _OWN_DOMAINS:
-                self._opset = message.number(schema.OPSET_VERSION) or 0
         elif kind is schema.MODEL:
             self._ir_version = message.number(schema.MODEL_IR_VERSION) or 0
         else:
@@ -156,7 +151,7 @@ class _Reader:
         known = {name: GraphTensor(name, *one) for name, one in self._types.items()}
         fixed = self._ir_version < 4
         known |= {name: one for name, one in self._constants.items() if fixed or name not in self._overridable}
-        return FileGraph(self._nodes, known, self._opset)
+        return FileGraph(self._nodes, known)
 
 
 def _value_of(attribute: Message) -> Any:

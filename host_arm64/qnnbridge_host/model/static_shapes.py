@@ -27,33 +27,29 @@ class UnknownShape(Exception):
 
 def complete(graph: FileGraph) -> None:
     """Adds shapes, types and small values that follow to the tensors of the graph. What the file says stays."""
-    tensors = graph.known
     for op, _, inputs, outputs, attributes in graph.entries:
         if not inputs or not outputs:
             continue
-        given = [tensors.get(name, GraphTensor(name)) for name in inputs]
+        given = [graph.about(name) for name in inputs]
         for number, name in enumerate(outputs):
-            made = tensors.get(name, GraphTensor(name))
+            made = graph.about(name)
             with contextlib.suppress(*_UNKNOWN):
                 if made.shape is None or None in made.shape:
-                    made = dataclasses.replace(
-                        made, shape=_shape_of(op, number, len(outputs), given, attributes, graph)
-                    )
+                    shape = _shape_of(op, number, len(outputs), given, attributes)
+                    made = dataclasses.replace(made, shape=shape)
             with contextlib.suppress(LookupError):
                 if not made.type:
                     made = dataclasses.replace(made, type=_type_of(op, number, given, attributes))
             if not number and made.values is None:
                 with contextlib.suppress(*_UNKNOWN):
                     made = dataclasses.replace(made, values=values_of(op, given, attributes, made.shape))
-            tensors[name] = made
+            graph.known[name] = made
 
 
-def _shape_of(
-    op: str, number: int, count: int, given: Inputs, attributes: Attributes, graph: FileGraph
-) -> Shape | None:
+def _shape_of(op: str, number: int, count: int, given: Inputs, attributes: Attributes) -> Shape | None:
     if op in _SEVERAL:
-        return _SEVERAL[op](given, {**attributes, "num_outputs": count}, graph.opset)[number]
-    return _RULES[op](given, attributes, graph.opset) if number == 0 else None
+        return _SEVERAL[op](given, {**attributes, "num_outputs": count})[number]
+    return _RULES[op](given, attributes) if number == 0 else None
 
 
 def _type_of(op: str, number: int, given: Inputs, attributes: Attributes) -> str:
@@ -83,11 +79,11 @@ def _whole(given: Inputs, number: int) -> list[int]:
     return [int(value) for value in values]
 
 
-def _same(given: Inputs, attributes: Attributes, opset: int) -> Shape | None:
+def _same(given: Inputs, attributes: Attributes) -> Shape | None:
     return given[0].shape
 
 
-def _broadcast(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _broadcast(given: Inputs, attributes: Attributes) -> Shape:
     shapes = [_sizes(tensor) for tensor in given if tensor.name]
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
@@ -134,15 +130,15 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
     return found
 
 
-def _conv(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _conv(given: Inputs, attributes: Attributes) -> Shape:
     return (_sizes(given[0])[0], _sizes(given[1])[0], *slid_sizes(given, attributes))
 
 
-def _pool(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _pool(given: Inputs, attributes: Attributes) -> Shape:
     return (*_sizes(given[0])[:2], *slid_sizes(given[:1], attributes))
 
 
-def _transposed(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _transposed(given: Inputs, attributes: Attributes) -> Shape:
     head, sizes, weights = _sizes(given[0])[:1], _sizes(given[0])[2:], _sizes(given[1])
     channels = weights[1] * int(attributes.get("group", 1))
     if attributes.get("output_shape"):
@@ -160,42 +156,42 @@ def _transposed(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     return (*head, channels, *made)
 
 
-def _global(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _global(given: Inputs, attributes: Attributes) -> Shape:
     shape = _sizes(given[0])
     return (*shape[:2], *(1 for _ in shape[2:]))
 
 
-def _matmul(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _matmul(given: Inputs, attributes: Attributes) -> Shape:
     left, right = _sizes(given[0]), _sizes(given[1])
     if len(left) < 2 or len(right) < 2:
         raise UnknownShape
     heads = [GraphTensor("l", shape=left[:-2]), GraphTensor("r", shape=right[:-2])]
-    return (*_broadcast(heads, attributes, opset), left[-2], right[-1])
+    return (*_broadcast(heads, attributes), left[-2], right[-1])
 
 
-def _gemm(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _gemm(given: Inputs, attributes: Attributes) -> Shape:
     left, right = _sizes(given[0]), _sizes(given[1])
     return (left[1 if attributes.get("transA") else 0], right[0 if attributes.get("transB") else 1])
 
 
-def _transpose(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _transpose(given: Inputs, attributes: Attributes) -> Shape:
     shape = _sizes(given[0])
     return tuple(shape[axis] for axis in attributes.get("perm") or range(len(shape))[::-1])
 
 
-def _concat(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _concat(given: Inputs, attributes: Attributes) -> Shape:
     shapes = [_sizes(tensor) for tensor in given]
     axis = attributes["axis"] % len(shapes[0])
     return (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
 
 
-def _flatten(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _flatten(given: Inputs, attributes: Attributes) -> Shape:
     shape = _sizes(given[0])
     axis = attributes.get("axis", 1) % (len(shape) + 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
 
 
-def _reshape(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _reshape(given: Inputs, attributes: Attributes) -> Shape:
     wanted = _whole(given, 1)
     shape = _sizes(given[0]) if 0 in wanted or -1 in wanted else ()
     found = [
@@ -212,27 +208,27 @@ def _axes(given: Inputs, attributes: Attributes, number: int) -> list[int] | Non
     return _whole(given, number) if len(given) > number and given[number].name else None
 
 
-def _squeeze(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _squeeze(given: Inputs, attributes: Attributes) -> Shape:
     shape, axes = _sizes(given[0]), _axes(given, attributes, 1)
     gone = [axis % len(shape) for axis in axes] if axes is not None else [i for i, s in enumerate(shape) if s == 1]
     return tuple(size for axis, size in enumerate(shape) if axis not in gone)
 
 
-def _unsqueeze(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _unsqueeze(given: Inputs, attributes: Attributes) -> Shape:
     shape, axes = list(_sizes(given[0])), _axes(given, attributes, 1) or []
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
     return tuple(shape)
 
 
-def _reduce(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _reduce(given: Inputs, attributes: Attributes) -> Shape:
     shape, axes = _sizes(given[0]), _axes(given, attributes, 1)
     gone = range(len(shape)) if axes is None else [axis % len(shape) for axis in axes]
     keep = attributes.get("keepdims", 1)
     return tuple(1 if axis in gone else size for axis, size in enumerate(shape) if keep or axis not in gone)
 
 
-def _slice(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _slice(given: Inputs, attributes: Attributes) -> Shape:
     shape = list(_sizes(given[0]))
     if "starts" in attributes:
         starts, ends = attributes["starts"], attributes["ends"]
@@ -256,7 +252,7 @@ def _backwards(start: int, end: int, step: int, size: int) -> int:
     return max(0, -((first - last) // step) if (first - last) % step == 0 else (first - last) // -step + 1)
 
 
-def _pad(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _pad(given: Inputs, attributes: Attributes) -> Shape:
     shape = _sizes(given[0])
     pads = attributes.get("pads") or _whole(given, 1)
     if len(pads) != 2 * len(shape):
@@ -264,7 +260,7 @@ def _pad(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     return tuple(size + pads[axis] + pads[axis + len(shape)] for axis, size in enumerate(shape))
 
 
-def _resize(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _resize(given: Inputs, attributes: Attributes) -> Shape:
     if len(given) > 3 and given[3].name and "axes" not in attributes:
         return tuple(_whole(given, 3))
     values = given[2 if len(given) > 2 else 1].values
@@ -273,38 +269,38 @@ def _resize(given: Inputs, attributes: Attributes, opset: int) -> Shape:
     return tuple(int(size * scale) for size, scale in zip(_sizes(given[0]), values, strict=True))
 
 
-def _expand(given: Inputs, attributes: Attributes, opset: int) -> Shape:
-    return _broadcast([given[0], GraphTensor("sizes", shape=tuple(_whole(given, 1)))], attributes, opset)
+def _expand(given: Inputs, attributes: Attributes) -> Shape:
+    return _broadcast([given[0], GraphTensor("sizes", shape=tuple(_whole(given, 1)))], attributes)
 
 
-def _tile(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _tile(given: Inputs, attributes: Attributes) -> Shape:
     return tuple(size * times for size, times in zip(_sizes(given[0]), _whole(given, 1), strict=True))
 
 
-def _arg(given: Inputs, attributes: Attributes, opset: int) -> Shape:
-    return _reduce(given[:1], {**attributes, "axes": [attributes.get("axis", 0)]}, opset)
+def _arg(given: Inputs, attributes: Attributes) -> Shape:
+    return _reduce(given[:1], {**attributes, "axes": [attributes.get("axis", 0)]})
 
 
-def _depth_to_space(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _depth_to_space(given: Inputs, attributes: Attributes) -> Shape:
     (number, channels, height, width), block = _sizes(given[0]), attributes["blocksize"]
     return (number, channels // block**2, height * block, width * block)
 
 
-def _space_to_depth(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _space_to_depth(given: Inputs, attributes: Attributes) -> Shape:
     (number, channels, height, width), block = _sizes(given[0]), attributes["blocksize"]
     return (number, channels * block**2, height // block, width // block)
 
 
-def _range(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _range(given: Inputs, attributes: Attributes) -> Shape:
     (start,), (limit,), (step,) = (_whole(given, number) for number in range(3))
     return (len(range(start, limit, step)),)
 
 
-def _second(given: Inputs, attributes: Attributes, opset: int) -> Shape | None:
+def _second(given: Inputs, attributes: Attributes) -> Shape | None:
     return given[1].shape
 
 
-def _split(given: Inputs, attributes: Attributes, opset: int) -> list[Shape]:
+def _split(given: Inputs, attributes: Attributes) -> list[Shape]:
     shape, count = _sizes(given[0]), attributes["num_outputs"]
     axis = attributes.get("axis", 0) % len(shape)
     parts = attributes.get("split") or (_whole(given, 1) if len(given) > 1 and given[1].name else None)
@@ -314,64 +310,39 @@ def _split(given: Inputs, attributes: Attributes, opset: int) -> list[Shape]:
     return [(*shape[:axis], size, *shape[axis + 1 :]) for size in parts]
 
 
-def _top_k(given: Inputs, attributes: Attributes, opset: int) -> list[Shape]:
+def _top_k(given: Inputs, attributes: Attributes) -> list[Shape]:
     shape, (many,) = _sizes(given[0]), _whole(given, 1) if len(given) > 1 else [int(attributes["k"])]
     axis = attributes.get("axis", -1) % len(shape)
     return [(*shape[:axis], many, *shape[axis + 1 :])] * 2
 
 
-def _recurrent(given: Inputs, attributes: Attributes, opset: int) -> list[Shape]:
+def _recurrent(given: Inputs, attributes: Attributes) -> list[Shape]:
     (length, batch, _), (directions, _, hidden) = _sizes(given[0]), _sizes(given[2])
     if attributes.get("layout", 0):
         raise UnknownShape
     return [(length, directions, batch, hidden), *[(directions, batch, hidden)] * 2]
 
 
-def _gather(given: Inputs, attributes: Attributes, opset: int) -> Shape:
+def _gather(given: Inputs, attributes: Attributes) -> Shape:
     shape, index = _sizes(given[0]), _sizes(given[1])
     axis = attributes.get("axis", 0) % len(shape)
     return (*shape[:axis], *index, *shape[axis + 1 :])
 
 
 _UNARY: Final = (
-    *(
-        "Abs",
-        "Atan",
-        "BatchNormalization",
-        "Cast",
-        "Ceil",
-        "Clip",
-        "Cos",
-        "CumSum",
-        "DequantizeLinear",
-        "Dropout",
-        "Elu",
-    ),
-    *("Erf", "Exp", "Floor", "Gelu", "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "IsNaN", "LRN"),
-    *(
-        "InstanceNormalization",
-        "LayerNormalization",
-        "LeakyRelu",
-        "Log",
-        "LogSoftmax",
-        "LpNormalization",
-        "Mish",
-        "Neg",
-    ),
-    *("Not", "QuantizeLinear", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin"),
-    *("Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
-    *(
-        "com.microsoft.QuantizeLinear",
-        "com.microsoft.DequantizeLinear",
-        "com.microsoft.Gelu",
-        "com.microsoft.QuickGelu",
-    ),
+    *("Abs", "Atan", "BatchNormalization", "Cast", "Ceil", "Clip", "Cos", "CumSum", "DequantizeLinear", "Dropout"),
+    *("Elu", "Erf", "Exp", "Floor", "Gelu", "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "IsNaN"),
+    *("LRN", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization"),
+    *("Mish", "Neg", "Not", "QuantizeLinear", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu"),
+    *("Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
+    *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear", "com.microsoft.Gelu"),
+    *("com.microsoft.QuickGelu"),
 )
 _BINARY: Final = (
     *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod", "PRelu", "Sum", "Mean", "And", "Or", "Xor", "Equal"),
     *("Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where"),
 )
-_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, int], Shape | None]]] = {
+_RULES: Final[Mapping[str, Callable[[Inputs, Attributes], Shape | None]]] = {
     **dict.fromkeys(_UNARY, _same),
     **dict.fromkeys(_BINARY, _broadcast),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
@@ -397,17 +368,17 @@ _RULES: Final[Mapping[str, Callable[[Inputs, Attributes, int], Shape | None]]] =
     "Expand": _expand,
     "Tile": _tile,
     "Range": _range,
-    "Shape": lambda given, attributes, opset: (
+    "Shape": lambda given, attributes: (
         len((given[0].shape or _sizes(given[0]))[slice(attributes.get("start", 0), attributes.get("end"))]),
     ),
-    "Size": lambda given, attributes, opset: (),
-    "ConstantOfShape": lambda given, attributes, opset: tuple(_whole(given, 0)),
+    "Size": lambda given, attributes: (),
+    "ConstantOfShape": lambda given, attributes: tuple(_whole(given, 0)),
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
     **dict.fromkeys(("ArgMax", "ArgMin"), _arg),
 }
 # Of all results, the first included.
-_SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes, int], list[Shape]]]] = {
+_SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes], list[Shape]]]] = {
     "Split": _split,
     "TopK": _top_k,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),

@@ -20,7 +20,7 @@ from qnnbridge_host.rewrite.folding import fold
 from qnnbridge_host.rewrite.rewrites.removals import taken_branch
 from qnnbridge_models.analyze import quantized, rules
 from qnnbridge_models.analyze.result import ON_QNN, NodePlace, NodeVerdict
-from qnnbridge_models.analyze.rules import RuleContext, rules_about
+from qnnbridge_models.analyze.rules import RuleContext, placement_rules
 
 _NEVER_COMPUTED = frozenset(
     {
@@ -294,7 +294,7 @@ def _verdict_on(
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
-    for rule in rules_about(node.op):
+    for rule in placement_rules(node.op):
         if quantized_unit is not None and rule.name in ("type", "rearranged", "chip"):
             continue
         verdict = rule.verdict(node, context)

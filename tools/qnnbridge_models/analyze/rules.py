@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
+from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.result import NodePlace, NodeVerdict
 from qnnbridge_tools import output
@@ -448,10 +448,7 @@ RULES: Final = (
 )
 
 
-@functools.cache
-def rules_about(op: str) -> tuple[PlacementRule, ...]:
-    """The rules that may object to nodes of an operator, in their order."""
-    return tuple(rule for rule in RULES if rule.operators is None or op in rule.operators)
+placement_rules = functools.cache(functools.partial(rules_about, RULES))
 
 
 def _shape_text(shape: tuple[int | None, ...] | None) -> str:

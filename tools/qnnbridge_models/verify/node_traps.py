@@ -7,12 +7,13 @@ goes with the change, on the CPU's own values. Pure functions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_host.model.graph_index import rules_about
 from qnnbridge_models.verify.result import TrapFound
 from qnnbridge_models.verify.traps import BEYOND_HALF, HALF_RANGE, INT64, LOW_32_BITS
 
@@ -76,6 +77,7 @@ class NodeTrap:
     Args:
         saw: evidence at the node; empty if it is not this trap.
         changes: each takes the cause away; the error must go with one of them.
+        operators: of which nodes alone it is about; None for all.
     """
 
     name: str
@@ -83,11 +85,12 @@ class NodeTrap:
     advice: str
     saw: Callable[[NodeAt], str]
     changes: Callable[[NodeAt], Sequence[NodeChange]]
+    operators: Collection[str] | None = None
 
 
 def suspected(node: NodeAt) -> list[tuple[NodeTrap, str]]:
     """Rules that blame something about a node, with the evidence; to be proven by their changes."""
-    return [(trap, seen) for trap in NODE_TRAPS if (seen := trap.saw(node))]
+    return [(trap, seen) for trap in rules_about(NODE_TRAPS, node.op) if (seen := trap.saw(node))]
 
 
 def proven(trap: NodeTrap, label: str, evidence: str, change: NodeChange) -> TrapFound:
@@ -97,20 +100,16 @@ def proven(trap: NodeTrap, label: str, evidence: str, change: NodeChange) -> Tra
     )
 
 
-def _is(*ops: str) -> Callable[[NodeAt], str]:
-    return lambda node: node.op if node.op in ops else ""
+def _saw_operator(node: NodeAt) -> str:
+    return node.op
 
 
-def _saw_padding(node: NodeAt, *ops: str) -> str:
-    if node.op not in ops:
-        return ""
-    names = [name for name in ("pads", "ceil_mode", "auto_pad", "count_include_pad") if node.has(name)]
+def _saw_padding(node: NodeAt) -> str:
+    names = [name for name in _PADDING if node.has(name)]
     return f"{node.op} with {', '.join(f'{name}={node.attributes[name]!r}' for name in names)}" if names else ""
 
 
 def _saw_large_scores(node: NodeAt) -> str:
-    if node.op not in ("Softmax", "LogSoftmax"):
-        return ""
     values = [value for value in node.inputs[:1] if isinstance(value, np.ndarray) and value.dtype.kind == "f"]
     finite = np.abs(values[0][np.isfinite(values[0])]) if values else np.zeros(0)
     most = float(finite.max(initial=0.0))
@@ -118,8 +117,6 @@ def _saw_large_scores(node: NodeAt) -> str:
 
 
 def _saw_resize(node: NodeAt) -> str:
-    if node.op not in ("Resize", "Upsample"):
-        return ""
     mode = node.attributes.get("mode", "nearest")
     how = node.attributes.get("coordinate_transformation_mode", "half_pixel")
     return f"{node.op} with mode {mode!r}, coordinates {how!r}"
@@ -127,19 +124,15 @@ def _saw_resize(node: NodeAt) -> str:
 
 def _saw_grid(node: NodeAt) -> str:
     mode = node.attributes.get("mode", "linear")
-    return f"GridSample with mode {mode!r}" if node.op == "GridSample" and mode == "nearest" else ""
+    return f"GridSample with mode {mode!r}" if mode == "nearest" else ""
 
 
 def _saw_negative_indices(node: NodeAt) -> str:
-    if node.op not in ("GatherElements", "ScatterElements"):
-        return ""
     least = _least_index(node)
     return f"{node.op} with indices down to {least}" if least < 0 else ""
 
 
 def _saw_negative_gather(node: NodeAt) -> str:
-    if node.op != "Gather":
-        return ""
     least = _least_index(node)
     return f"Gather with an index of {least}" if least < 0 else ""
 
@@ -281,8 +274,9 @@ NODE_TRAPS = (
         "isnan",
         "IsNaN is wrong in half floats.",
         "Test for NaN outside of the model.",
-        _is("IsNaN"),
+        _saw_operator,
         _numbers_for_nan,
+        ("IsNaN",),
     ),
     NodeTrap(
         "softmax-of-large-values",
@@ -290,27 +284,31 @@ NODE_TRAPS = (
         "Scale the scores, or subtract their maximum before.",
         _saw_large_scores,
         _smaller,
+        ("Softmax", "LogSoftmax"),
     ),
     NodeTrap(
         "average-pool-padding",
         "AveragePool with pads, ceil_mode, auto_pad or count_include_pad counts other values than ONNX says.",
         "Put a Pad node in front of it and pool without padding.",
-        lambda node: _saw_padding(node, "AveragePool"),
+        _saw_padding,
         _without(*_PADDING),
+        ("AveragePool",),
     ),
     NodeTrap(
         "max-pool-padding",
         "MaxPool with padding takes other values than ONNX says: on V68, and with pads on both sides on V73.",
         "Put a Pad node in front of it, or name a newer chip.",
-        lambda node: _saw_padding(node, "MaxPool"),
+        _saw_padding,
         _without(*_PADDING),
+        ("MaxPool",),
     ),
     NodeTrap(
         "conv-transpose-padding",
         "ConvTranspose with pads is wrong.",
         "Use it without pads and cut the border off with Slice.",
-        lambda node: _saw_padding(node, "ConvTranspose"),
+        _saw_padding,
         _without(*_PADDING),
+        ("ConvTranspose",),
     ),
     NodeTrap(
         "resize",
@@ -319,6 +317,7 @@ NODE_TRAPS = (
         "Resize by whole factors, or outside of the model.",
         _saw_resize,
         _resized_plainly,
+        ("Resize", "Upsample"),
     ),
     NodeTrap(
         "grid-sample-nearest",
@@ -327,13 +326,15 @@ NODE_TRAPS = (
         _saw_grid,
         # Until opset 19 it was called bilinear.
         lambda node: [NodeChange(f"mode {mode}", {"mode": mode}) for mode in ("linear", "bilinear")],
+        ("GridSample",),
     ),
     NodeTrap(
         "masked-attention",
         "Attention rows in which everything is masked give other numbers.",
         "Leave at least one token unmasked in every row.",
-        _is("Attention", "com.microsoft.Attention", "MultiHeadAttention", "com.microsoft.MultiHeadAttention"),
+        _saw_operator,
         _nothing_masked,
+        ("Attention", "com.microsoft.Attention", "MultiHeadAttention", "com.microsoft.MultiHeadAttention"),
     ),
     NodeTrap(
         "negative-indices",
@@ -341,6 +342,7 @@ NODE_TRAPS = (
         "Count indices from the start; `qnnbridge fix` does it for constant ones.",
         _saw_negative_indices,
         _counted_from_the_start,
+        ("GatherElements", "ScatterElements"),
     ),
     NodeTrap(
         "negative-gather-index",
@@ -349,6 +351,7 @@ NODE_TRAPS = (
         "Count indices from the start: add the length of the axis to negative ones.",
         _saw_negative_gather,
         _counted_from_the_start,
+        ("Gather",),
     ),
     NodeTrap(*INT64, _saw_wide_integers, _kept_in_32_bits),
     NodeTrap(*HALF_RANGE, _saw_beyond_half, _smaller),
