@@ -43,7 +43,7 @@ pytestmark = pytest.mark.simulator
 MODELS = Path(__file__).parents[1] / "models"
 F = MODELS / "f.onnx"
 # The client gives up after it; a compiler that is not ended stands still for ever.
-PATIENCE_S = 1.5
+PATIENCE_S = 6.0
 # Less than what the host gives calls after a GOODBYE.
 SOON_S = 6.0
 TERABYTE = 2**40

@@ -190,8 +190,7 @@ class Store:
         """As long as this is held the entry is not evicted."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
-        # The lock's file has the process id in its name, so own leftovers are told apart without opening
-        # them.
+        # The lock's file has the process id in its name: own leftovers are recognised without opening them.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
             self.in_use(key)  # removes leftovers of killed processes, and of sessions that were never closed
