@@ -56,8 +56,8 @@ def parse_options(argv: Sequence[str] | None) -> Options:
     parser.add_argument(
         "--max-kv-bytes", type=_count, default=limits.kv_bytes, help="of the KV caches of one client's generators"
     )
-    parser.add_argument("--recycle-bytes", type=_count, help="replace an NPU host of so many bytes")
-    parser.add_argument("--recycle-sessions", type=_count, help="replace an NPU host after so many new sessions")
+    parser.add_argument("--recycle-bytes", type=_count, help="replace an NPU host that has grown to this size")
+    parser.add_argument("--recycle-sessions", type=_count, help="replace an NPU host after this many new sessions")
     parser.add_argument("--foreground", action="store_true", help="stay in the terminal; the log goes there, too")
     parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(TAKE_OVER, type=_seconds, default=0.0, help=argparse.SUPPRESS)

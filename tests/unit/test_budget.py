@@ -169,6 +169,49 @@ def test_private_words_become_fewer_and_comments_do_not() -> None:
     assert 100 * share >= budget("Words")["comment lines in 100"]
 
 
+# Private words, with what a stranger understands. In comments, docstrings and messages, not in names.
+PRIVATE_WORDS = {
+    "in words": "as text",
+    "so many": "this many",
+    "whoever": "the caller, the thread, the client",
+    "wished": "requested",
+    "without a word": "silently",
+    "of no use": "useless, not needed",
+    "now and then": "periodically",
+    "in the place of": "in place of, instead of",
+    "be had": "is available",
+    "such a one": "name the thing",
+}
+_PRIVATE = re.compile(rf"\b({'|'.join(PRIVATE_WORDS)})\b", re.IGNORECASE)
+# From Python 3.12 on the text of an f-string is a token of its own.
+_TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+
+def private_words(text: str) -> Iterator[tuple[int, str]]:
+    """Line and word of each private word in the comments and strings of a program."""
+    if not _PRIVATE.search(" ".join(text.split())):
+        return  # most modules: taking them apart takes seconds
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in _TEXTS:
+            for found in _PRIVATE.finditer(" ".join(token.string.split())):
+                yield token.start[0], found[0].lower()
+
+
+def test_texts_have_no_private_words() -> None:
+    found = [
+        f"{module}:{line}: {word!r}: write {PRIVATE_WORDS[word]}"
+        for module, path in MODULES.items()
+        for line, word in private_words(path.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+def test_private_words_are_found_in_texts_alone() -> None:
+    program = 'so_many = wished  # so\n# So many\nx = f\'{so} in words\'\ny = """now\n    and then"""\n'
+    assert {word for _, word in private_words(program)} == {"so many", "in words", "now and then"}
+    assert list(private_words("wished = [word for word in words]\n")) == []
+
+
 def test_a_docstring_says_what_the_thing_is_and_does_not_send_the_reader_elsewhere() -> None:
     found = [
         f"{module}:{number}"

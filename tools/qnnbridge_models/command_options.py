@@ -51,14 +51,16 @@ class EvaluateOptions:
         Path | None, typer.Option(metavar="DIR", help="Files of the same names, with expected outputs by name.")
     ] = None
     metric: Annotated[
-        str | None, typer.Option(metavar="FILE.py:FUNC", help="FUNC(outputs, samples) gives a number, or several.")
+        str | None,
+        typer.Option(metavar="FILE.py:FUNC", help="FUNC(outputs, samples) returns a number, or several."),
     ] = None
     quantized: Annotated[
-        tuple[Path, ...], typer.Option(metavar="Q.onnx", help="A quantised model to evaluate, too. Repeatable.")
+        tuple[Path, ...], typer.Option(metavar="Q.onnx", help="A quantised model to evaluate as well. Repeatable.")
     ] = ()
     calibration: Calibration = ()
     providers: Annotated[
-        tuple[Literal["qnn", "cpu"], ...], typer.Option("--on", help="Where. Default both. Repeatable.")
+        tuple[Literal["qnn", "cpu"], ...],
+        typer.Option("--on", help="Where to evaluate. Default: both. Repeatable."),
     ] = ("cpu", "qnn")
     dims: SomeDims = None
     provider_options: QnnOptions = dataclasses.field(default_factory=dict)
@@ -82,7 +84,7 @@ class PrepareOptions:
     buckets: Buckets = ()
     constants: Constants = dataclasses.field(default_factory=dict)
     skip: Annotated[
-        tuple[str, ...], typer.Option(metavar="REWRITE", help="Leave this rewrite out. May be repeated.")
+        tuple[str, ...], typer.Option(metavar="REWRITE", help="Skip this rewrite. May be repeated.")
     ] = ()
     quantize: Annotated[bool, typer.Option("--quantize", help="Quantise it; needs --calibration.")] = False
     quantizing: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings, metadata=APART)
@@ -111,7 +113,7 @@ class ProfileRequest:
         typer.Option(help="basic: times of each part on QNN; detailed: cycles of each operator, too."),
     ] = "detailed"
     runs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Run N times; the first run is reported by itself.")
+        int, typer.Option(min=1, metavar="N", help="Run N times; the first run is reported separately.")
     ] = 10
     soc_model: SocModel = None
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
@@ -135,17 +137,15 @@ class VerifyOptions:
 
     extreme: Extreme = True
     strict: Annotated[
-        bool, typer.Option("--strict", help="Let NaN, infinity and what half floats cannot hold count, too.")
+        bool, typer.Option("--strict", help="Also count NaN, infinity and values beyond half floats.")
     ] = False
     bisect: Annotated[bool, typer.Option("--bisect/--no-bisect", help="Look for the first node that differs.")] = (
         True
     )
     bisect_s: Annotated[
-        float, typer.Option("--bisect-timeout", min=0, metavar="S", help="Seconds for looking for that node.")
+        float, typer.Option("--bisect-timeout", min=0, metavar="S", help="Seconds for the search for that node.")
     ] = 60.0
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Go on where an interrupted verification was stopped.")
-    ] = True
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Resume an interrupted verification.")] = True
     seed: Seed = 0
     provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
     timeout_s: Annotated[

@@ -46,7 +46,7 @@ def analyze(
     sizes: Sizes,
     html: Html = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Ask the rules only: no host, no QNN, under a second.")
+        bool, typer.Option("--offline", help="Use the offline rules only: no host, no QNN, under a second.")
     ] = False,
     provider_options: ProviderOptions,
     timeout: Timeout = None,
@@ -54,7 +54,7 @@ def analyze(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing FILE.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how much of a model runs on the NPU, what cuts it into pieces, and what to do about it."""
+    """Report how much of a model runs on the NPU, what splits it into parts, and how to fix that."""
     import gc
 
     from qnnbridge_models.analyze import picture, report
@@ -103,10 +103,10 @@ def fix(
     target: TargetModel,
     sizes: Sizes,
     only: Annotated[
-        tuple[str, ...], typer.Option(metavar="REWRITE", help="Do this one alone. May be repeated.")
+        tuple[str, ...], typer.Option(metavar="REWRITE", help="Apply only this rewrite. May be repeated.")
     ] = (),
     skip: Annotated[
-        tuple[str, ...], typer.Option(metavar="REWRITE", help="Leave this one out. May be repeated.")
+        tuple[str, ...], typer.Option(metavar="REWRITE", help="Skip this rewrite. May be repeated.")
     ] = (),
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Compare after each rewrite with the original on the CPU.")
@@ -115,7 +115,7 @@ def fix(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     _list: Annotated[
-        bool, typer.Option("--list", callback=_show_rewrites, is_eager=True, help="Show the rewrites, and exit.")
+        bool, typer.Option("--list", callback=_show_rewrites, is_eager=True, help="List the rewrites and exit.")
     ] = False,
 ) -> None:
     """Rewrite a model so that QNN takes it: fixed shapes, known traps, operators that QNN lacks."""
@@ -147,7 +147,7 @@ def optimize(
     target: TargetModel,
     level: Annotated[
         Literal["basic", "extended", "layout", "all"],
-        typer.Option(help="How far to go. Only basic is for QNN; the others are for the CPU provider."),
+        typer.Option(help="Optimisation level. Only basic suits QNN; the others are for the CPU provider."),
     ] = "basic",
     sizes: Sizes,
     if_compiled: Annotated[
@@ -186,12 +186,12 @@ def optimize(
 def prepare(
     context: typer.Context,
     model: SourceModel,
-    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to make.")],
+    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to create.")],
     options: PrepareOptions,
     _config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a folder to ship of a model: fixed, quantised if wished, compiled, verified, with a report."""
+    """Prepare a model for shipping: rewritten, optionally quantised, compiled, verified, with a report."""
     from qnnbridge_models.prepare import report
     from qnnbridge_models.prepare.preparer import prepare_model
 
@@ -223,7 +223,7 @@ def profile(request: ProfileRequest) -> None:
 
 @command
 def verify(model: SourceModel, given: VerifyCommand, as_json: AsJson = False) -> None:
-    """Hold QNN's numbers against the CPU's, on ordinary and on extreme inputs."""
+    """Compare QNN's numbers with the CPU's, on ordinary and extreme inputs."""
     from qnnbridge_models.shared.progress import ShownProgress
     from qnnbridge_models.verify.report import PrintedRows, document, print_result
     from qnnbridge_models.verify.verifier import verify_model

@@ -24,7 +24,7 @@ def quantize(
 ) -> None:
     """Quantise a float model for QNN and report the loss of accuracy.
 
-    Ends with 0 if the result is of use, 1 if an output is useless or the target is missed.
+    Exit code 0: usable result; 1: an output is useless, or the target is missed.
     """
     from qnnbridge_models.quantize.quantizer import quantize_model
     from qnnbridge_models.quantize.result import document, print_result
@@ -50,7 +50,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model over samples, on the CPU, on QNN and quantised, in one table.
 
-    With --calibration the model is quantised for it, with the defaults. Ends with 1 if a row fails or is useless.
+    With --calibration the model is quantised for it, with the defaults. Exit code 1 if a row fails or is useless.
     """
     from qnnbridge_models.evaluate.evaluator import evaluate_model
     from qnnbridge_models.evaluate.result import document, print_result

@@ -74,53 +74,62 @@ class QuantizeSettings:
     """Number types, ranges and precision of a quantised model; None is decided by `resolved`."""
 
     activation_type: Annotated[
-        Literal["uint8", "uint16", "int8", "int16"], typer.Option(help="Of everything that flows.")
+        Literal["uint8", "uint16", "int8", "int16"], typer.Option(help="Number type of activations.")
     ] = "uint16"
     weight_type: Annotated[
         Literal["uint8", "int8", "int4", "int16"] | None,
-        typer.Option(help="Of constants. Default int8, or uint8 with --per-tensor."),
+        typer.Option(help="Number type of weights. Default int8, or uint8 with --per-tensor."),
     ] = None
     per_channel: Annotated[
         bool | None,
-        typer.Option("--per-channel/--per-tensor", help="Scales of Conv weights. Default per channel."),
+        typer.Option(
+            "--per-channel/--per-tensor", help="Scales of Conv weights: one per channel (default), or per tensor."
+        ),
     ] = None
     symmetric_activations: Annotated[
-        bool, typer.Option("--symmetric-activations", help="Zero in the middle of each range.")
+        bool, typer.Option("--symmetric-activations", help="Symmetric ranges of activations, around zero.")
     ] = False
     symmetric_weights: Annotated[
         bool | None,
-        typer.Option("--symmetric-weights/--asymmetric-weights", help="Default: symmetric if the type has a sign."),
+        typer.Option(
+            "--symmetric-weights/--asymmetric-weights",
+            help="Symmetric ranges of weights. Default: if the type is signed.",
+        ),
     ] = None
     method: Annotated[
-        Literal["minmax", "entropy", "percentile"], typer.Option(help="How ranges are found from the samples.")
+        Literal["minmax", "entropy", "percentile"],
+        typer.Option(help="Calibration method: how ranges follow from the samples."),
     ] = "minmax"
     percentile: Annotated[
-        float, typer.Option(metavar="P", help="For --method percentile: how much of the values counts.")
+        float, typer.Option(metavar="P", help="For --method percentile: percentage of values inside the range.")
     ] = 99.999
     exclude: Annotated[
         tuple[str, ...],
-        typer.Option(metavar="NODES", help="Leave float: a node, an operator, a pattern (*/stft/*). Repeatable."),
+        typer.Option(metavar="NODES", help="Keep in float: a node, an operator, a pattern (*/stft/*). Repeatable."),
     ] = ()
     wide: Annotated[
         tuple[str, ...],
-        typer.Option(metavar="NODES", help="16 bits for these, named as for --exclude. Repeatable."),
+        typer.Option(metavar="NODES", help="Use 16 bits for these, named as for --exclude. Repeatable."),
     ] = ()
     target_snr: Annotated[
         float | None,
-        typer.Option(metavar="DB", help="Leave the worst layers in 16 bits or float until each output has DB."),
+        typer.Option(metavar="DB", help="Keep the worst layers in 16 bits or float until each output reaches DB."),
     ] = None
     search_timeout_s: Annotated[
         float,
         typer.Option(
-            "--search-timeout", min=0, metavar="S", help="For --target-snr: seconds, then the best so far is taken."
+            "--search-timeout",
+            min=0,
+            metavar="S",
+            help="For --target-snr: seconds of search; then the best result so far is used.",
         ),
     ] = 600.0
     layer_report: Annotated[
-        bool, typer.Option("--layer-report", help="Show what the quantisation of each layer costs.")
+        bool, typer.Option("--layer-report", help="Report the accuracy loss of each quantised layer.")
     ] = False
     split_outputs: Annotated[
         bool,
-        typer.Option(help="Quantise branches apart that one output joins and that differ in magnitude."),
+        typer.Option(help="Quantise branches of different magnitude separately where one output joins them."),
     ] = True
 
     @property
@@ -225,7 +234,7 @@ class QnnCheckCommand:
         bool | None,
         typer.Option(
             "--check-qnn/--no-check-qnn",
-            help="Also run the result on QNN: where its nodes run, what differs. Default: if there is a QNN here.",
+            help="Also run the result on QNN: where its nodes run, what differs. Default: if QNN is available.",
         ),
     ] = None
     provider_options: QnnOptions = dataclasses.field(default_factory=dict)
@@ -255,7 +264,7 @@ class QuantizeOptions:
     seed: Seed = 0
     held_out: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Samples kept for the comparison; default a fifth, at most 10."),
+        typer.Option(min=0, metavar="N", help="Samples held out for the comparison. Default: a fifth, at most 10."),
     ] = None
     dims: SomeDims = None
     settings: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings)

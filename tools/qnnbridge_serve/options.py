@@ -335,7 +335,7 @@ class ServeOptions:
     ] = ()
     folders: Annotated[
         tuple[Path, ...],
-        typer.Option("--models", metavar="FOLDER", help="All of NAME.onnx and NAME/VERSION/model.onnx in it."),
+        typer.Option("--models", metavar="FOLDER", help="Serve each NAME.onnx and NAME/VERSION/model.onnx in it."),
     ] = ()
     language_models: Annotated[
         Mapping[str, Path],
@@ -364,12 +364,13 @@ class ServeOptions:
     sessions: ServeSessionOptions = dataclasses.field(default_factory=ServeSessionOptions)
     host_python: HostPython = None
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Clients must show the token in it; its mode must be 0600.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Clients must send the token in this file, whose mode must be 0600."),
     ] = None
     limits: ServiceLimits = dataclasses.field(default_factory=ServiceLimits)
     drain_s: Annotated[
         float,
-        typer.Option("--drain", min=0, metavar="S", help="Seconds that requests under way may take at the end."),
+        typer.Option("--drain", min=0, metavar="S", help="Seconds to let running requests finish at shutdown."),
         Read(_drain, float),
     ] = 30
     keep_going: Annotated[
@@ -383,7 +384,7 @@ class ServeOptions:
         typer.Option(
             "--allow-origin",
             metavar="ORIGIN",
-            help="A page in a browser that may use it: http://localhost:3000.",
+            help="Origin of a web page that may use the server: http://localhost:3000.",
         ),
         Read(read_origins),
     ] = ()

@@ -35,7 +35,7 @@ class DoctorCommand:
     """The doctor's own records do without typer, which an interpreter that it examines may lack."""
 
     host_python: HostPython = None
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Examine this model on this host, too.")] = None
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Also examine this model on this host.")] = None
     dims: DimWords = ()
     backend_path: Annotated[
         str | None,
@@ -43,9 +43,10 @@ class DoctorCommand:
     ] = None
     quick: Annotated[bool, typer.Option("--quick", help="Under a second: no hashing, no live probe.")] = False
     timeout: Annotated[float, typer.Option(min=1, metavar="S", help="Seconds for a live probe.")] = 60.0
-    fix: Annotated[bool, typer.Option("--fix", help="Offer to mend what can be mended without harm.")] = False
+    fix: Annotated[bool, typer.Option("--fix", help="Offer the fixes that cannot do harm.")] = False
     snapshot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write what was found out, to be diagnosed elsewhere.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the collected facts, for diagnosis on another computer."),
     ] = None
     from_snapshot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Diagnose another computer's snapshot.")
@@ -65,14 +66,14 @@ class RunRequest:
     archive: Annotated[str | None, typer.Option("--inputs", hidden=True, help="The same as --input FILE.npz.")] = (
         None
     )
-    random: Annotated[bool, typer.Option("--random", help="Make up the inputs that no file gives.")] = False
+    random: Annotated[bool, typer.Option("--random", help="Use random values for inputs without a file.")] = False
     seed: Annotated[
         int, typer.Option(min=0, metavar="N", help="For --random: the same seed gives the same values.")
     ] = 0
     soc_model: SocModel = None
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Write the outputs there as .npy files.")
+        Path | None, typer.Option("--output", metavar="DIR", help="Write the outputs to this folder as .npy files.")
     ] = None
     provider: ProviderName = "qnn"
     provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
@@ -119,22 +120,22 @@ class CompileRequest:
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     fallback: Annotated[
         Literal["error", "cpu"],
-        typer.Option(help="What becomes of nodes that QNN does not take: they stay for the CPU, or an error."),
+        typer.Option(help="Nodes that QNN does not accept: leave them to the CPU, or an error."),
     ] = "cpu"
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Seconds for each model; then the compiler is ended.")
+        float | None, typer.Option(min=0, metavar="S", help="Seconds per model; the compiler is ended after that.")
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")] = False
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", help="MODEL is compiled already: write its manifest, so that damage is found."),
+        typer.Option("--adopt", help="MODEL is already compiled: write its manifest, so that damage is detected."),
     ] = False
     share_weights: Annotated[
         bool, typer.Option("--share-weights", help="Keep the weights of all models in one context binary.")
     ] = False
-    jobs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many to compile at a time, if there are several.")
-    ] = None
+    jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of models compiled at a time.")] = (
+        None
+    )
     scheduler: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Compile on the Dask cluster of this scheduler: tcp://HOST:8786."),
@@ -151,17 +152,20 @@ class BenchRequest:
     """The options of `bench`."""
 
     model: Annotated[
-        Path | None, typer.Option("--model", metavar="MODEL", help="An ONNX file in the place of our small ones.")
+        Path | None,
+        typer.Option("--model", metavar="MODEL", help="An ONNX file instead of the bundled small models."),
     ] = None
     llm: Annotated[
         Path | None,
-        typer.Option("--llm", metavar="FOLDER", help="Generate text with the model in it: first token, tokens/s."),
+        typer.Option(
+            "--llm", metavar="FOLDER", help="Measure text generation with the model in it: first token, tokens/s."
+        ),
     ] = None
     provider: Annotated[Literal["qnn", "cpu"], typer.Option(help="Execution provider for --model.")] = "qnn"
     fallback: Fallback = "error"
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     inputs: Inputs = ()
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds: some seconds.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds; takes some seconds.")] = False
     pin: Annotated[bool, typer.Option(help="Keep all processes on one CPU while calls are measured.")] = True
     host_python: HostPython = None
     as_json: AsJson = False
@@ -175,11 +179,11 @@ class MachineOptions:
     system_sdk: SystemSdk = None
     chip: Chip = None
     python: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Python of the host, such as 3.13; else found.")
+        str | None, typer.Option(metavar="VERSION", help="Python of the host, such as 3.13. Default: detected.")
     ] = None
     platform: Annotated[
-        str | None, typer.Option(help="win_arm64, win_amd64, linux_x86_64 or linux_aarch64; else this one.")
+        str | None, typer.Option(help="win_arm64, win_amd64, linux_x86_64 or linux_aarch64. Default: this one.")
     ] = None
     ort: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The onnxruntime that it shall work with; else any.")
+        str | None, typer.Option(metavar="VERSION", help="The onnxruntime that it has to work with. Default: any.")
     ] = None

@@ -25,7 +25,7 @@ LEAST_INTERVAL_S = 0.2
 
 @command
 def demo(host_python: HostPython = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Show a trained model at work on QNN, the CPU beside it.
+    """Run a trained model on QNN, and on the CPU for comparison.
 
     Tells which way up six lines of text are, computed by QNN in the host process, where and how fast. Ends
     with 0 only if QNN answered and every answer is right.
@@ -42,9 +42,9 @@ def demo(host_python: HostPython = None, timeout: Timeout = None, as_json: AsJso
 
 @command
 def doctor(given: DoctorCommand) -> None:
-    """Say what is wrong with this machine, and how to mend it.
+    """Diagnose this machine and say how to fix it.
 
-    Ends with 0 if all is well, 1 if something is degraded, 2 if the NPU cannot be used.
+    Exit code 0: all is well; 1: something is degraded; 2: the NPU cannot be used.
     """
     from qnnbridge_tools.doctor.examine import DoctorOptions, perform
     from qnnbridge_tools.doctor.survey import SurveyOptions
@@ -138,7 +138,7 @@ def bench(request: BenchRequest) -> None:
 @command
 def versions(
     given: MachineOptions,
-    working: Annotated[bool, typer.Option("--working", help="Only what works.")] = False,
+    working: Annotated[bool, typer.Option("--working", help="List only releases that work here.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the releases of onnxruntime-qnn, and say which work here and why the others do not."""
@@ -159,15 +159,13 @@ def versions(
 @command
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="S", min=LEAST_INTERVAL_S, help="Seconds between looks.")
+        float, typer.Option("--interval", "-i", metavar="S", min=LEAST_INTERVAL_S, help="Seconds between updates.")
     ] = 1.0,
-    order: Annotated[
-        SortOrder, typer.Option("--sort", help="What stands first. The key s changes it.")
-    ] = SortOrder.RATE,
+    order: Annotated[SortOrder, typer.Option("--sort", help="Sort order. The key s changes it.")] = SortOrder.RATE,
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", metavar="N", min=1, help="Look so many times, then end. Default without a terminal: 1."
+            "--count", "-n", metavar="N", min=1, help="Number of updates, then end. Default without a terminal: 1."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, once.")] = False,
@@ -190,7 +188,7 @@ def inspect(
     ],
     soc_model: SocModel = None,
     load: Annotated[
-        bool, typer.Option("--load", help="Load a folder's model in a host, to say where each stage runs.")
+        bool, typer.Option("--load", help="Load the folder's model in a host to report where each stage runs.")
     ] = False,
     host_python: HostPython = None,
     as_json: AsJson = False,
@@ -225,7 +223,7 @@ def wrap(
         typer.Option("--graph", metavar="NAME", help="Only this graph of the binary. May be repeated."),
     ] = (),
     together: Annotated[
-        bool, typer.Option("--together", help="One model that runs all graphs, instead of one for each.")
+        bool, typer.Option("--together", help="Write one model that runs all graphs, instead of one for each.")
     ] = False,
     float_io: Annotated[
         bool,

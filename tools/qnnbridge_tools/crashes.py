@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 crashes_app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
 Ended = Annotated[
     bool,
-    typer.Option("--ended", help="Instead: those ended on purpose, by on_deadline='kill', and what was no host."),
+    typer.Option(
+        "--ended", help="Only hosts ended on purpose (on_deadline='kill') and processes that were no hosts."
+    ),
 ]
 
 
@@ -59,7 +61,7 @@ def list_reports(as_json: AsJson = False, ended: Ended = False) -> None:
 @command
 def show(
     report_id: Annotated[
-        str, typer.Argument(metavar="[ID]", help="A report's id, the beginning of one, or last.")
+        str, typer.Argument(metavar="[ID]", help="A report's id, the beginning of an id, or last.")
     ] = "last",
     as_json: AsJson = False,
     ended: Ended = False,
@@ -127,11 +129,11 @@ def list_models(as_json: AsJson = False) -> None:
 @command
 def clear(
     account_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="The model's id, the beginning of it, or the model's name.")
+        str | None, typer.Argument(metavar="[ID]", help="The model's id, the beginning of its id, or its name.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All models.")] = False,
 ) -> None:
-    """Let a model, or all of them, try again."""
+    """Remove a model, or all of them, from quarantine."""
     from qnnbridge._supervision.quarantine import Quarantine
 
     if everything == bool(account_id):
@@ -192,7 +194,7 @@ def explain(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Say in words what an exit code means."""
+    """Explain an exit code."""
     from qnnbridge_tools import output
     from qnnbridge_tools.known_codes import explain_code
 

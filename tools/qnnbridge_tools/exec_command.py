@@ -58,7 +58,7 @@ def exec_program(
     provider: Annotated[
         str | None,
         typer.Option(
-            help="as-requested by the program, qnn (to the NPU as far as models go), or cpu. "
+            help="as-requested: what the program asks for; qnn: the NPU as far as models allow; cpu. "
             "Default: QNNBRIDGE_DROPIN_PROVIDER, else as-requested."
         ),
     ] = None,
@@ -72,7 +72,10 @@ def exec_program(
         ),
     ] = (),
     report: Annotated[
-        bool, typer.Option("--report", help="At the end: models, where they ran, calls, time, crashes survived.")
+        bool,
+        typer.Option(
+            "--report", help="Print a summary at the end: models, where they ran, calls, time, crashes survived."
+        ),
     ] = False,
 ) -> None:
     """Run a program written for onnxruntime through the bridge, unchanged."""

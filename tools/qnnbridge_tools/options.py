@@ -25,43 +25,46 @@ SourceModel = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file
 TargetModel = Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing OUT.")]
 
-_DIM = typer.Option("--dim", metavar="NAME=SIZE", help="Fix a free dimension; INPUT:AXIS=SIZE works, too.")
+_DIM = typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by name or as INPUT:AXIS=SIZE.")
 Dims = Annotated[Dimensions, _DIM, Read(arguments.read_dimensions)]
 DimWords = Annotated[tuple[str, ...], _DIM]
 # For records that programs make, too.
 SomeDims = Annotated[Mapping[str, int] | Dimensions | None, _DIM, Read(arguments.read_dimensions)]
 Shapes = Annotated[
     Mapping[str, Sequence[int | None]],
-    typer.Option("--shape", metavar="INPUT=1,3,48,192", help="All sizes of one input; ? leaves one as it is."),
+    typer.Option("--shape", metavar="INPUT=1,3,48,192", help="All sizes of one input; ? leaves one unchanged."),
     Read(arguments.read_shapes),
 ]
 Constants = Annotated[
     Mapping[str, float],
-    typer.Option("--constant", metavar="INPUT=VALUE", help="Make an input a constant, a sampling rate for one."),
+    typer.Option("--constant", metavar="INPUT=VALUE", help="Make an input a constant, such as a sampling rate."),
     Read(arguments.read_constants),
 ]
 SocModel = Annotated[
     str | None,
-    typer.Option("--soc-model", metavar="CHIP", help="Chip to work for, a number or a name: 60, SC8480XP."),
+    typer.Option("--soc-model", metavar="CHIP", help="Target chip, a number or a name: 60, SC8480XP."),
 ]
 SocModels = Annotated[
     tuple[str, ...],
     typer.Option(
-        "--soc-model", metavar="CHIP", help="Chip to work for, a number or a name: 60, SC8480XP. May be repeated."
+        "--soc-model", metavar="CHIP", help="Target chip, a number or a name: 60, SC8480XP. May be repeated."
     ),
 ]
 
 SystemSdk = Annotated[
-    str | None, typer.Option(metavar="VERSION", help="QNN version of the NPU driver, such as 2.40; else found.")
+    str | None,
+    typer.Option(metavar="VERSION", help="QNN version of the NPU driver, such as 2.40. Default: detected."),
 ]
-Chip = Annotated[str | None, typer.Option(metavar="CHIP", help='V73, or a chip such as "X Elite"; else found.')]
+Chip = Annotated[
+    str | None, typer.Option(metavar="CHIP", help='V73, or a chip such as "X Elite". Default: detected.')
+]
 
 Inputs = Annotated[
     tuple[str, ...],
     typer.Option(
         "--input",
         metavar="FILE",
-        help="Real inputs: FILE.npz, an array for each by its name, or NAME=FILE.npy. May be repeated.",
+        help="Real inputs: FILE.npz with one array per input, or NAME=FILE.npy. May be repeated.",
     ),
 ]
 Calibration = Annotated[
@@ -78,12 +81,12 @@ Check = Annotated[
 Extreme = Annotated[
     bool, typer.Option("--extreme/--no-extreme", help="Also try NaN, infinity, large and negative numbers.")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the made-up inputs.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the made-up inputs.")]
 
 ProviderName = Annotated[Literal["qnn", "cpu"], typer.Option("--provider", help="Execution provider.")]
 Fallback = Annotated[
     Literal["error", "cpu"],
-    typer.Option("--fallback", help="What becomes of nodes that QNN cannot run: an error, or the CPU."),
+    typer.Option("--fallback", help="Nodes that QNN cannot run: an error, or the CPU."),
 ]
 ProviderOptions = Annotated[
     Mapping[str, str],
@@ -99,7 +102,9 @@ Timeout = Annotated[
     typer.Option("--timeout", min=0, metavar="S", help="Seconds for each call."),
     Read(arguments.read_timeout, float | None),
 ]
-HostPython = Annotated[str | None, typer.Option("--host-python", metavar="PYTHON", help="Interpreter of the host.")]
+HostPython = Annotated[
+    str | None, typer.Option("--host-python", metavar="PYTHON", help="Python interpreter of the host.")
+]
 
 Config = Annotated[
     Path | None,
@@ -108,7 +113,7 @@ Config = Annotated[
         metavar="FILE.toml",
         callback=load_config,
         is_eager=True,
-        help="Options from a file, under the same names; the command line goes before.",
+        help="Read options from a file, by the same names. The command line takes precedence.",
     ),
 ]
 Buckets = Annotated[
@@ -117,16 +122,16 @@ Buckets = Annotated[
         "--bucket",
         "--buckets",
         metavar="NAME=16,32",
-        help="One result for each of these sizes of a dimension. May be repeated.",
+        help="Sizes of a dimension; one result for each. May be repeated.",
     ),
     Read(arguments.read_buckets),
 ]
 Large = Annotated[
-    bool, typer.Option("--large", help="Go on with more than 60,000 nodes, which takes minutes to hours.")
+    bool, typer.Option("--large", help="Allow models of more than 60,000 nodes, which take minutes to hours.")
 ]
 Html = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write one web page with pictures, for a browser."),
+    typer.Option("--html", metavar="FILE", help="Also write the report as one HTML page."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -50,15 +50,15 @@ _SUFFIXES: Mapping[SpeechFormat, str] = {
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Order:
     language: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Of the speech: en, de, ...; default found out.")
+        str | None, typer.Option(metavar="CODE", help="Language of the speech: en, de, ... Default: detected.")
     ] = None
-    task: Annotated[Literal["transcribe", "translate"], typer.Option("--task", help="translate gives English.")] = (
-        "transcribe"
-    )
+    task: Annotated[
+        Literal["transcribe", "translate"], typer.Option("--task", help="translate: write English text.")
+    ] = "transcribe"
     timestamps: Annotated[
-        bool, typer.Option("--timestamps/--no-timestamps", help="Without: one segment for each 30 seconds.")
+        bool, typer.Option("--timestamps/--no-timestamps", help="Time stamps. Without: one segment per 30 seconds.")
     ] = True
-    form: Annotated[SpeechFormat, typer.Option("--format", help="What to write.")] = "text"
+    form: Annotated[SpeechFormat, typer.Option("--format", help="Output format.")] = "text"
 
 
 @command
@@ -66,10 +66,14 @@ def transcribe(
     *,
     files: Annotated[tuple[Path, ...], typer.Argument(metavar="FILE...", help="Audio: WAV, FLAC, OGG, MP3.")],
     model: Annotated[
-        Path, typer.Option("--model", metavar="FOLDER", help="A Whisper: encoder, decoder, tokenizer.json.")
+        Path,
+        typer.Option(
+            "--model", metavar="FOLDER", help="Folder of a Whisper model: encoder, decoder, tokenizer.json."
+        ),
     ],
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where tokenizer.json lies, if not in the model's folder.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder of tokenizer.json, if it is not the model's folder."),
     ] = None,
     order: _Order,
     target: Annotated[
@@ -87,7 +91,7 @@ def transcribe(
     host_python: HostPython = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write down what is said in audio files. Text appears as it is found."""
+    """Transcribe audio files. Text appears as it is recognised."""
     import qnnbridge
     from qnnbridge import speech
     from qnnbridge.speech._audio import AudioReader

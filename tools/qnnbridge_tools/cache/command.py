@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 DAY_S = 24 * 3600.0
 
-app = typer.Typer(help="Look after the models that are kept compiled.", rich_markup_mode=None)
+app = typer.Typer(help="Manage the cache of compiled models.", rich_markup_mode=None)
 Keys = Annotated[
-    tuple[str, ...], typer.Argument(metavar="[KEY]...", help="Keys, their beginnings, or names of models.")
+    tuple[str, ...], typer.Argument(metavar="[KEY]...", help="Keys, beginnings of keys, or model names.")
 ]
 
 
@@ -36,7 +36,7 @@ def cache(context: typer.Context) -> None:
 @app.command("list")
 @command
 def list_entries(as_json: AsJson = False) -> None:
-    """List what is kept, the last used first, with sizes, hits and ages."""
+    """List the entries, last used first, with sizes, hits and ages."""
     from qnnbridge_tools.cache import document, report
 
     _, facts = _gather()
@@ -46,10 +46,10 @@ def list_entries(as_json: AsJson = False) -> None:
 @app.command("show")
 @command
 def show(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, its beginning, or the name of a model.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, the beginning of a key, or a model name.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show all that is known of an entry: what it was made from, or why it was set aside."""
+    """Show one entry: what it was made from, or why it was set aside."""
     from qnnbridge_tools.cache import document, report
 
     _, facts = _gather()
@@ -60,7 +60,7 @@ def show(
 @app.command("verify")
 @command
 def verify(keys: Keys = (), as_json: AsJson = False) -> None:
-    """Read every byte of all entries, or of these, and compare with the hashes. Exit code 1 if one is bad."""
+    """Compare all entries, or these, with their hashes. Exit code 1 if one is damaged."""
     from qnnbridge_tools.cache import document, housekeeping, report
 
     store, facts = _gather(keys)
@@ -74,14 +74,14 @@ def verify(keys: Keys = (), as_json: AsJson = False) -> None:
 @command
 def prune(
     max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Size to shrink to (500M, 2G); default the usual limit.")
+        str | None, typer.Option(metavar="SIZE", help="Size to shrink to (500M, 2G). Default: the cache's limit.")
     ] = None,
     unused_days: Annotated[
-        float | None, typer.Option(metavar="DAYS", min=0.0, help="Remove what was not used for so many days, too.")
+        float | None, typer.Option(metavar="DAYS", min=0.0, help="Also remove entries not used for this many days.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what is bad or left over, then what was used longest ago, until the size is kept."""
+    """Remove damaged and leftover entries, then the least recently used ones down to the size limit."""
     from qnnbridge_protocol.cache_settings import parse_size
     from qnnbridge_tools.cache import housekeeping
 
@@ -97,10 +97,10 @@ def prune(
 @command
 def clear(
     keys: Keys = (),
-    everything: Annotated[bool, typer.Option("--all", help="All there is.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all entries.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove entries with all that is remembered of them. Exit code 1 if one stays because it is in use."""
+    """Remove entries and what is recorded about them. Exit code 1 if one is in use and stays."""
     from qnnbridge_tools.cache import housekeeping
 
     if everything == bool(keys):

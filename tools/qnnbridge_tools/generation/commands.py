@@ -19,7 +19,7 @@ def chat(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with genai_config.json.")],
     options: ChatOptions,
     shared: Annotated[
-        bool, typer.Option("--daemon", help="Use the daemon's host, which may have it loaded.")
+        bool, typer.Option("--daemon", help="Use the daemon's host, which may have the model loaded.")
     ] = False,
     fallback: Fallback = "error",
     host_python: HostPython = None,

@@ -17,12 +17,18 @@ class SearchOptions:
     """How the next token is chosen; ``None`` for what the model's own configuration says."""
 
     temperature: Annotated[
-        float | None, typer.Option(min=0, metavar="T", help="0 takes the most likely token; default as the config.")
+        float | None,
+        typer.Option(min=0, metavar="T", help="0 takes the most likely token. Default: the model's config."),
     ] = None
     top_p: Annotated[
-        float | None, typer.Option(min=0, max=1, metavar="P", help="Only the most likely tokens, up to P in sum.")
+        float | None,
+        typer.Option(
+            min=0, max=1, metavar="P", help="Sample from the most likely tokens, up to a total probability of P."
+        ),
     ] = None
-    seed: Annotated[int | None, typer.Option("--seed", min=0, metavar="N", help="Of the random numbers.")] = None
+    seed: Annotated[int | None, typer.Option("--seed", min=0, metavar="N", help="Seed of the random numbers.")] = (
+        None
+    )
 
     def given(self) -> dict[str, Any]:
         arguments.check_number("--temperature", self.temperature)
@@ -36,7 +42,8 @@ class ChatOptions:
 
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="Instructions before the conversation.")] = None
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tokens of an answer; default as many as fit.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Maximum number of tokens per answer. Default: as many as fit."),
     ] = None
     search: Annotated[Mapping[str, Any], Read(SearchOptions.given, SearchOptions)] = dataclasses.field(
         default_factory=dict

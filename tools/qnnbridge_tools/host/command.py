@@ -18,9 +18,7 @@ LINES = 50
 app = typer.Typer(
     help="Start, stop and watch the daemon: one NPU host that several applications share.", rich_markup_mode=None
 )
-Drain = Annotated[
-    float, typer.Option("--drain", metavar="S", min=0.0, help="Seconds that calls under way get to end.")
-]
+Drain = Annotated[float, typer.Option("--drain", metavar="S", min=0.0, help="Seconds to let running calls finish.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -33,7 +31,7 @@ def host(context: typer.Context) -> None:
 @app.command("start")
 @command
 def start(*, as_json: AsJson = False, given: DaemonOptions) -> None:
-    """Start the daemon in the background, and return when it answers. One that runs already stays."""
+    """Start the daemon in the background and return when it answers. A running daemon is kept."""
     from qnnbridge_tools.host import actions
 
     actions.start(given, as_json)
@@ -42,7 +40,7 @@ def start(*, as_json: AsJson = False, given: DaemonOptions) -> None:
 @app.command("run")
 @command
 def run(given: DaemonOptions) -> None:
-    """Be the daemon, in the foreground: for service managers. Ctrl+C or SIGTERM ends it in good order."""
+    """Run the daemon in the foreground, for service managers. Ctrl+C or SIGTERM ends it cleanly."""
     from qnnbridge_tools.host import actions
 
     actions.run(given)
@@ -51,7 +49,7 @@ def run(given: DaemonOptions) -> None:
 @app.command("stop")
 @command
 def stop(drain: Drain = DRAIN_S, as_json: AsJson = False) -> None:
-    """End the daemon and its NPU host, and wait for that. Calls under way may end first."""
+    """Stop the daemon and its NPU host after running calls have finished, and wait for the end."""
     from qnnbridge_tools.arguments import check_seconds
     from qnnbridge_tools.host import actions
 
@@ -64,7 +62,7 @@ def stop(drain: Drain = DRAIN_S, as_json: AsJson = False) -> None:
 def restart(
     *,
     whole: Annotated[
-        bool, typer.Option("--daemon", help="The daemon, too: for another version or other options.")
+        bool, typer.Option("--daemon", help="Restart the daemon, too: for another version or other options.")
     ] = False,
     drain: Drain = DRAIN_S,
     as_json: AsJson = False,
@@ -93,7 +91,7 @@ def status(as_json: AsJson = False) -> None:
 @app.command("metrics")
 @command
 def metrics() -> None:
-    """Print the figures as OpenMetrics text, for Prometheus and its like."""
+    """Print metrics in OpenMetrics format, for Prometheus."""
     from qnnbridge_tools.host import actions
 
     actions.metrics()
@@ -102,8 +100,8 @@ def metrics() -> None:
 @app.command("logs")
 @command
 def logs(
-    count: Annotated[int, typer.Option("-n", "--lines", metavar="N", min=0, help="How many lines.")] = LINES,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl+C.")] = False,
+    count: Annotated[int, typer.Option("-n", "--lines", metavar="N", min=0, help="Number of lines.")] = LINES,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl+C.")] = False,
     path: Annotated[bool, typer.Option("--path", help="Print the file's path instead.")] = False,
 ) -> None:
     """Show the last lines of the daemon's log, whether it runs or not."""
@@ -121,11 +119,12 @@ def service(
         bool, typer.Option("--task-scheduler", help="A task for Windows Task Scheduler.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there instead of printing it.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the file here instead of printing it."),
     ] = None,
     given: DaemonOptions,
 ) -> None:
-    """Print a file that lets this system start and watch the daemon. Default: for the system this is."""
+    """Print a service file that starts and watches the daemon. Default: for this system."""
     from qnnbridge_daemon.main import EXIT_RUNNING as ANOTHER_RUNS
     from qnnbridge_tools.host import service
 

@@ -20,37 +20,42 @@ class DaemonOptions:
     ] = None
     idle_exit: Annotated[
         float | None,
-        typer.Option(metavar="S", min=0, help="Leave after so many seconds without a client. Default: never."),
+        typer.Option(metavar="S", min=0, help="Exit after this many seconds without a client. Default: never."),
     ] = None
     idle_unload: Annotated[
         float | None,
         typer.Option(
-            metavar="S", min=0, help="Unload a model after so many seconds without a call; 0: never. Default 600."
+            metavar="S", min=0, help="Unload a model after this many seconds without a call; 0: never. Default 600."
         ),
     ] = None
     slots: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Calls that may be in the NPU host at once. Default 4.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Maximum number of calls in the NPU host at once. Default 4."),
     ] = None
     max_sessions: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Open sessions of one client. Default 64.")
+        int | None, typer.Option(metavar="N", min=1, help="Maximum number of open sessions per client. Default 64.")
     ] = None
     max_queued: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Waiting calls of one client. Default 256.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Maximum number of waiting calls per client. Default 256."),
     ] = None
     max_bytes: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Memory of one client's calls and shared arrays (500M, 4G). Default 2G."),
+        typer.Option(
+            metavar="SIZE", help="Maximum memory of a client's calls and shared arrays (500M, 4G). Default 2G."
+        ),
     ] = None
     max_kv_bytes: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="KV caches of one client's text generations. Default 8G."),
+        typer.Option(metavar="SIZE", help="Maximum memory of a client's KV caches. Default 8G."),
     ] = None
     recycle_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Replace an NPU host that grew so large. Default: never.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Replace an NPU host that has grown to this size. Default: never."),
     ] = None
     recycle_sessions: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Replace an NPU host after so many new sessions. Default: never."),
+        typer.Option(metavar="N", min=1, help="Replace an NPU host after this many new sessions. Default: never."),
     ] = None
 
     def checked_words(self) -> list[str]:

@@ -50,10 +50,11 @@ class SetupOptions:
         ),
     ] = None
     version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="onnxruntime-qnn; else the newest that works here.")
+        str | None,
+        typer.Option(metavar="VERSION", help="Version of onnxruntime-qnn. Default: the newest that works here."),
     ] = None
     folder: Annotated[
-        Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the environment is made.")
+        Path | None, typer.Option("--dir", metavar="FOLDER", help="Folder of the new environment.")
     ] = None
     source: Annotated[
         Path | None, typer.Option("--from", metavar="PATH", help="Wheel, sdist or checkout of qnnbridge.")
@@ -62,12 +63,12 @@ class SetupOptions:
         default_factory=NpuTraits
     )
     write_config: Annotated[
-        bool, typer.Option("--config/--no-config", help="Name the new host in the configuration file.")
+        bool, typer.Option("--config/--no-config", help="Enter the new host in the configuration file.")
     ] = True
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an environment or setting that is there already.")
     ] = False
-    force: Annotated[bool, typer.Option("--force", help="With --version: install it although it does not fit.")] = (
+    force: Annotated[bool, typer.Option("--force", help="With --version: install it even if it does not fit.")] = (
         False
     )
     engine: Annotated[
