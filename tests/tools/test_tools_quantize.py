@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_host.engine import cpu
-from qnnbridge_models.quantize import QuantizeResult, candidates
+from qnnbridge_models.quantize import QuantizeResult, candidates, refusals
 from qnnbridge_protocol.errors import CompiledModelRefused, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
 
@@ -181,6 +181,19 @@ def test_a_quantised_model_is_refused_in_words(tmp_path: Path) -> None:
         models.quantize(models.MODELS / "q.onnx", tmp_path / "o.onnx", random=3)
     assert "QuantizeLinear" in (caught.value.cause or "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "op", ["DynamicQuantizeMatMul", "MatMulInteger", "DynamicQuantizeLSTM", "MatMulIntegerToFloat"]
+)
+def test_a_dynamically_quantised_model_is_refused_with_advice(op: str, tmp_path: Path) -> None:
+    node = onnx.helper.make_node(op, ["x", "w"], ["y"], domain="" if op == "MatMulInteger" else "com.microsoft")
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])
+    made = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], []))
+    with pytest.raises(OptionError, match="quantised already, dynamically") as caught:
+        refusals.refuse_unsuitable(made, "m.onnx")
+    assert f"1 {'' if op == 'MatMulInteger' else 'com.microsoft.'}{op}" in (caught.value.cause or "")
+    assert "Quantise the float model" in (caught.value.fix or "")
 
 
 def test_classic_machine_learning_is_refused_in_words(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""What `quantize` computes once: folds, runs on QNN, and where the time went."""
+"""What `quantize` computes once: folds, runs on QNN, where the time went, and what there was no time for."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_host.engine import cpu
-from qnnbridge_models.quantize import qnn_check
+from qnnbridge_models.quantize import candidates, qnn_check, quantizer
 from qnnbridge_models.quantize.folds import CrossValidation, folds_of
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_models.quantize.qnn_check import QnnHostOptions, QnnRunner
@@ -180,3 +181,49 @@ def test_the_report_says_what_took_the_time(tmp_path: Path, capsys: pytest.Captu
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("time"))
     assert f"{phases[0]['name']} " in line
     assert " times)" in line
+
+
+def test_the_report_says_what_the_clock_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = models.saved(models.conv_net(), tmp_path / "m.onnx")
+    found = models.quantize(source, tmp_path / "p.onnx", random=8)
+    assert not [note for note in found.changes if "time" in note or "too long" in note]
+    monkeypatch.setattr(candidates, "_CHOOSING_S", -1.0)
+    monkeypatch.setattr(quantizer, "_FOLD_S", 0.0)
+    found = models.quantize(source, tmp_path / "q.onnx", random=8)
+    assert "there was no time to try: weights are uint8, per tensor" in found.changes
+    assert "chosen by the held-out samples alone: the other 3 folds would take too long" in found.changes
+    short = models.quantize(source, tmp_path / "r.onnx", random=8, target_snr=79.0, search_timeout_s=0.0)
+    assert [warning for warning in short.warnings if "ended at its limit of 0 s" in warning]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+def test_samples_that_run_at_once_come_in_their_order(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no more of them are asked for than come with the one that is enough."""
+    runs: list[float] = []
+
+    class Session:
+        placement = Placement(qnn_nodes=1)
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def __enter__(self) -> Session:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def run(self, names: list[str], feeds: dict[str, Any]) -> list[Any]:
+            number = float(feeds["x"][0])
+            runs.append(number)
+            time.sleep(0.05 / (1 + number))  # the later ones are done first
+            return [number]
+
+    monkeypatch.setattr("qnnbridge.InferenceSession", Session)
+    runner = QnnRunner(cast("Any", SimpleNamespace(info=SimpleNamespace(simulator=True))), QnnHostOptions())
+    monkeypatch.setattr(runner, "_at_once", at_once)
+    model = Path("m.onnx")
+    placement, found = runner._run(model, numbers(5), ["y"], lambda *_: False, strict=True)
+    assert (placement.qnn_nodes, found) == (1, [[0.0], [1.0], [2.0], [3.0], [4.0]])
+    runs.clear()
+    _, found = runner._run(model, numbers(5), ["y"], lambda _, some: len(some) == 2, strict=True)
+    assert found == [[0.0], [1.0]]
+    assert len(runs) == max(2, at_once)

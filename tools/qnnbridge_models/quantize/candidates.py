@@ -89,6 +89,7 @@ class CandidateChoice:
 
     Args:
         source: the float model of fixed sizes, before anything was done to it.
+        untried: what there was no time for, in words.
     """
 
     wished: QuantizeSettings
@@ -96,6 +97,7 @@ class CandidateChoice:
     source: Path
     samples: SampleSets
     judge: CrossValidation
+    untried: list[str] = dataclasses.field(default_factory=list)
 
     def best(self, trial: PrecisionTrial, start: Precision) -> Candidate:
         """The way that measures best; the first one among those that are nearly the same."""
@@ -105,7 +107,8 @@ class CandidateChoice:
         if self._open:
             for change, calibrated, worth in self._other_weights(trial):
                 if time.monotonic() > deadline:
-                    break
+                    self.untried.append(change)
+                    continue
                 try:
                     one = with_headroom(
                         self.judge, dataclasses.replace(trial, calibrated=calibrated), start, change
@@ -118,7 +121,39 @@ class CandidateChoice:
             documented = self._as_documented(trial) if self._like_documented else None
             if documented is not None and _of_use(documented, max(one.db for one in found), trial):
                 found.append(documented)
-        return _best_of(found, trial, deadline)
+        return self._best_of(found, trial, deadline)
+
+    def _best_of(self, found: list[Candidate], trial: PrecisionTrial, deadline: float) -> Candidate:
+        """By QNN, where one is at hand, among those that are near to each other on the CPU."""
+        where = "on the CPU"
+        scores = {number: (True, one.db) for number, one in enumerate(found)}
+        near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
+        if trial.qnn is not None and near != [0]:
+            there: dict[int, tuple[bool, float]] = {}
+            # The best on the CPU first, should the time run out.
+            for done, number in enumerate(sorted(near, key=lambda number: -found[number].db)):
+                one = found[number]
+                if done and time.monotonic() > deadline:
+                    self.untried.append(f"{one.change or 'int8 weights per channel'} on QNN")
+                    continue
+                trial.on_progress("trying types of weights on QNN", done, len(near))
+                # That of the first one is shown beside that of the chosen one.
+                score = one.beside(max(there.values())) if there and number else one.on_qnn
+                if score is not None:
+                    there[number] = score
+            if not there:
+                return found[0]  # the check on QNN says why it does not run
+            scores, where = there, "on QNN"
+        most = max(scores.values())
+        chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
+        if found[chosen].change:
+            by = f"{scores[chosen][1]:.1f} dB {where}"
+            if 0 in scores:
+                by += f", {scores[0][1]:.1f} with int8 weights per channel"
+            else:
+                by += f"; {found[0].db:.1f} on the CPU with int8 weights per channel"
+            return dataclasses.replace(found[chosen], change=f"{found[chosen].change}: {by}")
+        return found[chosen]
 
     @property
     def _open(self) -> bool:
@@ -157,7 +192,7 @@ class CandidateChoice:
         try:
             path = prepare_as_documented(self.source, trial.work)
             settings = _documented(self.settings)
-            known = trial.calibrated.known
+            known = trial.calibrated.model.known
             calibrated = calibrate(path, self.samples, settings, trial.work, trial.on_progress, known)
             other = dataclasses.replace(trial, calibrated=calibrated, index=precision.load_index(path))
             floats = not weights_quantised(other.write(Precision()))
@@ -229,35 +264,3 @@ def _documented(settings: ResolvedSettings) -> ResolvedSettings:
     return dataclasses.replace(
         settings, weight_type="uint8", per_channel=False, symmetric_weights=False, matrix_type="uint8"
     )
-
-
-def _best_of(found: list[Candidate], trial: PrecisionTrial, deadline: float) -> Candidate:
-    """By QNN, where one is at hand, among those that are near to each other on the CPU."""
-    where = "on the CPU"
-    scores = {number: (True, one.db) for number, one in enumerate(found)}
-    near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
-    if trial.qnn is not None and near != [0]:
-        there: dict[int, tuple[bool, float]] = {}
-        # The best on the CPU first, should the time run out.
-        for done, number in enumerate(sorted(near, key=lambda number: -found[number].db)):
-            if done and time.monotonic() > deadline:
-                break
-            trial.on_progress("trying types of weights on QNN", done, len(near))
-            one = found[number]
-            # That of the first one is shown beside that of the chosen one.
-            score = one.beside(max(there.values())) if there and number else one.on_qnn
-            if score is not None:
-                there[number] = score
-        if not there:
-            return found[0]  # the check on QNN says why it does not run
-        scores, where = there, "on QNN"
-    most = max(scores.values())
-    chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
-    if found[chosen].change:
-        by = f"{scores[chosen][1]:.1f} dB {where}"
-        if 0 in scores:
-            by += f", {scores[0][1]:.1f} with int8 weights per channel"
-        else:
-            by += f"; {found[0].db:.1f} on the CPU with int8 weights per channel"
-        return dataclasses.replace(found[chosen], change=f"{found[chosen].change}: {by}")
-    return found[chosen]

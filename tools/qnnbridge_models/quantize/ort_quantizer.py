@@ -20,7 +20,7 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_models.quantize import ranges
-from qnnbridge_models.quantize.quick_lookups import KnownWeights, quick
+from qnnbridge_models.quantize.quick_lookups import FloatModel, KnownWeights, quick
 from qnnbridge_models.quantize.ranges import CalibrationReader, MeasuredRanges, Numbers
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.quantize_settings import ResolvedSettings
@@ -113,24 +113,23 @@ class CalibratedModel:
     """A float model whose ranges are measured: writes quantised models of it, each in a fraction of that time.
 
     Args:
+        model: the float model.
         measured: the ranges by samples.
-        known: what the quantizer computed of weights.
         left_out: numbers of the samples that do not count.
         widened: the ranges leave room for samples beyond these.
     """
 
     def __init__(
         self,
-        path: Path,
+        model: FloatModel,
         measured: MeasuredRanges,
         settings: ResolvedSettings,
-        known: KnownWeights,
         left_out: Numbers = frozenset(),
         widened: bool = False,
     ) -> None:
-        self.path = path
+        self.model, self.path = model, model.path
         self.settings = settings
-        self._measured, self._known, self._left_out, self._widened = measured, known, left_out, widened
+        self._measured, self._left_out, self._widened = measured, left_out, widened
         self._ranges = measured.of(left_out, widened)
 
     @property
@@ -139,24 +138,19 @@ class CalibratedModel:
         return self._measured.by_sample
 
     @property
-    def known(self) -> KnownWeights:
-        """For another model with some of the same weights."""
-        return self._known
-
-    @property
     def key(self) -> tuple[Any, ...]:
         """Equal of two that write the same."""
         return self.path, self._measured, self.settings, self._left_out, self._widened
 
     def without(self, samples: Numbers) -> CalibratedModel:
         """Calibrated with all samples but these."""
-        return CalibratedModel(self.path, self._measured, self.settings, self._known, samples, self._widened)
+        return CalibratedModel(self.model, self._measured, self.settings, samples, self._widened)
 
     def with_headroom(self) -> CalibratedModel | None:
         """The same with wider ranges: 16 bits have steps to spare, and what is beyond its range is cut off."""
         if not self.by_sample or self.settings.activation_type not in ("uint16", "int16"):
             return None
-        return CalibratedModel(self.path, self._measured, self.settings, self._known, self._left_out, True)
+        return CalibratedModel(self.model, self._measured, self.settings, self._left_out, True)
 
     def with_matrices(self, kind: str) -> CalibratedModel:
         """The same with another type for the weights of MatMul and Gemm."""
@@ -164,7 +158,7 @@ class CalibratedModel:
 
     def with_settings(self, settings: ResolvedSettings) -> CalibratedModel:
         """The same ranges with other types."""
-        return CalibratedModel(self.path, self._measured, settings, self._known, self._left_out, self._widened)
+        return CalibratedModel(self.model, self._measured, settings, self._left_out, self._widened)
 
     def magnitude(self, tensor: str) -> float | None:
         """The largest magnitude that the samples gave a tensor; None if it is not known."""
@@ -195,12 +189,11 @@ class CalibratedModel:
     def _quantized(self, precision: Precision) -> tuple[Any, Any]:
         """The configuration, and the quantizer when it is done."""
         from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
 
         def made(settings: ResolvedSettings) -> tuple[Any, Any]:
-            config = _config(self.path, None, settings, precision)
+            config = _config(self.model, None, settings, precision)
             quantizer = QDQQuantizer(
-                load_model_with_shape_infer(self.path),
+                self.model.inferred(),
                 config.per_channel,
                 config.reduce_range,
                 config.weight_type,
@@ -211,7 +204,7 @@ class CalibratedModel:
                 config.op_types_to_quantize,
                 config.extra_options,
             )
-            with quick(quantizer, self._known):
+            with quick(quantizer, self.model):
                 quantizer.quantize_model()
             return config, quantizer
 
@@ -238,9 +231,10 @@ def calibrate(
     from onnxruntime.quantization import create_calibrator
 
     reader = CalibrationReader(samples.every, on_progress)
+    float_model = FloatModel(model, known)
     with phase("calibrating"), Quiet(), np.errstate(all="ignore"):
         try:
-            config = _config(model, reader, settings, Precision())
+            config = _config(float_model, reader, settings, Precision())
             options = {"percentile": settings.percentile} if settings.method == "percentile" else {}
             calibrator = create_calibrator(
                 model,
@@ -253,7 +247,7 @@ def calibrate(
             # Its own session is as this one, but for threads that spin.
             calibrator.infer_session = cpu.open_session(work / _AUGMENTED, "the model with its tensors' ends")
             if settings.method == "minmax":
-                measured = ranges.extremes(calibrator, reader, _limited(model))
+                measured = ranges.extremes(calibrator, reader, _limited(float_model))
             else:
                 measured = ranges.thresholds(calibrator, reader, samples.held_numbers)
         except BridgeError:
@@ -262,13 +256,11 @@ def calibrate(
             raise
         except Exception as error:  # as above
             raise _failed(error) from error
-    return CalibratedModel(model, measured, settings, known, samples.held_numbers)
+    return CalibratedModel(float_model, measured, settings, samples.held_numbers)
 
 
-def _limited(model: Path) -> frozenset[str]:
-    return frozenset(
-        name for node in graphs.load(model).graph.node if node.op_type == "Clip" for name in node.output
-    )
+def _limited(model: FloatModel) -> frozenset[str]:
+    return frozenset(name for node in model.outline.graph.node if node.op_type == "Clip" for name in node.output)
 
 
 def weights_quantised(model: Path) -> bool:
@@ -281,16 +273,18 @@ def weights_quantised(model: Path) -> bool:
     )
 
 
-def _config(model: Path, reader: CalibrationReader | None, settings: ResolvedSettings, precision: Precision) -> Any:
+def _config(
+    model: FloatModel, reader: CalibrationReader | None, settings: ResolvedSettings, precision: Precision
+) -> Any:
     from onnxruntime.quantization.execution_providers import qnn
 
-    loaded = graphs.load(model)
+    loaded = model.outline
     overrides = _norm_overrides(loaded, settings) | _matrix_overrides(loaded, settings)
     overrides |= _wide_overrides(loaded, settings, precision)
 
     def made(per_channel: bool) -> Any:
         return qnn.get_qnn_qdq_config(
-            model,
+            loaded,
             reader,
             calibrate_method=settings.ort_method(),
             activation_type=settings.ort_type(settings.activation_type),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _CHIP_OPTIONS = ("soc_model", "htp_arch")
 # Outputs that are kept, and the largest model that is looked for among those that ran.
 _MOST_KNOWN_BYTES = 1 << 28
+# Samples at once on the simulator, which computes each in one thread; an NPU computes one after the other.
+_AT_ONCE = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class QnnRunner:
         self._timeout_s = options.timeout_s
         self._provider_options = dict(options.provider_options)
         self._known: dict[bytes, _Known] = {}
+        self._at_once = min(_AT_ONCE, os.cpu_count() or 1) if host.info.simulator else 1
         self.chip: str | None = None
         if host.info.simulator and not any(name in self._provider_options for name in _CHIP_OPTIONS):
             self.chip = str(DEFAULT_SIMULATED_CHIP)
@@ -180,10 +185,13 @@ class QnnRunner:
         ) as session:
             placement = session.placement
             outputs: list[list[Any]] = []
-            for feeds in samples:
-                outputs.append(list(session.run(list(names), dict(feeds))))
-                if enough(placement, outputs):
-                    break
+            with ThreadPoolExecutor(self._at_once) as pool:
+                for first in range(0, len(samples), self._at_once):
+                    some = [samples[number] for number in range(len(samples))[first : first + self._at_once]]
+                    for found in pool.map(lambda feeds: list(session.run(list(names), dict(feeds))), some):
+                        outputs.append(found)
+                        if enough(placement, outputs):
+                            return placement, outputs
             return placement, outputs
 
     def check(

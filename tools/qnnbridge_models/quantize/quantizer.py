@@ -228,13 +228,15 @@ class _Work:
         every_fold = self._every_fold(trial)
         judge = self._judge(every_fold, start)
         target = self.wished.target_snr
-        best = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge).best(trial, start)
+        choice = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge)
+        best = choice.best(trial, start)
+        cut = _cut(len(every_fold.folds) - len(judge.folds), choice.untried)
         if target is not None and not best.meets(target, whole=True):
             trial = with_headroom(judge, trial, start).trial if best.change else best.trial
             found = search.reach(trial, start, target, self.wished.search_timeout_s)
             useful = found.reached and len(found.precision.float_nodes) < len(index.protos)
             if useful or not best.meets(target, whole=False):
-                return _Chosen(trial, found, tuple(changes), every_fold)
+                return _Chosen(trial, found, (*changes, *cut), every_fold)
         if best.trial.index is not index:  # nothing of what was prepared here is in it
             changes = []
         change = [best.change] if best.change else []
@@ -243,7 +245,7 @@ class _Work:
         if target is None:
             start, more = with_enough_bits(self.wished, self.settings, best.trial, start)
         layers = search.layer_report(best.trial, start) if self.wished.layer_report else ()
-        return _Chosen(best.trial, FoundPrecision(start, layers), (*changes, *change, *more), every_fold)
+        return _Chosen(best.trial, FoundPrecision(start, layers), (*changes, *change, *more, *cut), every_fold)
 
     def few_held_out(
         self, every: CrossValidation, trial: PrecisionTrial, found: FoundPrecision
@@ -290,6 +292,12 @@ class _Work:
         with phase(_FLOAT):
             results = cpu.run_all(self.calibrated.path, _PREPARED, chosen, self.names)
         return [*self.samples.compared, *chosen], [*self.expected, *results]
+
+
+def _cut(folds: int, untried: Sequence[str]) -> list[str]:
+    """What of the choice the clock cut, so that another run may choose otherwise."""
+    lines = [f"chosen by the held-out samples alone: the other {folds} folds would take too long"] if folds else []
+    return [*lines, *(f"there was no time to try: {one}" for one in untried)]
 
 
 def _with_weights(model: Any, path: Path) -> Any:

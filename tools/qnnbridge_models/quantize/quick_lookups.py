@@ -2,46 +2,121 @@
 
 Of 100 convolutions two thirds of `quantize` were these walks, and they grow with the square of the model. The names
 are indexed here instead. And what it computes of a weight is the same in each fold and in most candidates: it is
-computed once. What the quantizer writes stays the same, byte by byte, which a test holds.
+computed once. The float model is read once. What the quantizer writes stays the same, which a test holds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-# Functions of the quantizer that read a weight, its type and numbers, and nothing else.
-_PURE = ("compute_data_quant_params", "quantize_onnx_initializer")
+from qnnbridge_host.graph import graphs
+
+# The function of the quantizer that reads a weight, its type and numbers, and nothing else.
+_PURE = "quantize_onnx_initializer"
+# The method that gives a scale and zero point of each weight, one after the other.
+_SCALES = "_calc_initializer_quant_params"
 # Quantised weights that are kept; those of larger models are computed anew.
 _MOST_BYTES = 1 << 29
+# The largest float model that is kept beside the one that is quantised.
+_MOST_FLOAT_BYTES = 1 << 28
 
 
 class KnownWeights:
-    """What these functions gave for the weights of one quantisation."""
+    """What the quantizer computed of the weights of one quantisation, by what it computes that of."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], Any] = {}
         self._bytes = 0
 
-    def kept(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, which computes nothing twice. Its arrays are given as copies."""
+    def get(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
+        """What `compute` gave for the key. It is not to be changed."""
+        if key not in self._found:
+            found = compute()
+            size = found.ByteSize() if hasattr(found, "ByteSize") else 0
+            if self._bytes + size > _MOST_BYTES:
+                return found
+            self._bytes += size
+            self._found[key] = found
+        return self._found[key]
 
-        def call(*given: Any, **named: Any) -> Any:
-            values = [_label(value) for value in (*given, *named.values())]
-            key = (function.__name__, len(given), *named, *values)
-            if key not in self._found:
-                found = function(*given, **named)
-                size = 0 if isinstance(found, tuple) else found.ByteSize()
-                if self._bytes + size > _MOST_BYTES:
-                    return found
-                self._bytes += size
-                self._found[key] = found
-            found = self._found[key]
-            return tuple(np.array(one) for one in found) if isinstance(found, tuple) else found
+
+class FloatModel:
+    """A float model that is quantised in several ways: what all of them read of it.
+
+    Args:
+        path: its file, which stays as it is.
+        known: what the quantizer computed of weights, of this model or another one with some of the same.
+    """
+
+    def __init__(self, path: Path, known: KnownWeights) -> None:
+        self.path, self.known = path, known
+        self._inferred: Any = None
+        self._contents: dict[str, bytes] = {}
+
+    @functools.cached_property
+    def outline(self) -> Any:
+        """Its graph without the contents of large weights, for what reads names only. It is not to be changed."""
+        model = graphs.load(self.path)
+        for tensor in model.graph.initializer:
+            if len(tensor.raw_data) > graphs.SMALL_BYTES:
+                tensor.ClearField("raw_data")
+        return model
+
+    def inferred(self) -> Any:
+        """The model with the shapes of its tensors, for the quantizer, which changes it."""
+        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+        if self._inferred is None:
+            found = load_model_with_shape_infer(self.path)
+            if found.ByteSize() > _MOST_FLOAT_BYTES:
+                return found
+            self._inferred = found
+        return copy.deepcopy(self._inferred)
+
+    def contents(self, weight: Any) -> bytes:
+        """What stands for a weight of the model, which the quantizer reads and never changes."""
+        if weight.name not in self._contents:
+            self._contents[weight.name] = hashlib.blake2b(weight.SerializeToString(), digest_size=16).digest()
+        return self._contents[weight.name]
+
+    def quantised(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The quantizer's function that quantises a weight, which does nothing twice."""
+
+        def call(weight: Any, *given: Any, **named: Any) -> Any:
+            key = (self.contents(weight), len(given), *named, *map(_label, (*given, *named.values())))
+            return self.known.get(key, lambda: function(weight, *given, **named))
+
+        return call
+
+    def scales(self, quantizer: Any) -> Callable[[], dict[str, Any]]:
+        """The quantizer's method that gives the scales of weights, which computes none twice."""
+        plain = getattr(quantizer, _SCALES)
+        options = {name: value for name, value in quantizer.extra_options.items() if name != "TensorQuantOverrides"}
+        types = (quantizer.per_channel, quantizer.reduce_range, quantizer.weight_qType, quantizer.activation_qType)
+
+        def call() -> dict[str, Any]:
+            every = quantizer.tensors_to_quantize
+            found: dict[str, Any] = {}
+            for name, wanted in every.items():
+                weight = quantizer.model.get_initializer(name)
+                if weight is None:
+                    continue
+                given = quantizer.tensor_quant_overrides.get(name)
+                key = (self.contents(weight), repr(types), repr(options), repr(given), repr(vars(wanted)))
+                quantizer.tensors_to_quantize = {name: wanted}
+                try:
+                    found |= copy.deepcopy(self.known.get(key, plain))
+                finally:
+                    quantizer.tensors_to_quantize = every
+            return found
 
         return call
 
@@ -50,8 +125,6 @@ def _label(value: Any) -> Any:
     """What stands for an argument in a key: its contents, whatever it is."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype, value.shape, hashlib.blake2b(value.tobytes(), digest_size=16).digest()
-    if hasattr(value, "SerializeToString"):
-        return hashlib.blake2b(value.SerializeToString(), digest_size=16).digest()
     return type(value), repr(value)
 
 
@@ -144,10 +217,10 @@ def _indexed(old: Any) -> Any:
 
 
 @contextlib.contextmanager
-def quick(quantizer: Any, known: KnownWeights) -> Iterator[None]:
+def quick(quantizer: Any, float_model: FloatModel) -> Iterator[None]:
     """A quantizer that has not begun finds nodes and weights by an index, and what is known of weights.
 
-    Its function `find_by_name` belongs to modules of onnxruntime; for the lists of others it does what it did.
+    Its functions belong to modules of onnxruntime; for what others give them they do what they did.
     """
     from onnxruntime.quantization import base_quantizer, qdq_quantizer, quant_utils
 
@@ -159,10 +232,12 @@ def quick(quantizer: Any, known: KnownWeights) -> Iterator[None]:
         return quantizer.model.get_initializer(item_name) if item_list is ours else plain(item_name, item_list)
 
     replaced: list[tuple[Any, str, Any]] = []
+    if hasattr(quantizer, _SCALES):
+        setattr(quantizer, _SCALES, float_model.scales(quantizer))
     for module in (base_quantizer, qdq_quantizer):
-        ours_of = {"find_by_name": find} | {
-            name: known.kept(getattr(quant_utils, name)) for name in _PURE if hasattr(quant_utils, name)
-        }
+        ours_of: dict[str, Any] = {"find_by_name": find}
+        if hasattr(quant_utils, _PURE):
+            ours_of[_PURE] = float_model.quantised(getattr(quant_utils, _PURE))
         for name, function in ours_of.items():
             if getattr(module, name, None) is not None:
                 replaced.append((module, name, getattr(module, name)))

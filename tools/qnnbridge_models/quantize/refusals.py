@@ -11,7 +11,8 @@ from typing import Any
 from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_protocol.errors import ModelError, OptionError
 
-_QUANTIZED_OPS = ("ConvInteger", "MatMulInteger", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
+_DYNAMIC_OPS = ("ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention")
+_QUANTIZED_OPS = (*_DYNAMIC_OPS, "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "QGemm")
 _TEXT = 8
 # TensorProto.DataType from float to uint64 without text: what a .npy file and onnxruntime's Python can hold.
 _HAS_NUMPY_TYPE = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13)
@@ -63,9 +64,11 @@ def refuse_free_dimensions(
 def _refuse_quantized(ops: Mapping[str, int], label: str) -> None:
     found = {op: count for op, count in ops.items() if _is_quantized(op.rpartition(".")[2])}
     if found:
+        dynamic = any(_is_dynamic(op.rpartition(".")[2]) for op in found)
         raise OptionError(
-            f"{label} is quantised already.",
-            cause=f"It holds {_counts_text(found)}.",
+            f"{label} is quantised already{', dynamically' if dynamic else ''}.",
+            cause=f"It holds {_counts_text(found)}."
+            + (" QNN leaves most of what such a model computes to the CPU." if dynamic else ""),
             fix="Quantise the float model that it was made from, or use this one as it is: qnnbridge run tells "
             "whether QNN takes it.",
         )
@@ -76,7 +79,13 @@ def _is_quantized(op: str) -> bool:
         op.endswith(("QuantizeLinear", "DequantizeLinear"))
         or op.startswith(("QLinear", "Qlinear"))
         or op in _QUANTIZED_OPS
+        or _is_dynamic(op)
     )
+
+
+def _is_dynamic(op: str) -> bool:
+    """Scales are computed while it runs, as onnxruntime's `quantize_dynamic` makes it."""
+    return op.startswith("DynamicQuantize") or op in _DYNAMIC_OPS
 
 
 def _refuse_input(value: Any, label: str) -> None:

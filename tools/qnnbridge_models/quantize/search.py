@@ -149,7 +149,12 @@ def reach(trial: PrecisionTrial, start: Precision, target: float, timeout_s: flo
     """The least that has to have more bits for every output to have `target` dB."""
     deadline = time.monotonic() + timeout_s
     found = _on_cpu(trial, start, target, deadline)
-    return found if trial.qnn is None else _on_qnn(trial, found, target, deadline)
+    if trial.qnn is not None:
+        found = _on_qnn(trial, found, target, deadline)
+    if time.monotonic() <= deadline:
+        return found
+    cut = f"The search ended at its limit of {timeout_s:g} s; with more time (--search-timeout) it may find others."
+    return dataclasses.replace(found, notes=(*found.notes, cut))
 
 
 def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: float) -> FoundPrecision:
