@@ -89,7 +89,7 @@ class CandidateChoice:
 
     Args:
         source: the float model of fixed sizes, before anything was done to it.
-        untried: what there was no time for, in words.
+        untried: what there was no time for, as text.
     """
 
     wished: QuantizeSettings
