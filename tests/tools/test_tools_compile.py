@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests import needs
 from tests.contract.small_models import model, node, tensor
 from tests.fakes.commands import COMMAND, in_a_process
 from tests.fakes.commands import qnnbridge as command
+from tests.fakes.later import until
 
 import qnnbridge
 from qnnbridge_tools.compile.report import ShownStages
@@ -198,20 +200,23 @@ def test_its_time_is_limited(tmp_path: Path) -> None:
 
 @needs.posix
 def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, never_ready = tmp_path / "out", tmp_path / "python"
-    # However late the signal comes, it is not ready; and it ends with its application, as a host does.
-    never_ready.write_text("#!/bin/sh\nexec cat >/dev/null\n")
+    out, begun, never_ready = tmp_path / "out", tmp_path / "begun", tmp_path / "python"
+    # However late the signal comes, it is not ready, and it does not end by itself.
+    never_ready.write_text(f"#!/bin/sh\n: > '{begun}'\nwhile true; do sleep 1; done\n")
     never_ready.chmod(0o700)
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", str(never_ready))
     command = [*COMMAND, "compile", str(MUL), "-o", str(out)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "compiling mul_1.onnx\n"
+        # A process that the signal meets while it is being started is left to end with its stdin, as hosts do.
+        until(begun.exists)
+        time.sleep(0.3)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everything in the foreground
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == "Interrupted.\n"
-    assert os.listdir(tmp_path) == [never_ready.name]
+    assert sorted(os.listdir(tmp_path)) == [begun.name, never_ready.name]
 
 
 def test_elapsed_time_moves_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
