@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.simulator, pytest.mark.process]
 
 MODEL = Path(__file__).parents[1] / "models" / "mul_1.onnx"
 # The files that decide: of the room `create`, and of cache and model those that it asks for a verdict.
-STORY = ("create/", "cache/key.py", "model/source.py", "model/checks.py")
+STORY = ("create/", "cache/key.py", "model/source.py", "model/compiled_checks.py")
 # Before the room was one story: 13 files and 68 entries.
 MOST_FILES = 10
 MOST_ENTRIES = 60

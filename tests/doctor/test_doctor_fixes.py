@@ -31,11 +31,11 @@ from machines import (
 )
 
 from qnnbridge_host.model.releases import for_version, load_releases, sdk_is_newer
-from qnnbridge_tools.doctor import advice, examine, running_interpreter
-from qnnbridge_tools.doctor.advice import python_lines
+from qnnbridge_tools.doctor import examine, fixes, running_interpreter
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy
+from qnnbridge_tools.doctor.fixes import python_lines
 from qnnbridge_tools.doctor.real_machine import answer_of
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 from qnnbridge_tools.versions.fitness import ort_bounds, platform_of_release
@@ -79,10 +79,10 @@ def test_an_x64_computer_gets_what_fits_it_and_no_driver_is_asked() -> None:
 def test_every_version_that_is_asked_for_is_held_against_the_driver() -> None:
     """This is the default."""
     facts = survey(snapdragon(system_qnn="2.40.0.0")[0], SurveyOptions())
-    assert advice.fitting_version(facts) == "1.23.2"
-    assert advice.fits(facts, "1.23.2")
-    assert not advice.fits(facts, "2.7.0")
-    assert advice.fits(facts, "99.0.0"), "of what the table does not know nothing bad is known"
+    assert fixes.fitting_version(facts) == "1.23.2"
+    assert fixes.fits(facts, "1.23.2")
+    assert not fixes.fits(facts, "2.7.0")
+    assert fixes.fits(facts, "99.0.0"), "of what the table does not know nothing bad is known"
 
 
 def test_a_host_without_packages_is_set_up_with_what_fits() -> None:
@@ -167,8 +167,8 @@ def test_the_bounds_of_onnxruntime_are_those_of_the_known_faults() -> None:
     ]
     assert len(plugins) > 5
     for release in plugins:
-        assert advice.ort_requirement(facts, release.version) == f"onnxruntime{ort_bounds(release)}"
-    assert not hasattr(advice, "ort_bounds")
+        assert fixes.ort_requirement(facts, release.version) == f"onnxruntime{ort_bounds(release)}"
+    assert not hasattr(fixes, "ort_bounds")
 
 
 def test_what_does_not_fit_is_not_installed_anew() -> None:
@@ -220,7 +220,7 @@ def _all_found() -> list[tuple[str, SimulatedMachine, str | None, Finding]]:
     found = []
     for name, machine, order, _ in _machines():
         facts = survey(machine, order)
-        system = advice.system_sdk(facts)
+        system = fixes.system_sdk(facts)
         found += [(name, machine, system[0] if system else None, one) for one in diagnose(facts).findings]
     return found
 
@@ -346,7 +346,7 @@ def test_the_folder_of_an_old_release_is_removed_by_a_command_that_runs(tmp_path
     install_small(host, "unrelated")
     facts = survey(machine, SurveyOptions())
     folder = f"{tmp_path}/site/onnxruntime"
-    remedy = advice.after_removal(facts, folder, "2.7.0")
+    remedy = fixes.after_removal(facts, folder, "2.7.0")
     line = remedy.commands[1].replace("/opt/python/bin/python3", shutil.which("python3") or "python3")
     subprocess.run(["mkdir", "-p", f"{folder}/capi"], check=True)
     subprocess.run(["sh", "-c", line], check=True)
@@ -410,10 +410,10 @@ def test_where_pip_must_not_install_an_environment_is_made(running: bool) -> Non
     assert found.remedy.commands == ("qnnbridge setup-host",)
     assert "belongs to the system" in found.remedy.words
     for remedy in (
-        advice.install_fitting(facts),
-        advice.install_again(facts, "numpy", "2.4.6"),
-        advice.after_removal(facts, None, "2.7.0"),
-        advice.by_pip(facts, "install qnnbridge"),
+        fixes.install_fitting(facts),
+        fixes.install_again(facts, "numpy", "2.4.6"),
+        fixes.after_removal(facts, None, "2.7.0"),
+        fixes.by_pip(facts, "install qnnbridge"),
     ):
         assert remedy.commands == ("qnnbridge setup-host",)
 

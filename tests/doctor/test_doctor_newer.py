@@ -18,7 +18,7 @@ from machines import (
 )
 
 from qnnbridge_host.model.releases import generated_on, load_releases, version_key
-from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Report, Severity
@@ -122,9 +122,9 @@ def test_a_version_that_cannot_be_read_is_unknown_and_no_fault_of_the_doctor() -
     machine, _, host = snapdragon("2.9.0", ort=None)
     install_bridge(host)
     facts = survey(machine, SurveyOptions(host_python=host.executable))
-    assert advice.ort_requirement(facts, "2.x-nightly") == "onnxruntime"
-    assert advice.ort_requirement(facts, "2.x-nightly", only_tried=True) == f"onnxruntime<={NEWEST_ORT_TRIED}"
-    assert advice.fits(facts, "2.x-nightly")
+    assert fixes.ort_requirement(facts, "2.x-nightly") == "onnxruntime"
+    assert fixes.ort_requirement(facts, "2.x-nightly", only_tried=True) == f"onnxruntime<={NEWEST_ORT_TRIED}"
+    assert fixes.fits(facts, "2.x-nightly")
     assert is_untried("nightly")
 
 
@@ -155,7 +155,7 @@ def test_the_way_back_fits_the_driver() -> None:
     assert report_of(machine, FAILED).findings[0].remedy.commands[-1].endswith("onnxruntime-qnn==2.7.0")
     older, _, _ = snapdragon("2.7.0", ORT, system_qnn="2.51.0.0")
     facts = survey(older, SurveyOptions())
-    assert advice.install_known(facts, "").commands[-1].endswith('<=1.32.0" onnxruntime-qnn==2.7.0')
+    assert fixes.install_known(facts, "").commands[-1].endswith('<=1.32.0" onnxruntime-qnn==2.7.0')
 
 
 # --- what its own files say of an unknown release --------------------------------------------------
@@ -165,8 +165,8 @@ def test_its_qnn_is_held_against_the_driver_all_the_same() -> None:
     machine, _, host = snapdragon(*NEWER, system_qnn="2.40.0.0")
     assert [one.code for one in report_of(machine).findings] == ["sdk.newer-than-system"]
     facts = survey(machine, SurveyOptions())
-    assert not advice.fits(facts, QNN)
-    assert advice.fits(facts, "2.8.0"), "of one that is not installed nothing is known"
+    assert not fixes.fits(facts, QNN)
+    assert fixes.fits(facts, "2.8.0"), "of one that is not installed nothing is known"
     machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))
     found = report_of(machine).findings[0]
     assert found.code == "files.missing"

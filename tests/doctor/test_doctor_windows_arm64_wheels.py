@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qnnbridge_host.model.releases import Release, is_final, load_releases, version_key
-from qnnbridge_tools.doctor.subjects import driver, files
+from qnnbridge_tools.doctor.subjects import driver, library_files
 from qnnbridge_tools.known_texts import explain_text
 from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, judge, known_faults
 from qnnbridge_tools.versions.machines import HostMachine
@@ -33,7 +33,7 @@ def machine(row: dict[str, Any]) -> HostMachine:
 def libraries(release: Release) -> set[str]:
     """Windows libraries of QNN and its provider, as the table of releases has them."""
     names = {name for found in release.library_sets for name in found.machines if name.endswith(".dll")}
-    return {name for name in names if files.role_of(name) is not None}
+    return {name for name in names if library_files.role_of(name) is not None}
 
 
 def test_every_wheel_that_the_lab_can_import_was_measured() -> None:
@@ -52,7 +52,7 @@ def test_the_libraries_that_load_are_those_of_the_table_and_stubs_want_the_drive
     loads = {name.removeprefix("load "): told for name, told in row["steps"].items() if name.startswith("load ")}
     assert loads.keys() == libraries(RELEASES[row["version"]])
     for name, told in loads.items():
-        role = files.role_of(name)
+        role = library_files.role_of(name)
         assert role is not None
         assert told == (MISSES_DRIVER if role[0] == "stub" else "ok"), name
 

@@ -21,7 +21,7 @@ from lab.sweep.report import explained, model_to_read, page_rows
 
 from qnnbridge_host.model.known_wrong import WrongOperator, table
 from qnnbridge_models.analyze import analyze_model
-from qnnbridge_models.analyze.result import verdict_text
+from qnnbridge_models.analyze.analysis import verdict_text
 from qnnbridge_models.fix import fix_model
 
 np = pytest.importorskip("numpy")

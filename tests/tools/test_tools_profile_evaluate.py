@@ -16,10 +16,10 @@ from qnnbridge import HostInfo
 from qnnbridge_models.profiling import files, ort_json, page, qnn_csv, report
 from qnnbridge_models.profiling.evaluate import evaluate
 from qnnbridge_models.profiling.page import Bar, bars, shortened, stacked
+from qnnbridge_models.profiling.profile_record import ProfileResult, Series
 from qnnbridge_models.profiling.qnn_csv import CallKind, QnnCall, QnnRow
 from qnnbridge_models.profiling.recording import Recording
 from qnnbridge_models.profiling.report import document
-from qnnbridge_models.profiling.result import ProfileResult, Series
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import output

@@ -20,8 +20,8 @@ from qnnbridge_models.quantize import candidates, qnn_check, quantizer
 from qnnbridge_models.quantize.folds import CrossValidation, folds_of
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_models.quantize.qnn_check import QnnHostOptions, QnnRunner
+from qnnbridge_models.quantize.quantization import document, print_result
 from qnnbridge_models.quantize.quick_lookups import KnownWeights
-from qnnbridge_models.quantize.result import document, print_result
 from qnnbridge_models.quantize.samples import gather
 from qnnbridge_models.quantize.search import PrecisionTrial
 from qnnbridge_models.quantize_settings import QuantizeSettings

@@ -9,7 +9,7 @@ import pytest
 
 from qnnbridge.errors import ContextUnusable
 from qnnbridge_host.model import paths as native_path
-from qnnbridge_host.model.checks import path_for_qnn
+from qnnbridge_host.model.compiled_checks import path_for_qnn
 from qnnbridge_host.model.source import ModelSource
 
 MODELS = Path(__file__).parents[1] / "models"

@@ -54,7 +54,7 @@ def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fa
 def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
     told = told_by(
         "import sys, qnnbridge_host.start.main, qnnbridge_host.serve.handlers, qnnbridge_host.serve.server\n"
-        "import qnnbridge_host.engine.common, qnnbridge_host.engine.plugin, qnnbridge_host.engine.builtin\n"
+        "import qnnbridge_host.engine.engine_base, qnnbridge_host.engine.plugin, qnnbridge_host.engine.builtin\n"
         "print(*sys.modules, file=sys.stderr)\n"
     )
     assert "qnnbridge_host.engine.ort_session" in told

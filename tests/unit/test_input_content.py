@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qnnbridge_host.numerics.content import (
+from qnnbridge_host.numerics.input_content import (
     InputKnowledge,
     codes,
     further_inputs,

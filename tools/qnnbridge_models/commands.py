@@ -35,7 +35,7 @@ from qnnbridge_tools.options import (
 )
 
 if TYPE_CHECKING:
-    from qnnbridge_models.verify.result import Verification
+    from qnnbridge_models.verify.verification import Verification
 
 
 @command

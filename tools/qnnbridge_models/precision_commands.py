@@ -26,8 +26,8 @@ def quantize(
 
     Exit code 0: usable result; 1: an output is useless, or the target is missed.
     """
+    from qnnbridge_models.quantize.quantization import document, print_result
     from qnnbridge_models.quantize.quantizer import quantize_model
-    from qnnbridge_models.quantize.result import document, print_result
     from qnnbridge_models.shared.progress import ShownProgress
 
     with ShownProgress() as progress:
@@ -52,8 +52,8 @@ def evaluate(
 
     With --calibration the model is quantised for it, with the defaults. Exit code 1 if a row fails or is useless.
     """
+    from qnnbridge_models.evaluate.evaluation import document, print_result
     from qnnbridge_models.evaluate.evaluator import evaluate_model
-    from qnnbridge_models.evaluate.result import document, print_result
     from qnnbridge_models.shared.progress import ShownProgress
 
     with ShownProgress() as progress:

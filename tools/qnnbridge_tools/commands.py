@@ -143,11 +143,11 @@ def versions(
 ) -> None:
     """List the releases of onnxruntime-qnn, and say which work here and why the others do not."""
     from qnnbridge_tools import output
-    from qnnbridge_tools.doctor import here
+    from qnnbridge_tools.doctor import this_machine
     from qnnbridge_tools.versions import view
     from qnnbridge_tools.versions.fitness import judge
 
-    machine = here.machine_of(given)
+    machine = this_machine.machine_of(given)
     judged = judge(machine)
     shown = [one for one in judged if one.verdict != "refused"] if working else judged
     if as_json:

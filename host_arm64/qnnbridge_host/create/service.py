@@ -82,7 +82,12 @@ class ModelService:
 
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""
-        from qnnbridge_host.model.checks import before_session, path_for_qnn, unchecked, with_context_folder
+        from qnnbridge_host.model.compiled_checks import (
+            before_session,
+            path_for_qnn,
+            unchecked,
+            with_context_folder,
+        )
         from qnnbridge_protocol.model_records import EntryFault, Notice
         from qnnbridge_protocol.specs import SessionSpec
 
@@ -174,7 +179,7 @@ class ModelService:
         anything reads the binary."""
         from qnnbridge_host.create.wrapped import wrapped_source
         from qnnbridge_host.model.bare_binary import facts_of, sketch
-        from qnnbridge_host.model.checks import before_session, path_for_qnn
+        from qnnbridge_host.model.compiled_checks import before_session, path_for_qnn
 
         facts = facts_of(source.path) if source.path is not None else None
         if facts is None:

@@ -176,7 +176,7 @@ class SessionMaker:
 
     def _from_copy(self, creation: Creation, fix: FixSpec) -> MadeSession:
         from qnnbridge_host.create import fixed_source
-        from qnnbridge_host.model.checks import path_for_qnn
+        from qnnbridge_host.model.compiled_checks import path_for_qnn
 
         _leave_native_code(creation)
         asked = dataclasses.replace(creation.spec, fix=fix)

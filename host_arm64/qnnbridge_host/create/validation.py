@@ -2,8 +2,9 @@
 
 A model can compile without an error and compute wrong numbers: 16-bit floats overflow, or QNN differs
 from the ONNX standard. So by default only a model that was run is delivered. The reference runs first, in the
-same process: it does no harm. The inputs are generated with content (`qnnbridge_host.numerics.content`), the same
-on every machine; those that the original answers with NaN, or all alike, are followed by others. Any thread.
+same process: it does no harm. The inputs are generated with content
+(`qnnbridge_host.numerics.input_content`), the same on every machine; those that the original answers with
+NaN, or all alike, are followed by others. Any thread.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Any, Final
 from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, compiled_spec
 from qnnbridge_host.create.order import WorkOrder
 from qnnbridge_host.create.worker import Worker, WorkerSession, open_original
-from qnnbridge_host.model.checks import before_session
+from qnnbridge_host.model.compiled_checks import before_session
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.numerics.content import (
+from qnnbridge_host.numerics.input_content import (
     ORDINARY,
     further_inputs,
     is_guess,

@@ -129,7 +129,7 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
         import onnxruntime as ort
     except Exception as error:
         raise _no_runtime(found, error) from error
-    from qnnbridge_host.engine.common import OrtEngine
+    from qnnbridge_host.engine.engine_base import OrtEngine
 
     _make_global_pools(ort)
     if hasattr(ort, "disable_telemetry_events"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_host.numerics.values import DeclaredInput, full_shape, random_value
+from qnnbridge_host.numerics.declared_inputs import DeclaredInput, full_shape, random_value
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 

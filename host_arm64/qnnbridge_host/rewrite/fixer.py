@@ -17,7 +17,7 @@ from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.editor import Editor
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, tolerance_of
-from qnnbridge_host.rewrite.result import FixResult, RewriteStep
+from qnnbridge_host.rewrite.fix_report import FixResult, RewriteStep
 from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES, Rewrite, chosen
 from qnnbridge_host.rewrite.rewrites.constants import fix_inputs, fix_values
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError

@@ -105,7 +105,7 @@ class NumbersService:
 
     def samples(self, inputs: Sequence[Any], seed: int) -> dict[str, Any]:
         """Values for inputs of fixed sizes. Raises `NotMade`."""
-        from qnnbridge_host.numerics.content import made_up
+        from qnnbridge_host.numerics.input_content import made_up
         from qnnbridge_protocol.specs import NodeInfo
 
         return made_up([NodeInfo.from_wire(one) for one in inputs], seed)

@@ -49,7 +49,7 @@ def _model_package_options() -> ObjectKind:
 
 
 def _genai_model() -> ObjectKind:
-    from qnnbridge_host.genai.kinds import MODEL
+    from qnnbridge_host.genai.object_kinds import MODEL
 
     return MODEL
 

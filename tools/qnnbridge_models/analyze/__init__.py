@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
+from qnnbridge_models.analyze.analysis import Advice, Analysis, GraphPlacement, NodeVerdict, QnnAnswer
 from qnnbridge_models.analyze.analyzer import analyze_model
-from qnnbridge_models.analyze.result import Advice, Analysis, GraphPlacement, NodeVerdict, QnnAnswer
 
 __all__ = ["Advice", "Analysis", "GraphPlacement", "NodeVerdict", "QnnAnswer", "analyze_model"]

@@ -14,16 +14,16 @@ from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_of, chip_of_this_computer
 from qnnbridge_models.analyze import tables
-from qnnbridge_models.analyze.advice import about_deciding_inputs, advise, notes_on, with_sizes
-from qnnbridge_models.analyze.ask_qnn import ask
-from qnnbridge_models.analyze.predict import parts_of, predict_model
-from qnnbridge_models.analyze.result import (
+from qnnbridge_models.analyze.analysis import (
     Analysis,
     GraphPlacement,
     NodeVerdict,
     QnnAnswer,
     costs_of,
 )
+from qnnbridge_models.analyze.ask_qnn import ask
+from qnnbridge_models.analyze.predict import parts_of, predict_model
+from qnnbridge_models.analyze.remedies import about_deciding_inputs, advise, notes_on, with_sizes
 from qnnbridge_models.analyze.wrong_numbers import wrong_numbers
 from qnnbridge_protocol.errors import HostStartFailed, InvalidGraph, ProviderUnavailable
 from qnnbridge_tools.arguments import read_chip

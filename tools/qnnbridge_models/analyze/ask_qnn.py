@@ -16,8 +16,8 @@ from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph.files import link_files
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model.graph_index import GraphNode
+from qnnbridge_models.analyze.analysis import GraphPlacement, NodeVerdict, QnnAnswer
 from qnnbridge_models.analyze.predict import parts_of
-from qnnbridge_models.analyze.result import GraphPlacement, NodeVerdict, QnnAnswer
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools.sessions import QNN, SessionSettings, opened
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from qnnbridge_host.graph.files import write_whole
 from qnnbridge_host.model.graph_index import GraphTensor
-from qnnbridge_models.analyze.result import Analysis, nodes_text, shares_of, verdict_text, work_text
+from qnnbridge_models.analyze.analysis import Analysis, nodes_text, shares_of, verdict_text, work_text
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
 

@@ -19,7 +19,7 @@ from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.rewrite.folding import fold
 from qnnbridge_host.rewrite.rewrites.removals import taken_branch
 from qnnbridge_models.analyze import quantized, rules
-from qnnbridge_models.analyze.result import ON_QNN, NodePlace, NodeVerdict
+from qnnbridge_models.analyze.analysis import ON_QNN, NodePlace, NodeVerdict
 from qnnbridge_models.analyze.rules import RuleContext, placement_rules
 
 _NEVER_COMPUTED = frozenset(

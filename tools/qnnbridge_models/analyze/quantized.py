@@ -11,7 +11,7 @@ from typing import Final
 
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
-from qnnbridge_models.analyze.result import ON_QNN, NodeVerdict
+from qnnbridge_models.analyze.analysis import ON_QNN, NodeVerdict
 
 QUANTIZE: Final = frozenset({"QuantizeLinear", "com.microsoft.QuantizeLinear"})
 DEQUANTIZE: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_models.analyze.result import (
+from qnnbridge_models.analyze.analysis import (
     Analysis,
     GraphPlacement,
     nodes_text,

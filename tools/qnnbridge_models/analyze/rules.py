@@ -14,7 +14,7 @@ from typing import Final
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_models.analyze import tables
-from qnnbridge_models.analyze.result import NodePlace, NodeVerdict
+from qnnbridge_models.analyze.analysis import NodePlace, NodeVerdict
 from qnnbridge_tools import output
 
 Objection = str | tuple[str, str] | None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.known_wrong import KnownWrong
-from qnnbridge_models.analyze.result import Advice, NodeVerdict
+from qnnbridge_models.analyze.analysis import Advice, NodeVerdict
 
 _NAMED = 3
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from qnnbridge_models.command_options import EvaluateOptions
+from qnnbridge_models.evaluate.evaluation import EvaluatedRow, Evaluation
 from qnnbridge_models.evaluate.evaluator import evaluate_model
-from qnnbridge_models.evaluate.result import EvaluatedRow, Evaluation
 
 __all__ = ["EvaluateOptions", "EvaluatedRow", "Evaluation", "evaluate_model"]

@@ -17,9 +17,9 @@ from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models.command_options import EvaluateOptions
+from qnnbridge_models.evaluate.evaluation import EvaluatedRow, Evaluation
 from qnnbridge_models.evaluate.labelled import LabelledSample, read_samples
 from qnnbridge_models.evaluate.metric import Metric, load_metric
-from qnnbridge_models.evaluate.result import EvaluatedRow, Evaluation
 from qnnbridge_models.quantize.preparing import save
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import CalibrationInput

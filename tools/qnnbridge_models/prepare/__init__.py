@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from qnnbridge_models.command_options import PrepareOptions
+from qnnbridge_models.prepare.preparation import PreparedFolder
 from qnnbridge_models.prepare.preparer import prepare_model
-from qnnbridge_models.prepare.result import PreparedFolder
 
 __all__ = ["PrepareOptions", "PreparedFolder", "prepare_model"]

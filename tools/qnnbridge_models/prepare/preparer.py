@@ -22,7 +22,7 @@ from qnnbridge_models.prepare import journal as journals
 from qnnbridge_models.prepare import report
 from qnnbridge_models.prepare import steps as works
 from qnnbridge_models.prepare.journal import PrepareJournal, key_of
-from qnnbridge_models.prepare.result import HOST_CHIP, PreparedFolder, StepResult, chip_label
+from qnnbridge_models.prepare.preparation import HOST_CHIP, PreparedFolder, StepResult, chip_label
 from qnnbridge_models.prepare.steps import StepWork, hashes_of
 from qnnbridge_models.verify import input_sets
 from qnnbridge_protocol import __version__

@@ -11,7 +11,7 @@ from typing import Any
 
 from qnnbridge_host.graph.files import write_whole
 from qnnbridge_models.prepare.journal import PrepareJournal
-from qnnbridge_models.prepare.result import HOST_CHIP, PreparedFolder, StepResult, chip_label, product_of
+from qnnbridge_models.prepare.preparation import HOST_CHIP, PreparedFolder, StepResult, chip_label, product_of
 from qnnbridge_tools import output
 
 _SHOWN_CHANGES = 4

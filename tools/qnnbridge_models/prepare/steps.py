@@ -15,8 +15,8 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.rewrite.fixer import fix_model
 from qnnbridge_models.command_options import PrepareOptions, VerifyOptions
 from qnnbridge_models.fix import report as fix_report
-from qnnbridge_models.prepare.result import HOST_CHIP, StepResult, step_id
-from qnnbridge_models.quantize import result as quantize_result
+from qnnbridge_models.prepare.preparation import HOST_CHIP, StepResult, step_id
+from qnnbridge_models.quantize import quantization
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import declared_inputs, load
 from qnnbridge_models.quantize_settings import QuantizeOptions
@@ -107,7 +107,7 @@ def quantize(
         )
         with ShownProgress() as progress:
             result = quantize_model(model, target, wish, on_progress=progress, own_process=True)
-        return list(result.files), quantize_result.document(result)
+        return list(result.files), quantization.document(result)
 
     went_in = {
         "model": model_hash,

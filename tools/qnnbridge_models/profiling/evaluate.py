@@ -14,9 +14,7 @@ from typing import Final
 from qnnbridge_models.profiling import operators
 from qnnbridge_models.profiling.files import OpTrace
 from qnnbridge_models.profiling.ort_json import NodeRun, OrtRun
-from qnnbridge_models.profiling.qnn_csv import CallKind, QnnCall
-from qnnbridge_models.profiling.recording import QNN_PROVIDER, Recording
-from qnnbridge_models.profiling.result import (
+from qnnbridge_models.profiling.profile_record import (
     CpuNode,
     LoadPhase,
     LoadTimes,
@@ -26,6 +24,8 @@ from qnnbridge_models.profiling.result import (
     RunComponent,
     Series,
 )
+from qnnbridge_models.profiling.qnn_csv import CallKind, QnnCall
+from qnnbridge_models.profiling.recording import QNN_PROVIDER, Recording
 
 ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from qnnbridge_models.profiling.files import OpTrace
+from qnnbridge_models.profiling.profile_record import OperatorTime, Series
 from qnnbridge_models.profiling.qnn_csv import QnnCall, QnnRow
-from qnnbridge_models.profiling.result import OperatorTime, Series
 
 _ACCELERATOR: Final = "Accelerator (execute) time"
 _US_PER_S: Final = 1e6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qnnbridge_models.profiling.result import (
+from qnnbridge_models.profiling.profile_record import (
     LoadPhase,
     LoadTimes,
     Partition,

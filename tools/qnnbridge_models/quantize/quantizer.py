@@ -22,10 +22,10 @@ from qnnbridge_models.quantize.folds import ENOUGH, CrossValidation, FoldsReport
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_models.quantize.preparing import prepare
 from qnnbridge_models.quantize.qnn_check import QnnCheck, QnnRunner, opened_qnn
+from qnnbridge_models.quantize.quantization import QuantizeResult
 from qnnbridge_models.quantize.quick_lookups import KnownWeights
 from qnnbridge_models.quantize.recalibrating import Comparer, with_all_samples
 from qnnbridge_models.quantize.refusals import refuse_free_dimensions, refuse_not_finite, refuse_unsuitable
-from qnnbridge_models.quantize.result import QuantizeResult
 from qnnbridge_models.quantize.samples import SampleSets, gather, shapes_in
 from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_models.quantize_settings import QuantizeOptions, QuantizeSettings, ResolvedSettings

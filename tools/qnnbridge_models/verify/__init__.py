@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from qnnbridge_models.verify.result import InputSetResult, Verification
+from qnnbridge_models.verify.verification import InputSetResult, Verification
 from qnnbridge_models.verify.verifier import verify_model
 
 __all__ = ["InputSetResult", "Verification", "verify_model"]

@@ -22,8 +22,8 @@ from qnnbridge_host.numerics.judge import NumberFormat
 from qnnbridge_models.verify import node_traps, traps
 from qnnbridge_models.verify.cutting import Cutter
 from qnnbridge_models.verify.node_traps import NodeChange
-from qnnbridge_models.verify.result import Divergence, NodeAlone, TrapFound
 from qnnbridge_models.verify.trying import judged_outputs
+from qnnbridge_models.verify.verification import Divergence, NodeAlone, TrapFound
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.model_records import JudgedNumbers
 from qnnbridge_tools.sessions import CPU, DEATHS, QNN, SessionSettings, one_line, opened

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.model.graph_index import rules_about
-from qnnbridge_models.verify.result import TrapFound
 from qnnbridge_models.verify.traps import BEYOND_HALF, HALF_RANGE, INT64, LOW_32_BITS
+from qnnbridge_models.verify.verification import TrapFound
 
 Array = npt.NDArray[Any]
 

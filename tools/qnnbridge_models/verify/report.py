@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from qnnbridge_models.verify.result import (
+from qnnbridge_models.verify.verification import (
     Divergence,
     InputSetResult,
     OutputVerdict,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qnnbridge_models.verify import report
-from qnnbridge_models.verify.result import Verification
+from qnnbridge_models.verify.verification import Verification
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 from qnnbridge_tools import output
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.numerics.judge import NumberFormat, judge
-from qnnbridge_models.verify.result import TrapFound
+from qnnbridge_models.verify.verification import TrapFound
 
 Array = npt.NDArray[Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_host.numerics.content import (
+from qnnbridge_host.numerics.input_content import (
     InputKnowledge,
     NamedFeeds,
     codes,
@@ -28,7 +28,7 @@ from qnnbridge_host.numerics.ranking import paired
 from qnnbridge_host.numerics.sampling import NotMade
 from qnnbridge_models.verify import input_sets, traps
 from qnnbridge_models.verify.input_sets import GivenInputs
-from qnnbridge_models.verify.result import InputKind, InputSetResult, JudgedOutput, OutputVerdict, TrapFound
+from qnnbridge_models.verify.verification import InputKind, InputSetResult, JudgedOutput, OutputVerdict, TrapFound
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.sessions import ProviderSession, RunAnswer, one_line
 

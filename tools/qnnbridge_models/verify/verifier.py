@@ -19,7 +19,7 @@ from qnnbridge_host.graph.shapes import as_dimensions
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import scan_model
-from qnnbridge_host.numerics.content import NOTHING_KNOWN, InputKnowledge, knowledge_of
+from qnnbridge_host.numerics.input_content import NOTHING_KNOWN, InputKnowledge, knowledge_of
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
 from qnnbridge_models.command_options import VerifyOptions
 from qnnbridge_models.shared import progress
@@ -29,7 +29,8 @@ from qnnbridge_models.verify.bisection import BisectionResult, DivergenceNotFoun
 from qnnbridge_models.verify.cutting import Cutter
 from qnnbridge_models.verify.input_sets import FixedSizes, GivenInputs
 from qnnbridge_models.verify.journal import AnswerJournal, file_digest
-from qnnbridge_models.verify.result import (
+from qnnbridge_models.verify.trying import Trial, TrialSet
+from qnnbridge_models.verify.verification import (
     InputSetResult,
     OutputVerdict,
     SessionCure,
@@ -39,7 +40,6 @@ from qnnbridge_models.verify.result import (
     numbers_text,
     worst_of,
 )
-from qnnbridge_models.verify.trying import Trial, TrialSet
 from qnnbridge_protocol.errors import BridgeError, ModelChanged
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools.sessions import (

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
-from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding, is_hidden, rank
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Finding, Healthy, Remedy, Report, Severity, SubjectCheck
@@ -15,9 +15,9 @@ from qnnbridge_tools.doctor.subjects import (
     driver,
     engine,
     environment,
-    files,
     genai,
     host,
+    library_files,
     model,
     packages,
     probe,
@@ -33,7 +33,7 @@ CHECKS: Final = (
     packages.CHECK,
     engine.CHECK,
     genai.CHECK,
-    files.CHECK,
+    library_files.CHECK,
     sdk.CHECK,
     driver.CHECK,
     environment.PATHS_CHECK,
@@ -102,7 +102,7 @@ def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
 def _what_works(facts: Facts) -> str:
     probe = facts.probe
     if probe is None or probe.skipped:
-        unknown = advice.unknown_packages(facts)
+        unknown = fixes.unknown_packages(facts)
         but = f", though nothing is known of {' and '.join(unknown)}" if unknown else ""
         if not facts.is_arm:
             no_npu = "this computer has no NPU; no live probe was made"
@@ -135,8 +135,8 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
 def _is_unknown_and_whole(facts: Facts) -> bool:
     """A later release than the table's, with all its files as they were packed."""
     packages = facts.host_packages
-    qnn = packages.distribution(advice.QNN) if packages is not None else None
-    return qnn is not None and qnn.has_record and not qnn.wrong and advice.is_unknown_release(facts)
+    qnn = packages.distribution(fixes.QNN) if packages is not None else None
+    return qnn is not None and qnn.has_record and not qnn.wrong and fixes.is_unknown_release(facts)
 
 
 def _with_probe(shown: tuple[Finding, ...], all_found: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_tools import output
-from qnnbridge_tools.doctor.advice import SETUP_HOST
 from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.diagnose import diagnose
 from qnnbridge_tools.doctor.findings import Finding, Report
+from qnnbridge_tools.doctor.fixes import SETUP_HOST
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 EXIT_UNKNOWN_TEXT = 1

@@ -29,12 +29,12 @@ class DriverOptions:
 
     def traits(self) -> NpuTraits:
         """The given values, else those of this computer's driver."""
-        from qnnbridge_tools.doctor import here
+        from qnnbridge_tools.doctor import this_machine
         from qnnbridge_tools.versions.machines import read_chip
 
-        sdk, hexagon = here.driver_facts()
+        sdk, hexagon = this_machine.driver_facts()
         return NpuTraits(
-            sdk if self.system_sdk is None else here.checked_sdk(self.system_sdk),
+            sdk if self.system_sdk is None else this_machine.checked_sdk(self.system_sdk),
             hexagon if self.chip is None else read_chip(self.chip),
         )
 

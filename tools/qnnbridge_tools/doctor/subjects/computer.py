@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qnnbridge_host.model.chips import chip_of_processor
-from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Computer, Driver, Facts
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
@@ -100,7 +100,7 @@ def find_application(facts: Facts) -> Iterator[Finding]:
             f"this interpreter lacks {', '.join(missing)}",
             f"{facts.application.executable} (Python {facts.application.version})",
             fix=Remedy(
-                commands=advice.pip(facts, f"install --force-reinstall {names}", path=facts.application.executable)
+                commands=fixes.pip(facts, f"install --force-reinstall {names}", path=facts.application.executable)
             ),
         )
     if facts.is_windows and facts.is_arm and facts.application_machine == "x64":

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Driver, Facts
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
@@ -136,7 +136,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
             "the NPU's driver is not installed",
             "neither of the services qcnspmcdm and qcadsprpc is in the registry",
             *_stubs_without_driver(facts),
-            fix=Remedy(UPDATE[0].upper() + UPDATE[1:], advice.DRIVER_UPDATES),
+            fix=Remedy(UPDATE[0].upper() + UPDATE[1:], fixes.DRIVER_UPDATES),
         )
         return
     seen = f"{name}: driver {driver.version or 'of unknown version'} ({driver.service}, {driver.folder})"
@@ -147,7 +147,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
             "driver.problem",
             f"the NPU does not work: {_PROBLEMS.get(driver.problem or 0, 'Windows reports a problem')}",
             f"{seen}; problem {driver.problem}",
-            fix=Remedy(f"Restart the computer. If that does not help: {UPDATE}", advice.DRIVER_UPDATES),
+            fix=Remedy(f"Restart the computer. If that does not help: {UPDATE}", fixes.DRIVER_UPDATES),
         )
     elif driver.status == "no device":
         yield finding(
@@ -156,7 +156,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
             f"the service {driver.service} is installed and drives no device",
             fix=Remedy(
                 f"Switch the NPU on in the firmware's settings, if it can be switched off there. Else: {UPDATE}",
-                advice.DRIVER_UPDATES,
+                fixes.DRIVER_UPDATES,
             ),
         )
     elif driver.has_fastrpc is False:
@@ -164,7 +164,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
             "driver.no-fastrpc",
             "libcdsprpc.dll is missing in the NPU driver's folder",
             f"{driver.folder}",
-            fix=Remedy(UPDATE[0].upper() + UPDATE[1:], advice.DRIVER_UPDATES),
+            fix=Remedy(UPDATE[0].upper() + UPDATE[1:], fixes.DRIVER_UPDATES),
         )
 
 

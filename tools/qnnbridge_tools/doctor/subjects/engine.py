@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE
-from qnnbridge_tools.doctor import advice
-from qnnbridge_tools.doctor.advice import is_newer, short_sdk
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import CatalogueProvider, EngineFacts, Facts, HostFacts
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.fixes import is_newer, short_sdk
 from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.host import configuration_path
 
@@ -64,7 +64,7 @@ def in_use(facts: Facts) -> str:
     if wanted in ("wheel", "windowsml", "folder"):
         return wanted
     packages = facts.host_packages
-    has_wheel = packages is not None and packages.version(advice.QNN) is not None
+    has_wheel = packages is not None and packages.version(fixes.QNN) is not None
     has_catalogue = packages is not None and packages.version(WINDOWSML) is not None
     return "windowsml" if has_catalogue and not has_wheel else "wheel"
 
@@ -83,7 +83,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     if used == "windowsml":
         yield from _catalogue(facts, provider)
     elif used == "wheel" and provider is not None and _fits_better(facts, provider):
-        system = advice.system_sdk(facts)
+        system = fixes.system_sdk(facts)
         yield finding(
             "engine.catalogue-fits-better",
             "onnxruntime-qnn is too new for the NPU driver, and the catalogue of Windows has a QNN that fits",
@@ -117,12 +117,12 @@ def _catalogue(facts: Facts, provider: CatalogueProvider | None) -> Iterator[Fin
             "engine.not-downloaded",
             f"the provider for QNN {provider.version} is in the catalogue of Windows, and not on this computer",
             f"state: {provider.state}",
-            fix=Remedy("Download it once.", advice.python_lines(facts, facts.host.path, _DOWNLOAD)),
+            fix=Remedy("Download it once.", fixes.python_lines(facts, facts.host.path, _DOWNLOAD)),
         )
 
 
 def _take(facts: Facts, engine: str, words: str = "") -> Remedy:
-    return Remedy(words or f"Set engine={engine}.", advice.set_variable(facts, ENGINE_VARIABLE, engine))
+    return Remedy(words or f"Set engine={engine}.", fixes.set_variable(facts, ENGINE_VARIABLE, engine))
 
 
 def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
@@ -130,7 +130,7 @@ def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
     if not facts.driver.runtime:  # else what an SDK says, which may not be the driver's
         return False
     wheel = facts.host_packages.qnn_sdk if facts.host_packages is not None else None
-    system = advice.system_sdk(facts)
+    system = fixes.system_sdk(facts)
     if wheel is None or system is None or provider.sdk is None or provider.state == NOT_PRESENT:
         return False
     return is_newer(wheel, system[0]) and not is_newer(provider.sdk, system[0])
@@ -141,7 +141,7 @@ def healthy(facts: Facts) -> str | None:
     packages, provider = facts.host_packages, qnn_provider(facts)
     if packages is None or (in_use(facts) == "wheel" and provider is None):
         return None
-    release = packages.version(advice.QNN)
+    release = packages.version(fixes.QNN)
     wheel = f"the wheel of onnxruntime-qnn {release}, QNN {short_sdk(packages.qnn_sdk)}" if release else ""
     listed = f"the catalogue's {provider.version}, QNN {short_sdk(provider.sdk)}" if provider is not None else ""
     used = {"wheel": wheel, "windowsml": listed, "folder": f"the folder {facts.engine.path}"}[in_use(facts)]

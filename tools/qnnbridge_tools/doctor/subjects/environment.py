@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from qnnbridge_tools.doctor import advice
-from qnnbridge_tools.doctor.advice import set_variable, unset_variable
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Facts, FolderFacts, PythonReport
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.fixes import set_variable, unset_variable
 from qnnbridge_tools.doctor.machine import Machine, paths_of
 
 KNOWN_VARIABLES: Final = (
@@ -214,7 +214,7 @@ def find_paths(facts: Facts) -> Iterator[Finding]:
 def _host_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
     move = Remedy(
         "Make a host in a short path of plain letters on this computer's own disk.",
-        advice.setup_lines(facts, plain_folder=True),
+        fixes.setup_lines(facts, plain_folder=True),
     )
     program = facts.host.answer.executable if facts.host.answer else facts.host.path
     if facts.is_windows and not place.path.isascii():

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from qnnbridge_host.model.genai_releases import OLDEST, is_too_old, version_of
-from qnnbridge_tools.doctor import advice
-from qnnbridge_tools.doctor.advice import word
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Distribution, Facts, Packages
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.fixes import word
 from qnnbridge_tools.doctor.subjects.packages import GENAI, fits_platform, fits_python
 
 _LEAST: Final = re.compile(r">=\s*([\d.]+)")
@@ -38,7 +38,7 @@ def _wheel(facts: Facts, installed: Distribution) -> Iterator[Finding]:
             "genai.wheel",
             f"the host's {GENAI} {installed.version} is made for another interpreter",
             f"wheel {', '.join(installed.tags)} in Python {answer.version}, {answer.platform} ({installed.folder})",
-            fix=advice.install_again(facts, GENAI, installed.version, "--only-binary :all:"),
+            fix=fixes.install_again(facts, GENAI, installed.version, "--only-binary :all:"),
         )
 
 
@@ -48,10 +48,10 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             "genai.too-old",
             f"the host's {GENAI} {installed.version} is too old",
             f"{GENAI} {installed.version} ({installed.folder})",
-            fix=advice.by_pip(facts, f"install -U {word(f'{GENAI}>=' + '.'.join(map(str, OLDEST)))}"),
+            fix=fixes.by_pip(facts, f"install -U {word(f'{GENAI}>=' + '.'.join(map(str, OLDEST)))}"),
         )
         return
-    if "ort-too-old" in advice.known_reasons(facts):
+    if "ort-too-old" in fixes.known_reasons(facts):
         return  # `packages.onnxruntime-too-old` has the cause and the fix
     runtime, least = packages.version("onnxruntime"), _LEAST.search(installed.needs)
     if runtime is not None and least is not None and version_of(runtime) < version_of(least[1]):
@@ -60,20 +60,20 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             "genai.onnxruntime-too-old",
             f"onnxruntime {runtime} is too old for {GENAI} {installed.version}",
             f"{GENAI} {installed.version} needs {wanted}",
-            fix=_older_genai(facts) if _qnn_is_whole(packages) else advice.by_pip(facts, f"install {word(wanted)}"),
+            fix=_older_genai(facts) if _qnn_is_whole(packages) else fixes.by_pip(facts, f"install {word(wanted)}"),
         )
 
 
 def _qnn_is_whole(packages: Packages) -> bool:
     """A 1.x release is an onnxruntime itself: another one would replace its files."""
-    version = packages.version(advice.QNN)
+    version = packages.version(fixes.QNN)
     return version is not None and version.startswith(("0.", "1."))
 
 
 def _older_genai(facts: Facts) -> Remedy:
     from qnnbridge_host.model.genai_releases import TRIED
 
-    return advice.by_pip(
+    return fixes.by_pip(
         facts, f"install {GENAI}=={TRIED[0]}", "Install a release for the onnxruntime that is there."
     )
 
@@ -83,7 +83,7 @@ def _emulated(facts: Facts, *, has_host: bool) -> Iterator[Finding]:
     installed = facts.application_packages.distribution(GENAI)
     if installed is None or not (facts.is_windows and facts.is_arm and facts.application_machine == "x64"):
         return
-    commands = () if has_host or facts.host.answer is None else advice.pip(facts, f"install {GENAI}")
+    commands = () if has_host or facts.host.answer is None else fixes.pip(facts, f"install {GENAI}")
     yield finding(
         "genai.emulated",
         f"this Python's own {GENAI} {installed.version} runs emulated",

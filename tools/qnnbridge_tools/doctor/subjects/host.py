@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, WINDOWS_MACHINES
-from qnnbridge_tools.doctor import advice
-from qnnbridge_tools.doctor.advice import python_lines, set_variable, word
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Facts, HostFacts, Interpreter, PythonReport, StartFailure
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.fixes import python_lines, set_variable, word
 from qnnbridge_tools.doctor.machine import Machine, RegisteredInterpreter, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.interpreters import examine
 from qnnbridge_tools.doctor.subjects.packages import lacking, survey_packages
@@ -192,7 +192,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             "host.none",
             "no interpreter was found that could run the host",
             *host.looked_at,
-            fix=advice.set_up_host(facts),
+            fix=fixes.set_up_host(facts),
         )
 
 
@@ -239,8 +239,8 @@ def _was_looked_at(facts: Facts, path: str) -> bool:
 def _fix_packages(facts: Facts) -> Remedy:
     """Into the interpreter that was named; where none was, an environment harms nothing that is there."""
     if facts.is_windows and facts.is_arm and facts.host.source not in _NAMED:
-        return advice.set_up_host(facts)
-    return advice.host_packages(facts, facts.host.path)
+        return fixes.set_up_host(facts)
+    return fixes.host_packages(facts, facts.host.path)
 
 
 def _fix_path(facts: Facts) -> Remedy:
@@ -249,7 +249,7 @@ def _fix_path(facts: Facts) -> Remedy:
     usable = next((one for one in known if not one.refusal and one.path != facts.host.path), None)
     if usable is not None:
         return _name_it(facts, usable.path)
-    return advice.set_up_host(facts)
+    return fixes.set_up_host(facts)
 
 
 def _name_it(facts: Facts, path: str) -> Remedy:
@@ -265,7 +265,7 @@ def _name_it(facts: Facts, path: str) -> Remedy:
 def _fix_config(facts: Facts) -> Remedy:
     if "does not exist" in facts.host.said:
         words = "Correct or remove the variable QNNBRIDGE_CONFIG, or make a host: that writes the file."
-        return advice.set_up_host(facts, words)
+        return fixes.set_up_host(facts, words)
     return Remedy(
         f"Correct or remove {facts.host.source}. In TOML write paths in single "
         r"quotes: python = 'C:\Python313-arm64\python.exe'"
@@ -273,7 +273,7 @@ def _fix_config(facts: Facts) -> Remedy:
 
 
 def _fix_user(facts: Facts) -> Remedy:
-    return advice.set_up_host(facts, "Give the host an environment of its own, or install without --user.")
+    return fixes.set_up_host(facts, "Give the host an environment of its own, or install without --user.")
 
 
 def _fix_base(facts: Facts) -> Remedy:
@@ -283,10 +283,10 @@ def _fix_base(facts: Facts) -> Remedy:
         (one.path for one in facts.interpreters if one.tag and one.refusal in ("", "host.packages-missing")), None
     )
     if facts.is_windows and base is None:
-        return advice.set_up_host(facts)
+        return fixes.set_up_host(facts)
     make = python_lines(facts, base, f"-m venv --clear {word(folder)}") if base else ()
     make = make or (f"python3 -m venv --clear {word(folder)}",)
-    return Remedy("Make it again.", (*make, *advice.host_packages(facts, base or facts.host.path).commands))
+    return Remedy("Make it again.", (*make, *fixes.host_packages(facts, base or facts.host.path).commands))
 
 
 _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
@@ -295,13 +295,13 @@ _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
     "host.store-alias": _fix_path,
     "host.base-missing": _fix_base,
     "host.wrong-machine": _fix_path,
-    "host.only-emulated": advice.set_up_host,
+    "host.only-emulated": fixes.set_up_host,
     "host.python-too-old": lambda facts: (
-        _fix_path(facts) if facts.host.source in _NAMED else advice.set_up_host(facts)
+        _fix_path(facts) if facts.host.source in _NAMED else fixes.set_up_host(facts)
     ),
     "host.packages-missing": _fix_packages,
     "host.user-packages": _fix_user,
-    "host.none": advice.set_up_host,
+    "host.none": fixes.set_up_host,
 }
 
 
@@ -358,8 +358,8 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
         return
     missing = lacking(packages) if packages is not None else []
     if missing:
-        if packages is not None and packages.version(advice.QNN) is None:
-            missing += [advice.QNN] if packages.runtime else ["onnxruntime", advice.QNN]
+        if packages is not None and packages.version(fixes.QNN) is None:
+            missing += [fixes.QNN] if packages.runtime else ["onnxruntime", fixes.QNN]
         yield finding(
             "host.packages-missing",
             f"the host's interpreter lacks {', '.join(missing)}",
@@ -371,10 +371,10 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
 def _fix_modules(facts: Facts) -> Remedy:
     """pip brings what a package needs also where the package itself is there."""
     packages = facts.host_packages
-    if packages is None or packages.version(advice.QNN) is None:
-        return advice.host_packages(facts)
+    if packages is None or packages.version(fixes.QNN) is None:
+        return fixes.host_packages(facts)
     words = "pip brings what is missing with qnnbridge, which needs it."
-    return advice.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}", words)
+    return fixes.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}", words)
 
 
 def healthy(facts: Facts) -> str | None:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.doctor import advice
-from qnnbridge_tools.doctor.advice import word
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import ExaminedModel, Facts
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.fixes import word
 from qnnbridge_tools.doctor.machine import Machine, paths_of
 from qnnbridge_tools.doctor.subjects.packages import GENAI
 from qnnbridge_tools.doctor.subjects.probe import died_text
@@ -143,7 +143,7 @@ def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Findi
             "model.genai-missing",
             f"the host has no {GENAI}, which {name} needs",
             facts.host.path,
-            fix=advice.by_pip(facts, f"install {GENAI}"),
+            fix=fixes.by_pip(facts, f"install {GENAI}"),
         )
         return
     layout = cast("Layout", model.layout)
@@ -154,7 +154,7 @@ def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Findi
             f"{GENAI} {version} does not run the layout of {name}",
             f"layout {layout}: {reason}",
             f"runs on: {releases_of(layout)}",
-            fix=advice.by_pip(facts, f"install {GENAI}=={EVERY_LAYOUT}"),
+            fix=fixes.by_pip(facts, f"install {GENAI}=={EVERY_LAYOUT}"),
         )
 
 

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from qnnbridge_tools.doctor import advice
-from qnnbridge_tools.doctor.advice import word
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import DamagedFile, Distribution, Facts, Packages, PythonReport, QnnSet
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.fixes import word
 from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
-from qnnbridge_tools.doctor.subjects.files import survey_set
+from qnnbridge_tools.doctor.subjects.library_files import survey_set
 
 QNN: Final = "onnxruntime-qnn"
 GENAI: Final = "onnxruntime-genai"
@@ -195,7 +195,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             "both sides have different versions of qnnbridge",
             f"here: {facts.qnnbridge}; host: {theirs} ({facts.host.path})",
             # Not the extra [host]: beside onnxruntime-qnn 1.x it would bring a second onnxruntime.
-            fix=advice.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}"),
+            fix=fixes.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}"),
         )
 
 
@@ -213,14 +213,14 @@ def _wheels(facts: Facts, packages: Packages) -> Iterator[Finding]:
                 "packages.wheel-machine",
                 f"{one.name} {one.version} is installed for another machine type",
                 f"wheel {', '.join(one.tags)} in a {answer.platform} interpreter ({one.folder})",
-                fix=advice.install_again(facts, one.name, one.version, "--only-binary :all:"),
+                fix=fixes.install_again(facts, one.name, one.version, "--only-binary :all:"),
             )
         elif not any(fits_python(tag.split("-")[0], answer.tag) for tag in one.tags):
             yield finding(
                 "packages.wheel-python",
                 f"{one.name} {one.version} is installed for another version of Python",
                 f"wheel {', '.join(one.tags)} in Python {answer.version} ({one.folder})",
-                fix=advice.install_again(facts, one.name, one.version, "--only-binary :all:"),
+                fix=fixes.install_again(facts, one.name, one.version, "--only-binary :all:"),
             )
 
 
@@ -236,7 +236,7 @@ def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
             f"onnxruntime-qnn {version} holds code for Arm computers only, not for {facts.computer.machine}",
             *(f"{file.name}: {file.machine}" for file in arm[:3]),
             f"folder: {loaded.folder}",
-            fix=advice.install_fitting(facts),
+            fix=fixes.install_fitting(facts),
         )
 
 
@@ -266,7 +266,7 @@ def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
             "packages.half-installed",
             f"{one.name} {one.version} is only half installed",
             *seen,
-            fix=advice.install_again(facts, one.name, one.version),
+            fix=fixes.install_again(facts, one.name, one.version),
         )
 
 
@@ -297,7 +297,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             f"{other.name} {other.version} and onnxruntime-qnn {qnn} are installed in one folder",
             f"import onnxruntime loads {packages.runtime_package or (QNN if mine else other.name)} "
             f"{packages.runtime_version or ''} ({packages.runtime})".replace("  ", " "),
-            fix=advice.install_fitting(facts),
+            fix=fixes.install_fitting(facts),
         )
     elif not _is_old(qnn) and packages.runtime_package == QNN:
         yield _leftover(
@@ -313,7 +313,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             f"{names} are installed in one folder",
             f"import onnxruntime loads {packages.runtime_package or 'one of them'} "
             f"{packages.runtime_version or ''}",
-            fix=advice.install_version(facts, _kept(facts, qnn), remove=others),
+            fix=fixes.install_version(facts, _kept(facts, qnn), remove=others),
         )
 
 
@@ -323,7 +323,7 @@ def _leftover(facts: Facts, packages: Packages, seen: str) -> Finding:
         "an old onnxruntime-qnn 1.x has left its files in the folder onnxruntime",
         seen,
         f"folder: {packages.runtime}",
-        fix=advice.after_removal(facts, packages.runtime, _kept(facts, packages.version(QNN))),
+        fix=fixes.after_removal(facts, packages.runtime, _kept(facts, packages.version(QNN))),
     )
 
 
@@ -337,14 +337,14 @@ def _presence(facts: Facts, packages: Packages) -> Iterator[Finding]:
             "the host has onnxruntime without QNN",
             f"onnxruntime {packages.version('onnxruntime') or packages.runtime_version or ''} in "
             f"{packages.runtime}",
-            fix=advice.install_fitting(facts),
+            fix=fixes.install_fitting(facts),
         )
     elif qnn is None and not lacking(packages):
         yield finding(
             "host.packages-missing",
             "the host's interpreter has neither onnxruntime nor onnxruntime-qnn",
             facts.host.path,
-            fix=advice.host_packages(facts),
+            fix=fixes.host_packages(facts),
         )
     elif qnn is not None and not _is_old(qnn) and packages.runtime is None:
         yield finding(
@@ -357,7 +357,7 @@ def _presence(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 def _pair(facts: Facts, packages: Packages) -> Iterator[Finding]:
     qnn, ort = packages.version(QNN), packages.version("onnxruntime")
-    reasons = advice.known_reasons(facts)
+    reasons = fixes.known_reasons(facts)
     pair = f"onnxruntime {ort} with onnxruntime-qnn {qnn}"
     if "ort-too-old" in reasons:
         yield finding(
@@ -372,7 +372,7 @@ def _pair(facts: Facts, packages: Packages) -> Iterator[Finding]:
             "packages.qnn-too-old",
             f"onnxruntime-qnn {qnn} is too old for onnxruntime {ort}",
             pair,
-            fix=advice.install_fitting(facts),
+            fix=fixes.install_fitting(facts),
             notes=(f"onnxruntime-qnn {qnn} {reasons['ort-too-new'].text}",),
         )
     if "error-1002" in reasons:
@@ -380,31 +380,31 @@ def _pair(facts: Facts, packages: Packages) -> Iterator[Finding]:
             "packages.known-fault",
             f"onnxruntime-qnn {qnn} is known to fail with error 1002",
             f"onnxruntime-qnn {qnn}: {reasons['error-1002'].text}",
-            fix=advice.install_fitting(facts),
+            fix=fixes.install_fitting(facts),
         )
 
 
 def _once(facts: Facts, copies: list[Distribution]) -> Remedy:
     """pip takes away one copy at a time, the one that it finds first."""
-    remedy = advice.install_version(facts, _kept(facts, _newest(copies)))
-    if advice.is_managed(facts):
+    remedy = fixes.install_version(facts, _kept(facts, _newest(copies)))
+    if fixes.is_managed(facts):
         return remedy
-    further = advice.pip(facts, *[f"uninstall -y {QNN}"] * (len(copies) - 1))
+    further = fixes.pip(facts, *[f"uninstall -y {QNN}"] * (len(copies) - 1))
     return dataclasses.replace(remedy, commands=(*further, *remedy.commands))
 
 
 def _kept(facts: Facts, version: str | None) -> str | None:
     """This version, unless it does not fit this host."""
-    return version if version and advice.fits(facts, version) else advice.fitting_version(facts)
+    return version if version and fixes.fits(facts, version) else fixes.fitting_version(facts)
 
 
 def _with_runtime(facts: Facts, qnn: str, how: str) -> Remedy:
     """An onnxruntime for this plugin."""
-    if not advice.fits(facts, qnn):
-        return advice.install_fitting(
+    if not fixes.fits(facts, qnn):
+        return fixes.install_fitting(
             facts, f"{QNN} {qnn} does not fit this computer anyway; install the one that does."
         )
-    return advice.by_pip(facts, f"{how} {word(advice.ort_requirement(facts, qnn))}")
+    return fixes.by_pip(facts, f"{how} {word(fixes.ort_requirement(facts, qnn))}")
 
 
 def _newest(copies: list[Distribution]) -> str:
@@ -432,7 +432,7 @@ def healthy(facts: Facts) -> str | None:
         return None
     ort = packages.version("onnxruntime")
     names = [*([f"onnxruntime {ort}"] if ort else []), f"onnxruntime-qnn {qnn}"]
-    unknown = advice.unknown_packages(facts)
+    unknown = fixes.unknown_packages(facts)
     return ", ".join(f"{name} (nothing known of it)" if name in unknown else name for name in names)
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, Final
 
-from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Facts, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
@@ -111,11 +111,11 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 
 def _unknown(facts: Facts) -> Iterator[str]:
-    unknown = advice.unknown_packages(facts)
+    unknown = fixes.unknown_packages(facts)
     if unknown:
         yield (
             f"Whether the versions are to blame is unknown: the tables here lack {' and '.join(unknown)}. "
-            f"This qnnbridge has a table of {advice.table_date()}; another may know more."
+            f"This qnnbridge has a table of {fixes.table_date()}; another may know more."
         )
 
 
@@ -124,12 +124,12 @@ def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
     if probe.failed == "timeout":
         words = "Restart the computer, in case the NPU hangs; then give it more time."
         return Remedy(words, ("qnnbridge doctor --timeout 300",))
-    if probe.failed != "start" and advice.unknown_packages(facts):
-        return advice.install_known(facts, "Update qnnbridge, which may know more, or install what it knows.")
-    again = advice.reinstall(facts)
+    if probe.failed != "start" and fixes.unknown_packages(facts):
+        return fixes.install_known(facts, "Update qnnbridge, which may know more, or install what it knows.")
+    again = fixes.reinstall(facts)
     if again.words or probe.failed in ("start", "import", "register"):
         return again
-    then = advice.UPDATE_DRIVER if facts.is_arm else "report it with: qnnbridge doctor --snapshot FILE"
+    then = fixes.UPDATE_DRIVER if facts.is_arm else "report it with: qnnbridge doctor --snapshot FILE"
     return Remedy(f"Install the libraries anew; if that does not help, {then}.", again.commands)
 
 

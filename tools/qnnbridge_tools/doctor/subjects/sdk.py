@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from qnnbridge_tools.doctor import advice
-from qnnbridge_tools.doctor.advice import is_newer, short_sdk
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import BackendFile, Facts, ForeignQnn, SdkRoot
 from qnnbridge_tools.doctor.findings import Finding, Severity, SubjectCheck
+from qnnbridge_tools.doctor.fixes import is_newer, short_sdk
 from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.environment import removal
-from qnnbridge_tools.doctor.subjects.files import qnn_names
+from qnnbridge_tools.doctor.subjects.library_files import qnn_names
 
 VARIABLES: Final = ("QNN_SDK_ROOT", "QAIRT_SDK_ROOT", "SNPE_ROOT")
 DEFAULT_FOLDER: Final = r"C:\Qualcomm\AIStack\QAIRT"
@@ -142,13 +142,13 @@ def _chip(facts: Facts) -> Iterator[Finding]:
         "sdk.too-old-for-chip",
         f"onnxruntime-qnn {version} does not know the chip {facts.computer.chip} (V{arch})",
         f"{loaded.folder}: stubs for {', '.join(f'V{one}' for one in sorted(known))}",
-        fix=advice.install_fitting(facts),
+        fix=fixes.install_fitting(facts),
     )
 
 
 def _system(facts: Facts) -> Iterator[Finding]:
     """Rule: the bundled QNN is not newer than the system's."""
-    packages, bundled, system = facts.host_packages, bundled_sdk(facts), advice.system_sdk(facts)
+    packages, bundled, system = facts.host_packages, bundled_sdk(facts), fixes.system_sdk(facts)
     if packages is None or bundled is None or system is None or not facts.is_arm:
         return
     version, source = system
@@ -160,7 +160,7 @@ def _system(facts: Facts) -> Iterator[Finding]:
         f"and this system has {short_sdk(version)}",
         f"bundled: {bundled}",
         f"system: {version} ({source})",
-        fix=advice.install_fitting(facts, f"Install the release that fits, or {advice.UPDATE_DRIVER}."),
+        fix=fixes.install_fitting(facts, f"Install the release that fits, or {fixes.UPDATE_DRIVER}."),
     )
     if facts.driver.runtime:
         yield newer
@@ -212,7 +212,7 @@ def _same_build(one: str, other: str) -> bool:
 
 
 def healthy(facts: Facts) -> str | None:
-    bundled, system = bundled_sdk(facts), advice.system_sdk(facts)
+    bundled, system = bundled_sdk(facts), fixes.system_sdk(facts)
     if bundled is None:
         return None
     text = f"QNN SDK {short_sdk(bundled)} bundled"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from qnnbridge_tools.doctor import advice
+from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import DamagedFile, Facts, Packages, PythonReport, QnnFile, QnnSet
 from qnnbridge_tools.doctor.findings import Finding, SubjectCheck
@@ -146,7 +146,7 @@ def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
                 code,
                 f"{name} {f'and {more} more are' if more else 'is'} {words[code]}",
                 *(_wrong_text(file) for _, file in pairs[:MAX_SEEN]),
-                fix=advice.install_again(facts, pairs[0][0].name, pairs[0][0].version),
+                fix=fixes.install_again(facts, pairs[0][0].name, pairs[0][0].version),
             )
 
 
@@ -172,7 +172,7 @@ def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: Qn
             f"libraries for another machine type are in the {answer.platform} interpreter",
             *seen[:MAX_SEEN],
             f"folder: {loaded.folder}",
-            fix=advice.reinstall(facts),
+            fix=fixes.reinstall(facts),
         )
 
 
@@ -204,7 +204,7 @@ def _builds(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Findin
             for file in [*others, *(f for f in versioned if f not in others)][:MAX_SEEN]
         ),
         f"folder: {loaded.folder}",
-        fix=advice.reinstall(facts),
+        fix=fixes.reinstall(facts),
     )
 
 
@@ -230,7 +230,7 @@ def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Find
             f"QNN's {', '.join(missing)} is missing",
             f"folder: {loaded.folder}",
             "there: " + ", ".join(file.name for file in loaded.files),
-            fix=advice.reinstall(facts),
+            fix=fixes.reinstall(facts),
         )
 
 
@@ -241,7 +241,7 @@ def _signed(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
             "files.skel-not-signed",
             "the skel library is not the one that its catalog signs",
             *(f"{file.name}: its SHA-256 is not in libqnnhtpv{file.arch}.cat" for file in unsigned),
-            fix=advice.reinstall(facts),
+            fix=fixes.reinstall(facts),
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_models.quantize.result import decibel
+from qnnbridge_models.quantize.quantization import decibel
 from qnnbridge_models.shared.accuracy import OutputAccuracy, Verdict, lowest_snr, worst
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import Placement
