@@ -33,7 +33,9 @@ SOCKET_NAME: Final = "daemon.sock"
 
 # sun_path holds 108, on other systems 104. A longer path is reached through an open descriptor of its folder.
 _PATH_BYTES: Final = 100
+# One pipe to read from and one to write to.
 _MAX_ENDS: Final = 2
+# Between two attempts to connect.
 _CROWD_PAUSE_S: Final = 0.005
 
 
@@ -64,11 +66,15 @@ class DaemonStream:
 
         def receive() -> list[int]:
             nonlocal data
+            # Close-on-exec in the same system call: a program that another thread starts in between would inherit
+            # them.
             data, new, _, _ = socket.recv_fds(self._socket, count, _MAX_ENDS, socket.MSG_CMSG_CLOEXEC)
             return new
 
+        # The wait is here, since `take` holds the lock that keeps forks away.
         if not poll_fd(self._socket.fileno(), select.POLLIN, _left(deadline)):
             raise TimeoutError("the daemon did not answer in time")
+        # Linux delivers the descriptors with the first byte of the message. The rest of the record may come later.
         self._received = fds.take(receive)
         return self._some(data) + (self.receive(count - len(data), deadline) if len(data) < count else b"")
 
@@ -77,6 +83,8 @@ class DaemonStream:
         if len(self._received) != _MAX_ENDS:
             raise ConnectionError("the daemon sent no streams")
         read_fd, write_fd = self._received
+        # `write_some` needs it. The flag belongs to the open file, of which the daemon closes its own copies
+        # (`release_theirs`).
         os.set_blocking(write_fd, False)
         return read_fd, write_fd
 
@@ -89,11 +97,13 @@ class DaemonStream:
         """`send`, and two descriptors along with it."""
         self._socket.settimeout(_left(deadline))
         sent = socket.send_fds(self._socket, [data], list(ends))
+        # The descriptors went with the first byte. Sent once more, the client would get two more.
         if sent < len(data):
             self.send(data[sent:], deadline)
 
     def drop(self) -> None:
         """Waiting calls fail. The descriptor stays until `close`."""
+        # Not `close`: the number could become that of another file while a thread still waits in a call on it.
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -118,6 +128,7 @@ def check_peer(uid: int | None, own: int) -> None:
 
 def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStream:
     """A connection to the daemon of this folder. Raises `OSError` if there is none."""
+    # gevent and eventlet replace `socket.socket` by one that switches to another greenlet.
     connection: socket.socket = original("socket", "socket")(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(_left(deadline))
@@ -145,10 +156,12 @@ class SocketPath:
         path = str(self._folder / SOCKET_NAME)
         if len(os.fsencode(path)) <= _PATH_BYTES:
             return path
+        # Only Linux has it, and only where /proc is mounted.
         if not os.path.isdir("/proc/self/fd"):
             raise OSError(
                 f"the path {path} is too long for a socket; set QNNBRIDGE_RUNTIME_DIR to a shorter folder"
             )
+        # Through the open folder the path has about 30 bytes.
         self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return f"/proc/self/fd/{self._fd}/{SOCKET_NAME}"
 
@@ -159,8 +172,10 @@ class SocketPath:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int | None]:
+    # Elsewhere the modes of the folder and the socket alone keep other users out.
     if sys.platform != "linux":
         return 0, None
+    # struct ucred: process, user and group, as they were when the connection was made.
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
     return pid, uid
@@ -175,6 +190,7 @@ def _left(deadline: float) -> float:
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
     """Whether the other end of this pipe is closed. Waits for at most the given time for that."""
+    # No events are asked for: the end (POLLHUP) and errors are always reported, and data does not count.
     return poll_fd(read_fd, 0, timeout_s)
 
 
@@ -182,6 +198,7 @@ def abandon_stream(write_fd: int) -> None:
     """Let the other side see the end, and keep the number: another thread may be about to write to it."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
+        # One step of the kernel: a writer meets the old file or the null device, never a closed number.
         os.dup2(null, write_fd, inheritable=False)
     finally:
         os.close(null)
@@ -191,6 +208,7 @@ def release_stream(write_fd: int, read_fd: int) -> None:
     """Called before they are closed. Nothing to do here: no call waits in them."""
 
 
+# Connections that the kernel keeps until `accept` takes them. Linux cuts the number to net.core.somaxconn.
 _BACKLOG: Final = 1024
 _DESCRIPTORS: Final = 65536
 
@@ -206,9 +224,12 @@ class DaemonEndpoint:
     def __init__(self, folder: Path, endpoint: str) -> None:
         """Raises `OSError`."""
         self._path = folder / SOCKET_NAME
+        # `bind` refuses a path that exists, also that of a socket whose process is dead.
         self._path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            # `bind` makes the file with the mode that the umask leaves. With a chmod behind it, others could
+            # connect in between.
             before = os.umask(0o177)
             try:
                 with SocketPath(folder) as path:
@@ -216,7 +237,9 @@ class DaemonEndpoint:
             finally:
                 os.umask(before)
             self._socket.listen(_BACKLOG)
+            # A visitor that leaves between `poll` and `accept` would make `accept` wait.
             self._socket.setblocking(False)
+            # Closing the socket does not end the `poll` of another thread. A byte in this pipe does.
             self._wake_r, self._wake_w = os.pipe()
         except BaseException:
             self._socket.close()
@@ -245,8 +268,10 @@ class DaemonEndpoint:
         with self._lock:
             if self._closed:
                 return
+            # In this order: `accept` looks at `_closed` after the byte has woken it.
             self._closed = True
             self._path.unlink(missing_ok=True)
+            # After `release` the number may be that of another file.
             if not self._released:
                 os.write(self._wake_w, b"!")
 
@@ -275,6 +300,7 @@ class Streams:
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
         """Give the client its ends, with the answer. Raises `OSError`; ours stay open then."""
+        # Here the descriptors travel beside the record, so the handles in it are zero.
         stream.send_with_ends(answer((0, 0)), (self._their_read, self._their_write), deadline)
 
     def release_theirs(self) -> None:
@@ -289,6 +315,8 @@ class Streams:
 
 def let_go_of_terminal() -> None:
     """Continue in a child that needs no collecting; the started process ends here."""
+    # The process that was started ends, and is collected by the one that started it. The child is adopted by the
+    # system, which collects it later.
     if os.fork():
         os._exit(0)
 
@@ -297,12 +325,14 @@ def allow_descriptors() -> None:
     """As many as the system lets this user have. By default it is 1024, and each client takes a few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    # Every process may raise its soft limit up to the hard one.
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def on_leave(leave: Callable[[], None]) -> None:
     """Call `leave` when the system or the user asks for the end. The main thread has to be the caller."""
+    # SIGHUP: the terminal that it was started from is closed.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: leave())
 
@@ -315,6 +345,7 @@ class KeptMemory:
 
     def __init__(self, where: dict[str, Any]) -> None:
         """Raises `OSError`, `ValueError`."""
+        # The entry in /proc of the client ends with the client, so the NPU host gets ours.
         self._fd = open_stream(where, write=False)
         self._place = {**where, "pid": os.getpid(), "fd": self._fd}
 

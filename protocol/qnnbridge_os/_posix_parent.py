@@ -40,6 +40,8 @@ class ParentHandle:
             _name_me()
             if _kill_me_with_my_parent():
                 means.append("pdeathsig")
+        # Before the look at the parent: a parent that was dead when the signal was armed sends none, and is noticed
+        # there.
         if self._gone():
             raise ProcessLookupError(f"process {pid} is gone")
         if sys.platform == "linux":

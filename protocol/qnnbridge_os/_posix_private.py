@@ -16,9 +16,11 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 def default_runtime_folder() -> Path:
     """Where sockets of this user belong."""
+    # systemd makes it at login for this user alone (mode 0700).
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return Path(runtime, "qnnbridge")
+    # Another user can make this one first. `why_not_private` refuses it then.
     return Path(tempfile.gettempdir(), f"qnnbridge-{os.getuid()}")
 
 
@@ -27,6 +29,7 @@ def make_private_folder(path: Path) -> None:
     judges."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        # With the mode in the call, no moment is left in which others could enter.
         path.mkdir(mode=0o700)
     except FileExistsError:
         pass
@@ -38,6 +41,7 @@ def why_not_private(path: Path) -> str | None:
 
 
 def _why_not_private(status: os.stat_result) -> str | None:
+    # First, since `lstat` gives a link the mode 0777, which would be the wrong reason.
     if stat.S_ISLNK(status.st_mode):
         return "it is a symbolic link"
     if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
@@ -74,6 +78,7 @@ def read_private_file(path: Path, limit: int) -> bytes:
 
 def write_private_file(path: Path, data: bytes) -> None:
     """Make a new file that only this user can read. Raises `FileExistsError`."""
+    # O_EXCL also refuses a link, even one that leads nowhere.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(data)

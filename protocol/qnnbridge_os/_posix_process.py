@@ -38,8 +38,11 @@ _log = logging.getLogger("qnnbridge.process")
 # Other code collected the exit code (a SIGCHLD handler, SIGCHLD ignored). asyncio says the same.
 EXIT_UNKNOWN = 255
 
+# Of `_wait_by_asking`, where the pause doubles with each question.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
+# For a child whose caller was interrupted while it was started. It is killed then, so this is enough.
 _ABANDON_TIMEOUT_S = 2.0
+# Only as long as hosts of the program before `exec` are alive.
 _REAP_INTERVAL_S = 1.0
 
 
@@ -78,6 +81,8 @@ class PosixChild:
         self._process = process
         self._fds = fds
         self._owner = os.getpid()
+        # Held for each signal and for the collecting, so that no signal is sent to a number that is no more the
+        # child's.
         self._lock = Lock()
         self._exit_code: int | None = None
         # The exit code as the system gives it, once.
@@ -95,11 +100,13 @@ class PosixChild:
         code = self.poll()
         if code is not None:
             return code
+        # Under the lock: until the code is collected the number is the child's, and so the pidfd is, too.
         with self._lock:
             watch = None if self._exit_code is not None else _watch(self.pid)
         if watch is None:
             return self._wait_by_asking(deadline)
         try:
+            # Asked again after each wait: another thread may have collected the code.
             while (code := self.poll()) is None:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
@@ -116,6 +123,7 @@ class PosixChild:
         self._signal(signal.SIGKILL, group=True)
 
     def close(self) -> None:
+        # In a fork `OwnedFds` has closed them already.
         if self._owner == os.getpid():
             self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
             self._fds.close_all()
@@ -233,6 +241,7 @@ class _Order:
         except BaseException as error:  # noqa: BLE001 - handed to the caller; the thread must not end
             self.error = error
         self.ended.release()
+        # Whichever of this line and `abandon` comes second sees the child. `_ending` lets only one of them end it.
         if self._abandoned:
             self._end_child()
 
@@ -266,6 +275,7 @@ def _reap_hosts_before_exec() -> bool:
     """
     main, alive = os.getpid(), False
     try:
+        # The main thread has the number of the process. The kernel keeps a list of children for each thread.
         with open(f"/proc/self/task/{main}/children", "rb") as file:
             children = file.read().split()
     except OSError:
@@ -273,11 +283,14 @@ def _reap_hosts_before_exec() -> bool:
     for pid in map(int, children):
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
+                # The name may hold spaces and parentheses, so it ends at the last one.
                 name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
             state, parent, _, session = rest.split()[:4]
+            # A host leads a session of its own and has given itself this name (`_posix_parent`).
             if (name.decode(), int(parent), int(session)) != (HOST_NAME, main, pid):
                 continue
             if state == b"Z":
+                # Before the collecting, as in `PosixChild._collect`: the group's number is certain until then.
                 _kill_group(pid)
                 waitpid(pid, os.WNOHANG)
             else:
@@ -308,6 +321,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
                 close_fds=True,
                 start_new_session=True,
             )
+        # As long as this process holds the child's end of stdout, the child's death is not the end of the stream.
         for fd in (child_stdin, child_stdout, child_stderr):
             fds.close(fd)
         return PosixChild(process, fds, (our_stdin, our_stdout, our_stderr))
@@ -318,6 +332,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
 
 def _kill_group(leader: int) -> None:
     try:
+        # A child that was started with `start_new_session` leads the group of its own number.
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass  # no process left; or (macOS) only zombies left

@@ -32,10 +32,12 @@ def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryvie
     """Shared memory of the application, mapped and touched. It is unmapped when nothing refers to it any more."""
     fd = _open(where, os.O_RDWR if write else os.O_RDONLY)
     try:
+        # An access behind the end of the file would be fatal (SIGBUS).
         if os.fstat(fd).st_size != size:
             raise ValueError(f"the memory has {os.fstat(fd).st_size} bytes, not {size}")
         return map_shared(fd, size, writable=write)
     finally:
+        # The mapping stays without the descriptor.
         os.close(fd)
 
 
@@ -58,8 +60,10 @@ def _open(where: Mapping[str, Any], access: int) -> int:
     pid, number, device, inode = (where.get(key) for key in ("pid", "fd", "device", "inode"))
     if not all(type(value) is int for value in (pid, number, device, inode)):
         raise ValueError("a shared file is named by pid, fd, device and inode")
+    # This makes an open file of its own: O_NONBLOCK of the application's descriptor does not apply here.
     fd = os.open(f"/proc/{pid}/fd/{number}", access | os.O_CLOEXEC)
     status = os.fstat(fd)
+    # The number may have been closed and given to another file since the application sent it.
     if (status.st_dev, status.st_ino) != (device, inode):
         os.close(fd)
         raise ValueError(f"descriptor {number} of process {pid} is not the file that was meant")
@@ -73,6 +77,7 @@ _libc.mmap.argtypes = (
     *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
     ctypes.c_long,
 )
+# Without a result type ctypes would cut the address to 32 bits.
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
@@ -96,8 +101,10 @@ def map_shared(
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     memory = (ctypes.c_ubyte * size).from_address(address)
+    # Every view and array over the memory refers to this object, so it goes last.
     ended = when_gone(memory, functools.partial(_libc.munmap, address, size))
     if isinstance(ended, weakref.finalize):
+        # Arrays may be read until the very end of the program, and the kernel unmaps the memory then.
         ended.atexit = False
     view = memoryview(memory).cast("B")
     return view if writable else view.toreadonly()

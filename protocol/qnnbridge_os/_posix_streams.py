@@ -65,6 +65,7 @@ def writer(fd: int) -> Callable[[list[memoryview]], int]:
 
     Raises `BlockingIOError` if the pipe is full. Ask anew for each write: SIGPIPE may have changed.
     """
+    # Python ignores SIGPIPE from its start on. Only a program that has set it back needs the detour.
     if _signal.getsignal(_SIGPIPE) != _SIG_DFL:
         return functools.partial(os.writev, fd)
     return functools.partial(_writev, fd)
@@ -116,10 +117,12 @@ def poll_fd(fd: int, events: int, timeout_s: float | None) -> bool:
 def _writev(fd: int, chunks: list[memoryview]) -> int:
     if signal.getsignal(signal.SIGPIPE) is not signal.SIG_DFL:
         return os.writev(fd, chunks)
+    # A write sends SIGPIPE to the thread that wrote, so it is enough to block it in this thread.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGPIPE,))
     try:
         return os.writev(fd, chunks)
     except BrokenPipeError:
+        # If it was blocked before, a pending one is the program's own and stays.
         if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
             signal.sigwait((signal.SIGPIPE,))  # or it would strike when the mask is lifted
         raise
@@ -159,6 +162,7 @@ class SharedMemory:
         try:
             # Not just a size: where there is no memory this fails, and not the first access.
             os.posix_fallocate(self._fd, 0, size)
+            # With F_SEAL_SEAL neither side can add a seal that forbids the other to write.
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self._view: memoryview | None = map_shared(self._fd, size, writable=writable, when_gone=when_gone)
         except BaseException:
@@ -195,6 +199,7 @@ class ChannelStreams:
         except BaseException:
             self._fds.close_all()
             raise
+        # `write` compares them before each call.
         self._inode, self._device = (self._fds.mark(self.write_fd) or mark_of(self.write_fd))[1:]
         poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
@@ -207,6 +212,7 @@ class ChannelStreams:
 
     def opened(self) -> None:
         """The host has its ends, so that a death on either side is the end of the streams."""
+        # Held open here, they would keep the streams from ending when the host dies.
         self._fds.close(self._their_read)
         self._fds.close(self._their_write)
 

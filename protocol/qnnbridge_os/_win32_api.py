@@ -13,13 +13,16 @@ assert sys.platform == "win32"
 # No dialog when a program crashes, or a library is missing.
 NO_DIALOGS = msvcrt.SEM_FAILCRITICALERRORS | msvcrt.SEM_NOGPFAULTERRORBOX | msvcrt.SEM_NOOPENFILEERRORBOX
 
+# Numbers of winnt.h: JobObjectExtendedLimitInformation, and two of its LimitFlags.
 _JOB_EXTENDED_LIMITS = 9
 _JOB_DIE_ON_UNHANDLED_EXCEPTION = 0x0400
 _JOB_KILL_ON_CLOSE = 0x2000
 
+# FilePipeLocalInformation of ntifs.h. Win32 itself has no call for the room that is left in a pipe.
 _FILE_PIPE_LOCAL_INFORMATION = 24
 
 # Shared by the modules of Windows: the types of a function are declared once.
+# use_last_error: ctypes keeps the error of each call, which Python's own calls would overwrite.
 kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
 _ntdll = ctypes.WinDLL("ntdll")
 
@@ -82,6 +85,7 @@ kernel32.ResumeThread.restype = wintypes.DWORD
 kernel32.GetDriveTypeW.argtypes = (wintypes.LPCWSTR,)
 kernel32.GetDllDirectoryW.argtypes = (wintypes.DWORD, wintypes.LPWSTR)
 kernel32.SetDllDirectoryW.argtypes = (wintypes.LPCWSTR,)
+# The longest path of Windows, in UTF-16 units, with the zero at its end.
 _MOST_CHARACTERS = 32768
 kernel32.CancelIoEx.argtypes = (wintypes.HANDLE, ctypes.c_void_p)
 kernel32.DisconnectNamedPipe.argtypes = (wintypes.HANDLE,)
@@ -136,6 +140,7 @@ def terminate_job(job: int, exit_code: int) -> None:
 
 
 def resume_thread(thread: int) -> None:
+    # (DWORD)-1: the call failed. Otherwise it is the number of suspensions before.
     if kernel32.ResumeThread(thread) == 0xFFFFFFFF:
         raise _last_error()
 
@@ -148,6 +153,7 @@ def dll_folder() -> str:
 
 
 def set_dll_folder(folder: str) -> None:
+    # NULL restores the default. An empty text would take the current folder out of the search.
     kernel32.SetDllDirectoryW(folder or None)
 
 

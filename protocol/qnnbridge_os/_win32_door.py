@@ -41,7 +41,9 @@ from qnnbridge_os._win32_streams import (  # noqa: E402
 
 PIPE_PREFIX: Final = "\\\\.\\pipe\\qnnbridge-"
 
+# The server may learn who we are, and not act in our name: another's pipe could do that otherwise.
 _IDENTIFICATION: Final = 0x00100000 | 0x00010000  # SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION
+# One wait. The deadline is looked at in between.
 _BUSY_WAIT_MS: Final = 200
 _ERROR_PIPE_BUSY: Final = 231
 _ERROR_SEM_TIMEOUT: Final = 121
@@ -100,6 +102,7 @@ class DaemonStream:
 
     def drop(self) -> None:
         """Waiting calls fail. The handle stays until `close`."""
+        # First the mark: `finish` looks at it when its call was cancelled.
         self._dropped = True
         api.cancel_io(self._handle)
 
@@ -114,11 +117,14 @@ class DaemonStream:
         try:
             in_time = _winapi.WaitForMultipleObjects([pending.event], False, left_ms) == _winapi.WAIT_OBJECT_0
         except BaseException:
+            # The kernel writes into the buffer until the operation has ended, so it must not be freed before.
             pending.cancel()
             pending.GetOverlappedResult(True)
             raise
         if not in_time:
             pending.cancel()
+        # Also after a cancel: bytes that were transferred until then count, or the place in the stream would be
+        # lost.
         try:
             count, _ = pending.GetOverlappedResult(True)
         except OSError as error:
@@ -152,6 +158,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
             )
             return DaemonStream(handle, client=True)
         except OSError as error:
+            # All instances have a client. The daemon makes the next one as soon as it accepts.
             if error.winerror != _ERROR_PIPE_BUSY:
                 raise
         if time.monotonic() >= deadline:
@@ -193,7 +200,9 @@ def release_stream(write_fd: int, read_fd: int) -> None:
 
 
 _NAME_BYTES: Final = 16
+# For the greeting only. What follows goes through pipes of its own (`Streams`).
 _PIPE_BUFFER_BYTES: Final = 4096
+# Named pipes can be reached from other computers (SMB).
 _REJECT_REMOTE_CLIENTS: Final = 0x8
 
 
@@ -209,6 +218,7 @@ class DaemonEndpoint:
         """Raises `OSError`."""
         self.endpoint = endpoint
         self._attributes = OwnerOnly()
+        # FIRST_PIPE_INSTANCE fails if the name exists: no other process can be in front of this one.
         self._waiting = self._instance(_winapi.FILE_FLAG_FIRST_PIPE_INSTANCE)
         # Of which instance waits, and whether one does: `close` must not mean another handle.
         self._lock = threading.Lock()
@@ -232,6 +242,7 @@ class DaemonEndpoint:
             came = self._wait(pending)
             if self._closed:
                 return None
+            # The next instance comes first, so that a client finds one while this visitor is served.
             try:
                 following = self._instance()
             except OSError:

@@ -24,6 +24,7 @@ def error_dialogs_off() -> None:
     """A crash ends the process at once: no dialog, and no error reporting that holds it for seconds."""
     msvcrt.SetErrorMode(NO_DIALOGS)
     try:
+        # 0 for both flags: no message box, and no Windows Error Reporting.
         ctypes.CDLL("ucrtbase")._set_abort_behavior(0, _WRITE_ABORT_MSG | _CALL_REPORTFAULT)
     except (OSError, AttributeError):
         pass  # another C runtime
@@ -46,7 +47,9 @@ class ParentHandle:
             if error.winerror == _ERROR_INVALID_PARAMETER:
                 raise ProcessLookupError(f"process {pid} is gone") from None
             raise
+        # Kept until this process ends: Windows does not give the number away while a handle of the process is open.
         self._handle = handle
+        # A process that has ended can be opened as long as others hold a handle of it.
         if _winapi.WaitForSingleObject(handle, 0) == _winapi.WAIT_OBJECT_0:
             raise ProcessLookupError(f"process {pid} has ended")
         # Windows reuses process ids at once: no parent is younger than its child.

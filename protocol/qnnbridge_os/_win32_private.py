@@ -81,6 +81,7 @@ class OwnerOnly:
 
     def __init__(self, *, inherit: bool = False) -> None:
         flags = "OICI" if inherit else ""
+        # D:P: nothing is inherited from the folder above. OICI: also for what is made inside. FA: all rights.
         sddl = f"D:P(A;{flags};FA;;;{user_sid()})(A;{flags};FA;;;{SYSTEM})"
         self._descriptor = ctypes.c_void_p()
         if not _advapi32.ConvertStringSecurityDescriptorToSecurityDescriptorW(
@@ -137,9 +138,11 @@ def owner_of(sddl: str) -> str:
 def allowed_in(sddl: str) -> set[str] | None:
     """The users with any right at all (SIDs or their abbreviations); ``None`` without a list: all users."""
     found = re.search(r"D:([A-Z]*)((?:\([^)]*\))*)", sddl)
+    # An object without a list is open to everybody. One with an empty list is open to nobody.
     if found is None or "NO_ACCESS_CONTROL" in found[1]:
         return None
     entries = [entry.split(";") for entry in re.findall(r"\(([^)]*)\)", found[2])]
+    # D and OD deny rights, so they let nobody in.
     return {entry[5] for entry in entries if len(entry) > 5 and entry[0] != "D" and not entry[0].startswith("OD")}
 
 
@@ -149,6 +152,7 @@ def _token_user(process: int) -> str:
         raise ctypes.WinError(ctypes.get_last_error())
     try:
         size = wintypes.DWORD()
+        # The first call says only how large the answer is.
         _advapi32.GetTokenInformation(token, _TOKEN_USER, None, 0, ctypes.byref(size))
         if not size.value:
             raise ctypes.WinError(ctypes.get_last_error())
@@ -207,6 +211,7 @@ def make_private_folder(path: Path) -> None:
 def why_not_private(path: Path) -> str | None:
     """The fault of a folder or file that only this user may use; ``None`` if there is none."""
     status = os.lstat(path)
+    # For Python a junction is no symbolic link, and it leads elsewhere all the same.
     if stat.S_ISLNK(status.st_mode) or status.st_reparse_tag:
         return "it is a link"
     return fault_of(access_list(str(path)), user_sid())
@@ -215,6 +220,7 @@ def why_not_private(path: Path) -> str | None:
 def fault_of(sddl: str, me: str) -> str | None:
     """Why an owner and an access list are not those of something that only the user `me` may use."""
     owner = owner_of(sddl)
+    # What an elevated program makes belongs to the group of administrators.
     if owner not in {me, *_TRUSTED}:
         return f"it belongs to {owner}, not to you ({me})"
     allowed = allowed_in(sddl)
@@ -247,6 +253,7 @@ def read_private_file(path: Path, limit: int) -> bytes:
 def write_private_file(path: Path, data: bytes) -> None:
     """Make a new file that only this user can read. Raises `FileExistsError`."""
     attributes = OwnerOnly()
+    # Shared with nobody until it is written whole.
     handle = _winapi.CreateFile(str(path), _GENERIC_WRITE, 0, attributes.address, _CREATE_NEW, 0, 0)
     with open(msvcrt.open_osfhandle(handle, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT), "wb") as file:
         file.write(data)

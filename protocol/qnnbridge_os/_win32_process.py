@@ -37,6 +37,7 @@ _log = logging.getLogger("qnnbridge.process")
 KILLED_EXIT_CODE = 1
 
 _CREATE_SUSPENDED = 0x4
+# How long Ctrl+C may stay unnoticed in a wait.
 _CTRL_C_INTERVAL_S = 0.1
 
 
@@ -65,6 +66,7 @@ class WindowsChild:
         while True:
             # In slices: Ctrl+C does not interrupt the wait itself.
             left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
+            # One more millisecond for the fraction that is cut off: the last slice would be a wait of 0 otherwise.
             code = self._wait_ms(int(min(max(left_s, 0.0), _CTRL_C_INTERVAL_S) * 1000) + (left_s > 0))
             if code is not None or left_s <= 0:
                 return code
@@ -83,6 +85,7 @@ class WindowsChild:
         self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
         with self._lock:
             if self._process is not None:
+                # Asked before the kill: afterwards the code could be ours.
                 if self._exit_code is None:
                     self._exit_code = _exit_code(self._process, 0)
                 self._kill()
@@ -145,6 +148,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
     process = thread = None
     try:
         child_stdin, our_stdin = _winapi.CreatePipe(None, BUFFER_BYTES)
+        # Noted at once, so that it is closed if the next line fails.
         theirs.append(child_stdin)
         stdin_fd = fds.adopt(msvcrt.open_osfhandle(our_stdin, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT))
         stdout_fd, child_stdout = _read_pipe(fds)
@@ -157,6 +161,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
             job = _assign(job, process)
         api.resume_thread(thread)
         child = WindowsChild(pid, process, job, fds, (stdin_fd, stdout_fd, stderr_fd))
+        # They belong to the child from here on, so `finally` must not close them.
         process = job = None
         return child
     except BaseException:
@@ -184,6 +189,7 @@ def _create_process(
     Not subprocess.Popen, which closes the thread's handle: the child has to be in its job before it runs, since a
     virtual environment's python.exe starts the real interpreter at once.
     """
+    # `handle_list` limits the inheritance to these. Other handles that are inheritable at this moment stay out.
     for handle in stdio:
         os.set_handle_inheritable(handle, True)
     startup = subprocess.STARTUPINFO(
@@ -193,6 +199,7 @@ def _create_process(
         hStdError=stdio[2],
         lpAttributeList={"handle_list": list(stdio)},
     )
+    # CREATE_NO_WINDOW gives it a console of its own, so Ctrl+C in ours does not reach it.
     flags = subprocess.CREATE_NO_WINDOW | _CREATE_SUSPENDED
     process, thread, pid, _ = _winapi.CreateProcess(
         None,
@@ -228,6 +235,7 @@ def _assign(job: int, process: int) -> int | None:
 
 
 def _exit_code(process: int, milliseconds: int) -> int | None:
+    # The handle decides, not the code: 259 (STILL_ACTIVE) may be a code of the program's own.
     if _winapi.WaitForSingleObject(process, milliseconds) != _winapi.WAIT_OBJECT_0:
         return None
     return _winapi.GetExitCodeProcess(process)
@@ -245,8 +253,10 @@ _dll_folder_lock = Lock()
 @contextlib.contextmanager
 def _no_dialogs() -> Iterator[None]:
     """A child inherits the error mode: without dialogs even for a DLL that is missing before its first line."""
+    # The mode belongs to the whole process. Two starts at once could restore each other's.
     with _error_mode_lock:
         before = msvcrt.SetErrorMode(api.NO_DIALOGS)
+        # The mode before is known only after the first call, so flags that were set are added by a second.
         msvcrt.SetErrorMode(before | api.NO_DIALOGS)
         try:
             yield
@@ -261,6 +271,7 @@ def plain_dll_search() -> Iterator[None]:
     if not is_frozen():
         yield
         return
+    # It belongs to the whole process, as the error mode does.
     with _dll_folder_lock:
         before = api.dll_folder()
         api.set_dll_folder("")
@@ -299,6 +310,7 @@ def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Det
     try:
         return _start_without_job(argv, env, cwd, _DETACHED_FLAGS | _BREAKAWAY)
     except OSError as error:
+        # ERROR_ACCESS_DENIED: the job of this program lets none of its processes leave.
         if error.winerror != _ACCESS_DENIED:
             raise
     if api.in_job_that_kills():
@@ -320,6 +332,7 @@ def _start_without_job(argv: Sequence[str], env: Mapping[str, str], cwd: str, fl
         )
     assert process.stderr is not None
     fds = OwnedFds()
+    # The pipe's end is owned by `OwnedFds` from here on, and Popen's file is closed.
     copy = fds.adopt(os.dup(process.stderr.fileno()))
     process.stderr.close()
     return Detached(process, fds, copy)

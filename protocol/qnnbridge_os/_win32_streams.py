@@ -29,6 +29,7 @@ assert sys.platform == "win32"
 
 from qnnbridge_os._win32_sharing import map_shared  # noqa: E402 - type checkers find it empty on Linux
 
+# Of a pipe, and of the buffer of its writer's thread.
 BUFFER_BYTES = 1 << 20
 # Up to this size, copying chunks together is cheaper than a system call for each.
 _JOIN_BYTES = 1 << 16
@@ -64,6 +65,7 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
             pause_s = min(max(pause_s * 1.5, _FIRST_WAIT_S), _LONGEST_WAIT_S)
             if timeout_s is not None:
                 pause_s = min(pause_s, timeout_s - waited_s)
+        # A sleep of 0 gives the rest of the time slice to others, so a host on the same core can answer.
         sleep(pause_s)
 
 
@@ -87,6 +89,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
     return writer.take(chunks, timeout_s)
 
 
+# Then the caller looks at its deadline, and Ctrl+C comes through.
 _MOMENT_S = 0.05
 
 
@@ -149,6 +152,7 @@ class _PipeWriter:
             self._await_thread(deadline)
             first = _joined(flat)
             # The number counts a read that the other side waits in as room taken, so it errs on the safe side.
+            # Room for all: the write returns at once, so the thread is not needed.
             if api.write_quota(self._pipe) >= len(first):
                 return _write(self._fd, first)
             return self._hand_over(flat)
@@ -160,6 +164,7 @@ class _PipeWriter:
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
+            # No thread was started that would close it.
             if self._buffer is None:
                 os.close(self._fd)
             else:
@@ -172,6 +177,7 @@ class _PipeWriter:
             left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError("the other side did not read in time")
+            # The thread needs the lock to report that it has written.
             self._lock.release()
             try:
                 self._changes.wait_for(lambda: self._stopped or not self._taken, min(left_s, _CTRL_C_INTERVAL_S))
@@ -190,6 +196,7 @@ class _PipeWriter:
             except RuntimeError as error:  # the interpreter is shutting down
                 self._buffer = None
                 raise BrokenPipeError(errno.EPIPE, str(error)) from error
+        # Copied: the caller may change or free its memory while the thread writes.
         taken = 0
         for chunk in chunks:
             piece = chunk[: BUFFER_BYTES - taken]
@@ -197,6 +204,7 @@ class _PipeWriter:
             taken += len(piece)
             if taken == BUFFER_BYTES:
                 break
+        # The count before the order: the thread sets it to 0 when it has written, which must not come first.
         self._taken = taken
         self._orders.put(taken)
         return taken
@@ -213,6 +221,7 @@ class _PipeWriter:
                         rest = rest[_write(self._fd, rest) :]
                 except OSError as failure:
                     error = failure
+                # Without the lock `_await_thread` could see the count without the error.
                 with self._lock:
                     self._taken = 0
                     self._error = error
@@ -270,6 +279,8 @@ class SharedMemory:
     def __init__(self, size: int, *, writable: bool) -> None:
         """Raises `OSError`."""
         self.size = size
+        # The invalid handle: backed by the page file. No name: nobody else can open it, and it ends with its last
+        # user.
         section = api.kernel32.CreateFileMappingW(
             _INVALID_HANDLE, None, _PAGE_READWRITE, size >> 32, size & 0xFFFFFFFF, None
         )
@@ -367,6 +378,7 @@ class ChannelStreams:
         self.opened()
         if self.write_fd != -1:
             stop_writing(self.write_fd)
+            # A close would wait for a thread that reads (`WindowsChild.close`).
             for fd in (self.write_fd, self.read_fd):
                 api.cancel_io(msvcrt.get_osfhandle(fd))
         self.write_fd = self.read_fd = -1
@@ -395,6 +407,7 @@ def _take_handle_back(handle: int, pid: int) -> None:
     source = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()
+        # Windows has no call that closes a handle of another process. It is moved here, and closed here.
         how = _winapi.DUPLICATE_CLOSE_SOURCE | _winapi.DUPLICATE_SAME_ACCESS
         _winapi.CloseHandle(_winapi.DuplicateHandle(source, handle, us, 0, False, how))
     finally:

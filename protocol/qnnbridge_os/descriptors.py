@@ -35,6 +35,7 @@ class ByteReader:
     """Reads into memory of the caller. One thread at a time."""
 
     def __init__(self, fd: int) -> None:
+        # closefd: its owner closes the descriptor, and a reader that is collected must not.
         self._file = io.FileIO(fd, "rb", closefd=False)
         self._counts: collections.deque[int | None] = collections.deque()
         self.torn = False
@@ -85,6 +86,7 @@ class ByteWriter:
         """Call `write` once. Its errors pass through; an `OSError` means that nothing was written."""
         if not self._counts:
             # See `ByteReader.read_into`: no count is lost if `write` is a C function, as `blocking_write` gives.
+            # The list has the last chunk first, so its end, reversed, is what comes next.
             self._counts.extend(map(self.write, (self.rest[: -_MAX_CHUNKS - 1 : -1],)))
         self.torn = True
         self._drop(self._counts[0])

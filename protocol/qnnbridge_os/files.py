@@ -11,10 +11,12 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
     """A reader sees the old file or the new one, never a part. durable: it survives a loss of power. Raises
     `OSError`."""
     folder, name = os.path.split(os.fspath(path))
+    # In the same folder: `os.replace` is atomic only within a file system.
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(temporary, "xb") as file:
             file.write(data)
+            # The contents before the name: after a loss of power the new name must not lead to an empty file.
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -24,6 +26,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
             os.unlink(temporary)
         raise
     if durable:
+        # The new name itself is part of the folder's data.
         sync_folder(folder or os.curdir)
 
 
@@ -36,6 +39,7 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
     """Make new names in the folder survive a loss of power, where the system can sync folders."""
+    # `os.open` takes no folder on Windows.
     if sys.platform == "win32":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -57,6 +61,8 @@ def make_folders(folder: str | os.PathLike[str]) -> None:
     while not os.path.exists(place):
         missing.append(place)
         place = os.path.dirname(place)
+    # `os.makedirs` would give the mode to the last folder only (since Python 3.7).
     for one in reversed(missing):
+        # Another process has made it meanwhile.
         with contextlib.suppress(FileExistsError):
             os.mkdir(one, 0o700)

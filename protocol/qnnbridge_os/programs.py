@@ -77,6 +77,7 @@ def _unpack(file: BinaryIO, offset: int, layout: str) -> tuple[int, ...]:
 
 
 def _read_elf(file: BinaryIO) -> Executable:
+    # EI_CLASS and EI_DATA. The machine (e_machine) is at 18.
     word_bits, byte_order = _unpack(file, 4, "BB")
     (number,) = _unpack(file, 18, ">H" if byte_order == 2 else "<H")
     name = ELF_MACHINES.get(number, hex(number))
@@ -86,17 +87,21 @@ def _read_elf(file: BinaryIO) -> Executable:
 
 
 def _read_pe(file: BinaryIO) -> Executable | None:
+    # Where the PE header begins (e_lfanew).
     (start,) = _unpack(file, 0x3C, "<I")
+    # The signature, then of the file header: Machine, NumberOfSections, SizeOfOptionalHeader.
     signature, number, sections, optional_size = _unpack(file, start, "<IHH12xH2x")
     if signature != 0x4550:  # "PE", 0, 0
         return None  # a DOS program
     hybrid = False
     if number in (0x8664, 0xAA64):
+        # Behind signature and file header, 24 bytes.
         hybrid = _has_chpe_metadata(file, start + 24, optional_size, min(sections, _MAX_SECTIONS))
     return Executable("PE", PE_MACHINES.get(number, hex(number)), hybrid)
 
 
 def _has_chpe_metadata(file: BinaryIO, optional: int, optional_size: int, sections: int) -> bool:
+    # In the 64-bit header (0x20B) the number of directories is at 108, and they begin at 112.
     magic, directories = (_unpack(file, optional, "<H")[0], _unpack(file, optional + 108, "<I")[0])
     if magic != 0x20B or directories <= _LOAD_CONFIG:
         return False
@@ -104,6 +109,7 @@ def _has_chpe_metadata(file: BinaryIO, optional: int, optional_size: int, sectio
     if not address:
         return False
     for index in range(sections):
+        # A section's header has 40 bytes. VirtualSize follows the name of 8.
         virtual_size, virtual_address, raw_size, raw_start = _unpack(
             file, optional + optional_size + 40 * index + 8, "<IIII"
         )
@@ -127,6 +133,7 @@ _WIN_BLOCKED = {
     1260: "a policy of the administrator forbids the program",
     4551: "Windows' application control policy forbids the program",
 }
+# ERROR_CANT_ACCESS_FILE and ERROR_INVALID_REPARSE_DATA: such an alias is a reparse point.
 _WIN_ALIAS_BROKEN = (1920, 4392)
 
 _OUT_OF = {
@@ -153,6 +160,7 @@ def start_failed(program: str, cwd: str | None, error: OSError, computer: str) -
     def final(cause: str, fix: str) -> HostNotFound:
         return HostNotFound(_message(program), cause=cause, fix=fix, evidence=evidence, details=details)
 
+    # First: Linux reports a missing working folder as ENOENT, as if the program were missing.
     if cwd is not None and not os.path.isdir(cwd):
         return final(f"Its working folder {cwd} does not exist.", "Name a folder that exists.")
     if number in _WIN_NOT_FOUND or (not windows and error.errno in (errno.ENOENT, errno.ENOTDIR)):
@@ -217,6 +225,7 @@ def _missing_interpreter(program: str) -> str:
 
 
 _PYTHONS = r"Software\Python"
+# PEP 514 reserves this name for settings of the launcher.
 _NOT_AN_INSTALLATION = "PyLauncher"
 
 

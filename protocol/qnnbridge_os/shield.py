@@ -153,6 +153,7 @@ class Changes(Generic[T]):
 
     def notify(self) -> None:
         """Something has changed."""
+        # The copy is one step of C. Threads come and go meanwhile.
         for one in list(self._waiting):
             one.put(None)
 
@@ -160,6 +161,7 @@ class Changes(Generic[T]):
         """What `held` says last: something true, or when the time is over."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         woken: SimpleQueue[None] = SimpleQueue()
+        # Before the first look at `held`, so that no change in between is missed.
         self._waiting[woken] = None
         try:
             while not (value := held()):
@@ -201,9 +203,11 @@ def when_gone(thing: object, clean: Callable[[], object]) -> Callable[[], object
     Returns what calls it off.
     """
     watched = _watched
+    # Two threads may come here at once. Two cleaners do no harm: both take from one queue.
     if not watched.cleaner:
         start_thread("qnnbridge cleaner", _clean_for_ever, watched)
         watched.cleaner = True
+    # The callback is a method of C, and gets the weak reference itself.
     watch = _Watch(thing, watched.gone.put)
     watch.clean = clean
     watched.watches[id(watch)] = watch

@@ -111,6 +111,7 @@ def device_problem(instance: str) -> int | None:
     try:
         manager = ctypes.WinDLL("cfgmgr32")
         node, status, problem = wintypes.DWORD(), wintypes.ULONG(), wintypes.ULONG()
+        # 0 (CM_LOCATE_DEVNODE_NORMAL) finds only devices that are present.
         if manager.CM_Locate_DevNodeW(ctypes.byref(node), ctypes.c_wchar_p(instance), 0) != _CR_SUCCESS:
             return None
         asked = manager.CM_Get_DevNode_Status(ctypes.byref(status), ctypes.byref(problem), node, 0)
@@ -125,6 +126,7 @@ def file_version(path: str) -> str | None:
     """The version that a library says of itself, from its resource."""
     library = ctypes.WinDLL("version")
     size = library.GetFileVersionInfoSizeW(ctypes.c_wchar_p(path), None)
+    # The size comes from the file, so it is limited before memory is made for it.
     if not 0 < size <= _MAX_RESOURCE_BYTES:
         return None
     resource = ctypes.create_string_buffer(size)

@@ -47,6 +47,7 @@ def change_time_ns(path: str, status: os.stat_result) -> int:
     """Nanoseconds since 1970. The time of the last write where the file system keeps no other (FAT)."""
     no, existing = _winapi.NULL, _winapi.OPEN_EXISTING
     try:
+        # Without BACKUP_SEMANTICS Windows opens no folder.
         handle = _winapi.CreateFile(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, no, existing, _BACKUP_SEMANTICS, no)
     except OSError:
         return status.st_mtime_ns

@@ -28,4 +28,5 @@ def set_standard_handles() -> None:
     for fd, name in _STD_HANDLES.items():
         # A duplicate that is never closed: the descriptor's own handle may be closed and its number used again.
         handle = _winapi.DuplicateHandle(us, msvcrt.get_osfhandle(fd), us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
+        # Windows defines the names as (DWORD)-10 to (DWORD)-12.
         set_std_handle(name & 0xFFFFFFFF, handle)

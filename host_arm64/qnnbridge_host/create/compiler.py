@@ -44,11 +44,13 @@ from qnnbridge_protocol.specs import (
 
 _log = logging.getLogger("qnnbridge.compiling")
 
+# Parts of a session's refusal that do not apply to a compilation (`nothing_to_compile`).
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
 _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
 _BY_NAME = re.compile(r"add_free_dimension_override_by_name\('([^']*)', SIZE\)")
 # How the fix begins where some dimensions have no name that could be used.
 _NAMES_DO_NOT_DO = "Export the model with fixed shapes"
+# No user sees it: `StagingDir.in_real_words` puts the real name back into errors.
 STAGED_STEM = "qnnbridge_staged_model"
 
 
@@ -82,6 +84,7 @@ def _compiled(
 ) -> list[CompiledFiles] | None:
     """None if files that the worker read were touched meanwhile: they may have had other contents for a moment."""
     with staging_dir(jobs, folder, copied=copied) as place:
+        # Taken behind the staging, whose hard links touch the files, too.
         before = list(itertools.chain(*(job.source.stamps() for job in jobs)))
         try:
             made = _Compilation(jobs, place, order).run()
@@ -149,6 +152,7 @@ class _Compilation:
 
     def _description(self, index: int, spec: SessionSpec) -> CompileSpec:
         share: ShareWeights = "no"
+        # QNN writes the common binary with the last model, under the name of the first.
         if self._shared:
             share = "last" if index == len(self._jobs) - 1 else "more"
         output = os.path.join(self._place.folder, self._stems[index] + MODEL_SUFFIX)
@@ -162,6 +166,7 @@ class _Compilation:
     def _salvaged(self, death: WorkerDied) -> CompiledFiles:
         """Use the files of a dead compiler if they are complete and another process can load them: QNN faults most
         often while it cleans up, with everything written."""
+        # The simulator cannot load a binary that several models share, so it cannot be tried.
         if self._shared:
             raise death
         job, model, blob = self._jobs[0], self._stems[0] + MODEL_SUFFIX, self._blob(0)
@@ -174,6 +179,7 @@ class _Compilation:
                 frame = worker.call_with_model({"op": "worker.create", "spec": spec.to_wire()})
                 info = SessionInfo.from_wire(frame.header["info"])
         except BridgeError:
+            # A withdrawn request ends the second worker as well, which says nothing about the files.
             self._order.stop.check()
             raise death from None
         _log.warning("%s Its result is whole and is kept.", death.message)
@@ -201,6 +207,7 @@ def check_whole(folder: str, model: str, blob: str | None) -> None:
     except BridgeError as error:
         raise _broken(f"{model} cannot be read to its end.", error.message) from None
     owners = [node for node in scan.ep_contexts if node.owns_blob]
+    # In the file the operator sets follow the graph, so one that was cut off behind the graph has none.
     if not owners or not scan.opsets:
         raise _broken(f"{model} has no compiled part.", "")
     for node in owners:
@@ -270,6 +277,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
     specs = tuple(job.spec for job in jobs)
     staged = [job.source.path is not None and (copied or not job.source.path.isascii()) for job in jobs]
     parent = _ascii_place() if any(staged) or not folder.isascii() else None
+    # Not needed, or no folder of that kind can be written to. QNN gets the real paths then.
     if parent is None:
         yield StagingDir(folder, specs)
         return
@@ -296,6 +304,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
 
 def _ascii_place() -> str | None:
     """A folder with an ASCII path to make another one in, ``None`` if no candidate can be written to."""
+    # On Windows the temporary folder lies below the user's own name, which may be the part that is not ASCII.
     candidates = [tempfile.gettempdir()]
     candidates += [os.environ[name] for name in ("PUBLIC", "ProgramData") if os.environ.get(name)]
     return next((one for one in candidates if one.isascii() and os.access(one, os.W_OK)), None)
@@ -307,6 +316,7 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
     assert source is not None
     home = os.path.dirname(source)
     beside = [(path, os.path.relpath(path, home)) for path in job.source.files if os.path.exists(path)]
+    # The model names its files by relative paths, so they must lie at the same places beside the staged one.
     if any(name.startswith(os.pardir) or os.path.isabs(name) for _, name in beside):
         return None
     os.mkdir(folder)
@@ -332,8 +342,10 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
 
 def _link(source: str, target: str) -> None:
     try:
+        # On Linux `os.link` links a symbolic link itself, and not its target.
         os.link(os.path.realpath(source), target)
     except OSError as error:
+        # No room for a link is no room for a copy.
         if error.errno == errno.ENOSPC:
             raise
         shutil.copyfile(source, target)
@@ -371,6 +383,7 @@ def unknown_chips(providers: Sequence[ProviderSpec]) -> tuple[int, ...]:
     """Numbers in ``soc_model`` that are none of `CHIPS`. QNN knows more, so such a number is not refused."""
     texts = (provider.options.get("soc_model", "") for provider in providers if provider.name == QNN)
     parts = (part.strip() for text in texts for part in text.split(","))
+    # `isdecimal` alone also takes the digits of other scripts.
     numbers = (int(part) for part in parts if part.isascii() and part.isdecimal())
     return tuple(dict.fromkeys(number for number in numbers if number and chip_of(number) is None))
 

@@ -45,9 +45,11 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
         return None
     _sweep()
     stem = os.path.basename(source.path) if source.path is not None else "model.onnx"
+    # With the number of this process, which the `_sweep` of a later host looks at.
     made = ContextFolder(os.path.join(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"), stem))
     folder = os.path.dirname(made.path)
     try:
+        # QNN looks for the binaries beside the .onnx file only, so a copy of that comes here.
         if source.path is not None:
             shutil.copyfile(source.path, made.path)
             for name in scan.external_files:  # weights of nodes on the CPU
@@ -58,6 +60,7 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
             with open(made.path, "wb") as file:
                 file.write(source.data or b"")
         for name in names:
+            # Bytes of the function must not be written to another folder.
             if os.path.basename(name) != name or name in ("", ".", ".."):
                 raise InvalidArgument(f"The model names {name!r} as a context binary, which is no file name.")
             values = calls_back.call(CONTEXT_READ, {"name": name}).values
@@ -80,6 +83,7 @@ def _sweep() -> None:
     with contextlib.suppress(OSError):
         for name in os.listdir(root):
             pid = name[len(_PREFIX) :].partition("-")[0] if name.startswith(_PREFIX) else ""
+            # If another process has the number by now, the folder only stays longer.
             if pid.isdecimal() and int(pid) != os.getpid() and not _alive(int(pid)):
                 shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 

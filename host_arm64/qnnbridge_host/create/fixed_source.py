@@ -117,6 +117,7 @@ def _in_memory(
     """The copy as bytes, with what was rewritten. unusable: why it is not in the cache."""
     with work_folder("fix") as work:
         made = rewrite(Path(work))
+        # Weights in files of their own cannot travel as bytes.
         if len(os.listdir(work)) > 1:
             raise unusable or OptionError(
                 f"{source.label} keeps weights in other files, and fix=True needs the cache for such models.",

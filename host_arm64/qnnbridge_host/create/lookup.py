@@ -52,7 +52,9 @@ _log = logging.getLogger("qnnbridge.cache")
 
 # A small model that takes longer to make is cached from its next session on.
 SLOW_S: Final = 0.5
+# For the key's lock. If it is held longer, the entry stays as it is.
 SET_ASIDE_WAIT_S: Final = 10.0
+# After the second entry of a model that crashes or does not load within this time, the model is left alone.
 SECOND_STRIKE_S: Final = 7 * DAY_S
 # Starts of the compiler for one entry, if it dies before it reports its result.
 ATTEMPTS: Final = 2
@@ -61,6 +63,7 @@ _EDGES: Final = "offload_graph_io_quantization"
 
 # Errors that the session would also raise without the cache, or only after the same wait.
 _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
+# A reset of the NPU says nothing about an entry.
 _NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
 
 
@@ -109,6 +112,7 @@ class SessionCache:
         """The reason against the cache, as far as it is known before the engine is loaded."""
         source, settings = self._source, self._settings
         reason = reason_against(source, self._spec, settings)
+        # A small model is cached only if it was slow once (`made_without`).
         if reason is not None and self._may_be_slow and self._negative.read(self._slow_key) is not None:
             return reason_against(source, self._spec, _wanted(settings))
         return reason
@@ -158,6 +162,7 @@ class SessionCache:
     def _find_or_make(self, key: str, parts: dict[str, object]) -> None:
         self._store.prepare()
         native_path(self._store.root)
+        # The lock before the look: a process that has waited finds the entry that the other one made.
         held = self._wait(key)
         if held is None:
             self.off("another process compiles it and gives no sign of life")
@@ -174,12 +179,15 @@ class SessionCache:
                 return
             if entry is None:
                 self._announce_update(parts)
+                # Before a compilation that may take minutes.
                 self._store.check_room(size_of(self._source))
+                # Only on a miss: an entry was searched when it was made, and its manifest has the warning.
                 if rewrites := curing_rewrites(self._creation, self._hello):
                     raise NeedsRewrite(rewrites)
                 entry = self._make(key, parts)
             if entry is None:
                 return
+            # Before the key's lock is released: another process could evict the entry in between.
             self._use = self._store.use(key)
             self._entry = entry
             self._state = "hit" if found else "miss"
@@ -189,6 +197,7 @@ class SessionCache:
                 self._store.count_hit(key)
         finally:
             held.release()
+        # Without the key's lock: other sessions of the model do not wait for the removal of old entries.
         if not found:
             self._tidy(key)
 
@@ -271,6 +280,7 @@ class SessionCache:
         """ONNX Runtime could not load the entry. Returns whether it was set aside: the session can be made."""
         if not isinstance(error, OrtError) or isinstance(error, _NOT_THE_ENTRYS_FAULT):
             return False
+        # The state of the host or the NPU is at fault, not the entry.
         if error.details.get("host_must_restart") or error.details.get("npu_memory"):
             return False
         self._give_up(loadable, "unloadable", error.message)
@@ -348,6 +358,7 @@ class SessionCache:
             return
         try:
             there = self._store.peek(key)
+            # Another process may have replaced it meanwhile. The new one has another id.
             if there is not None and there.manifest.id == entry_id:
                 self._bad(key, fault, reason, there.manifest.label)
         except Damaged as damage:
@@ -385,6 +396,7 @@ class SessionCache:
         self._set_aside[key] = reason
         self._set_aside_count += 1
         faults = ("crashed", "unloadable")
+        # Looked up before this one is added to them.
         since = time.time() - SECOND_STRIKE_S
         before = [
             entry
@@ -392,6 +404,7 @@ class SessionCache:
             if entry.key == key and entry.fault in faults and entry.when > since
         ]
         self._store.quarantine_entry(key, fault, reason)
+        # Compiled again, it would differ again.
         if fault == "differs":
             text = f"its compiled model does not show the same: {reason}"
             self._negative.write(key, "differs", text, label)
@@ -435,6 +448,7 @@ def build_entry(
         job = CompilerInput(source, _spec(spec), file_stem=STEM, initializers=creation.initializers)
         with ticking(on_progress):
             (made,) = compiler.compile_together((job,), os.fspath(draft.folder), order)
+        # The last moment: what is published stays.
         order.stop.check()
         warning = known_faults(source, spec, hello, made.soc_model)
         return store.publish(draft, _described(key, parts, creation, made, warning))
@@ -450,6 +464,7 @@ def _described(
         raise CannotStandFor("some of its initializers can be given as inputs, those of a compiled model cannot")
     return EntryManifest(
         key=key,
+        # New for each compilation, so that a fault is not booked on a later entry of the same key.
         id=secrets.token_hex(16),
         # All files: QNN's two, and those that ONNX Runtime may have put beside them for nodes on the CPU.
         files=tuple(_record(Path(made.folder), name) for name in sorted(os.listdir(made.folder))),

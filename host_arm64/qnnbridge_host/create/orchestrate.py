@@ -64,6 +64,7 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
         for destination in task.destinations:
             publish.refuse_existing(destination)
     jobs = tuple(
+        # Chosen before the compilation, since the .onnx names its context binary.
         dataclasses.replace(job, file_stem=destination.file_stem())
         for job, destination in zip(task.jobs, task.destinations, strict=True)
     )
@@ -120,6 +121,7 @@ def _deliver(
         raise
     except OSError as error:
         raise from_os(error, task.destinations[0].folder) from None
+    # The last moment: what is moved stays.
     task.order.stop.check()
     publish.move_whole(folder, task.destinations, blobs_of(made), overwrite=task.overwrite)
     results = []

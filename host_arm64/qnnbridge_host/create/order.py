@@ -94,6 +94,7 @@ class Creation(NamedTuple):
 
 def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
     """The command line that started this host, for a worker of the same kind."""
+    # With the interpreter's own options (-I, -X), which `sys.argv` lacks.
     given = list(sys.orig_argv if argv is None else argv)
     command: list[str] = []
     while given:
@@ -105,6 +106,7 @@ def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
         elif name == "--parent":
             if not separator:
                 del given[:1]
+            # The worker belongs to this host, not to the application.
             command += ["--parent", str(os.getpid())]
         else:
             command.append(word)

@@ -66,6 +66,7 @@ class Destination:
         """The stem to compile under. An existing context binary may belong to another model and is
         never replaced: an .onnx file beside a blob that is not its own computes wrong numbers."""
         stem = safe_stem(stem_of(self.model))
+        # `lexists`: a link that leads nowhere takes the name, too.
         if os.path.lexists(os.path.join(self.folder, blob_of(stem))):
             return safe_stem(f"{stem}-{secrets.token_hex(4)}")
         return stem
@@ -131,10 +132,12 @@ def work_folder(target: str) -> Iterator[str]:
         except OSError as error:
             raise from_os(error, target) from None
         try:
+            # Apart from the file of the lock: all that is in it is the compiler's.
             inner = os.path.join(folder, "out")
             os.mkdir(inner)
             yield inner
         finally:
+            # Before the folder is removed: Windows removes no open file.
             lock.release()
     except BaseException:
         if folder is not None:
@@ -155,6 +158,7 @@ def sweep(target: str) -> None:
             lock_path = os.path.join(entry.path, LOCK)
             if not entry.name.startswith(PREFIX) or not os.path.exists(lock_path):
                 continue
+            # A date in the future, after the clock was set back, protects no folder for ever.
             if 0 <= time.time() - entry.stat().st_mtime < SETTLED_S:
                 continue
             lock = FileLock(lock_path)
@@ -162,6 +166,7 @@ def sweep(target: str) -> None:
                 lock.acquire(blocking=False)
             except (Timeout, OSError):
                 continue
+            # Before the folder is removed, as above.
             lock.release()
             shutil.rmtree(entry.path, ignore_errors=True)
 
@@ -259,6 +264,7 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
             if not overwrite:
                 for place in places:
                     refuse_existing(place)
+            # Before they get their names: after a loss of power no name may lead to half a file.
             for name in (*blobs, *(place.model for place in places)):
                 sync_file(os.path.join(folder, name))
             for name in blobs:
@@ -306,6 +312,7 @@ def _put(folder: str, place: Destination, moved: list[str]) -> None:
         moved.clear()  # they belong to the visible model now and must stay
         os.replace(fresh, manifest)
     else:
+        # The manifest first: the .onnx that becomes visible is never without it.
         os.replace(fresh, manifest)
         moved.append(manifest)
         os.replace(source, place.path)
@@ -329,10 +336,12 @@ def _blobs_of_old(place: Destination) -> list[str]:
 
 def _move_new(source: str, target: str) -> None:
     """Rename, but never over something."""
+    # On Windows `os.rename` refuses an existing target. Elsewhere it replaces it.
     if os.name == "nt":
         os.rename(source, target)
         return
     try:
+        # One step that fails if the name exists.
         os.link(source, target)
     except FileExistsError:
         raise
@@ -351,6 +360,7 @@ def _alone(target: str) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
+    # One lock for all spellings of a folder.
     name = hashlib.sha256(os.fsencode(os.path.realpath(target))).hexdigest()[:32]
     path = _state_dir() / "locks" / f"{name}.lock"
     try:

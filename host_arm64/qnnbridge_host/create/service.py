@@ -116,6 +116,7 @@ class ModelService:
         source = open_model(
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
         )
+        # Before any native code reads the model.
         refuse_quarantined(source, quarantined)
         order = self._maker.order(request, stop, source, deadline, budget_s)
         if source.scan is None:
@@ -305,6 +306,7 @@ def model_and_tensors(
 
 def stop_signal(request: Request) -> StopSignal:
     """The signal of a request that is being served."""
+    # First the signal, then the look: a cancel in between finds the signal, and one from before is seen.
     request.stopper = stop = StopSignal()
     if request.withdrawn:  # before there was anything to be stopped
         stop.stop()
@@ -315,6 +317,7 @@ def deadline_of(budget_s: Any) -> float | None:
     """On `time.monotonic`, of a request that has just come. Raises `ValueError` for what is no length of time."""
     if budget_s is None:
         return None
+    # `type`, because a bool is an int. `not >=`, because NaN compares with nothing.
     if type(budget_s) not in (int, float) or not budget_s >= 0:
         raise ValueError(f"budget_s={str(budget_s)[:40]!r} is no length of time")
     return time.monotonic() + min(budget_s, LONGEST_S) if budget_s else None

@@ -158,6 +158,8 @@ class SessionMaker:
             try:
                 fix = FixSpec(only=_whole(found.rewrites, creation.spec))
                 made = self._from_copy(creation, fix)
+                # The others only prepare for the cure (`_whole`): without it the copy computes as wrong as the
+                # model.
                 if not any(change.startswith(found.rewrites) for change in made.changes):
                     self.sessions.close(made.session)
                     raise ModelError("No rewrite of them computes the same on the CPU.")
@@ -196,6 +198,7 @@ class SessionMaker:
 
         _leave_native_code(creation)
         settings, faults = creation.settings, creation.faults
+        # Entries that killed a host are set aside also by a session that does not use the cache.
         if settings is None or (settings.wanted is False and not faults):
             session, info = self._native(creation, None)
             number = self.sessions.keep(creation.request, session)
@@ -236,6 +239,7 @@ class SessionMaker:
         for _ in range(MAX_ENTRIES):
             if loadable is None:
                 break
+            # An entry without a warning had nothing to cure when it was made.
             if loadable.entry.manifest.warning:
                 self._refuse_curable(creation)
             try:
@@ -298,6 +302,7 @@ class SessionMaker:
         for _ in range(1 if _writes(spec) else ATTEMPTS):
             before = source.stamps() if loadable is None else ()
             session = self._loaded(creation, spec, create, size)
+            # The files of an entry are checked by `SessionCache.loaded`.
             if loadable is not None:
                 return session, session.info
             untouched = False
@@ -382,6 +387,7 @@ def _may_rewrite(creation: Creation) -> bool:
     spec, source = creation.spec, creation.source
     if spec.fix is not None and spec.fix.when == "never":
         return False
+    # Weights that the session gives are not in the copy. ONNX Runtime's optimized model would be that of the copy.
     if spec.value_names or spec.options.get("optimized_model_filepath"):
         return False
     if _writes(spec):

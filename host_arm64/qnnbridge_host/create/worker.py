@@ -63,6 +63,7 @@ class Worker:
     def __init__(self, order: WorkOrder) -> None:
         self._order = order
         self._process: subprocess.Popen[bytes] | None = None
+        # A worker gets one request, or a few: channels and shared memory would not pay.
         hello = Hello(
             features=FEATURES - SHARING_FEATURES,
             limits=order.limits,
@@ -99,6 +100,7 @@ class Worker:
     @contextlib.contextmanager
     def running(self) -> Iterator[Worker]:
         """Start it, and end it after the block."""
+        # From here on a cancel kills it, also while it starts (`_start` looks once more).
         with self._order.stop.calling(lambda: self.kill("cancelled")):
             try:
                 self._start()
@@ -159,6 +161,8 @@ class Worker:
         if order.left_s == 0.0:
             raise too_late(order, "not-started")
         try:
+            # Raw descriptors are used, so without buffers. CREATE_NO_WINDOW: a host without a console would open
+            # one for its child.
             self._process = subprocess.Popen(
                 order.command,
                 stdin=subprocess.PIPE,
@@ -168,6 +172,7 @@ class Worker:
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0)
                 | (getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0) if order.patient else 0),
             )
+            # Not by `preexec_fn`, which is not safe in a process with threads.
             if order.patient and sys.platform != "win32":
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, self._process.pid, PATIENT_NICENESS)
@@ -199,6 +204,7 @@ class Worker:
             if self._connection.state is State.READY:
                 self._writer.write_all(self._connection.send(Frame(Kind.GOODBYE, 0, {})))
             self._guard(END_TIMEOUT_S, "end")
+            # Read to its end: a worker whose pipe is full would wait for a reader.
             while self._read():
                 pass
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -268,6 +274,7 @@ class Worker:
                 self._loading = phase
             else:
                 self._loading = None
+                # It is loaded. From here on only the deadline limits it.
                 self._guard(None, "")
         return frame
 
@@ -302,6 +309,7 @@ class Worker:
                 fix="Compile again.",
                 details={"phase": phase},
             )
+        # Its streams end a moment before the process does.
         try:
             code: int | None = self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -366,6 +374,7 @@ def ticking(on_progress: Callable[[float], None], every_s: float = 0.2) -> Itera
         yield
     finally:
         done.set()
+        # So that no progress is shown after the block.
         thread.join()
 
 
@@ -399,6 +408,7 @@ def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:
     entries = without_compiling(job.spec.config_entries)
     spec = dataclasses.replace(
         job.spec,
+        # QNN's options do not apply, and `disable_cpu_ep_fallback` would refuse a session on the CPU alone.
         providers=(ProviderSpec(CPU),),
         config_entries={
             key: text

@@ -157,6 +157,7 @@ def _count(
                 cause="ONNX has no recursion: such a body has no end.",
                 fix="Export the model again; a Loop can repeat a body.",
             )
+        # Each function is counted once: forty of which each calls the next twice would be 2**40 counts.
         if called not in sizes:
             sizes[called] = _count(body, bodies, sizes, (*inside, called))
         total += sizes[called]
@@ -181,6 +182,7 @@ def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
     return bool((divisor == -1).any() and (dividend == np.iinfo(dividend.dtype).min).any())
 
 
+# Counted as large as the larger of their first two inputs.
 _AS_LARGE: Final = frozenset(("Identity", "Cast", "Unsqueeze", "Squeeze", "Add", "Sub", "Mul", "Reshape", "Slice"))
 
 
@@ -197,6 +199,7 @@ def computes_many_sizes(model: Any) -> bool:
             # Its length is in the values; those of a mask or of positions are not needed for shapes.
             if _range_length(node, constants) > MAX_SIZES:
                 return True
+        # An input of unknown length counts as 1.
         elif node.op_type == "Concat":
             count = sum(counts.get(name, 1) for name in node.input)
             if count > MAX_SIZES:

@@ -41,6 +41,7 @@ class Editor(ModelIndex):
 
     def changed(self, *, shapes: bool = False) -> None:
         """To be called after nodes were put in or taken out. shapes: what is known of them is void, too."""
+        # `cached_property` keeps its value in `__dict__`. Deleted there, it is computed anew when it is asked for.
         for name in [name for name in self.__dict__ if name != "types" or shapes]:
             if isinstance(getattr(type(self), name, None), functools.cached_property):
                 del self.__dict__[name]
@@ -56,10 +57,12 @@ class Editor(ModelIndex):
         """A name that nothing has yet."""
         if self._taken is None:
             self._taken = set()
+            # Names of subgraphs count, too: ONNX allows a name only once, in the main graph or in them.
             for graph in graphs.subgraphs(self.graph):
                 self._taken.update(value.name for value in [*graph.input, *graph.output, *graph.initializer])
                 for node in graph.node:
                     self._taken.update((*node.input, *node.output, node.name))
+        # The count goes on where it stopped, since many nodes have the same hint.
         name, number = hint, self._numbers.get(hint, 0)
         while name in self._taken:
             number += 1
@@ -77,9 +80,11 @@ class Editor(ModelIndex):
         from onnx import numpy_helper
 
         name = name or self.fresh(hint)
+        # `ascontiguousarray` gives a scalar one dimension, which the reshape takes away again.
         self.graph.initializer.append(
             numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
         )
+        # protobuf has appended a copy: the tensor in the graph is another object.
         tensor = self.graph.initializer[-1]
         self.constants[name] = tensor
         if "types" in self.__dict__:
@@ -151,6 +156,7 @@ class Editor(ModelIndex):
         reads = [graphs.reads(node) for node in nodes]
         counts = Counter(itertools.chain.from_iterable(reads))
         counts.update(self.outputs)
+        # The usual case: no node is dead.
         if all(any(map(counts.__contains__, filter(None, node.output))) for node in nodes):
             self._drop_constants(set(counts))
             return 0

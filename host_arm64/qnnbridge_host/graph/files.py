@@ -110,6 +110,7 @@ class Output:
     def commit(self) -> tuple[Path, ...]:
         """Moves the result into place; gives its files, the model first."""
         data, model_data = self.model.with_name(self.data_name), self.target.with_name(self.data_name)
+        # Looked at again, since the work may have taken minutes.
         self._refuse(self.target)
         if not data.exists():
             os.replace(self.model, self.target)
@@ -234,6 +235,7 @@ def total_size(paths: Iterable[Path]) -> int:
 def inside_folder(name: str) -> bool:
     """Whether a relative path stays in its folder on every system."""
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    # On Windows a colon ends a drive, or begins the name of a second stream of a file.
     if not name or "\0" in name or posix.is_absolute() or windows.drive or windows.root or ":" in name:
         return False
     return ".." not in posix.parts and ".." not in windows.parts

@@ -132,6 +132,7 @@ def load_tensor(tensor: Any, folder: Path) -> None:
                 fix="Copy or download the file again, or export the model again.",
             )
         file.seek(int(offset))
+        # A raw file may give fewer bytes than asked for. A buffered one reads until it has them.
         tensor.raw_data = io.BufferedReader(file).read(needed)
     tensor.data_location = 0
     del tensor.external_data[:]
@@ -353,6 +354,8 @@ def infer(model: Any) -> Any:
     from onnx import shape_inference
 
     light = without_weights(model, plain=True)
+    # First with data propagation, which follows computed sizes. Without it where it fails, or would make large
+    # tensors.
     for data_prop in (False,) if computes_many_sizes(light) else (True, False):
         try:
             return shape_inference.infer_shapes(light, strict_mode=False, data_prop=data_prop)

@@ -31,9 +31,11 @@ def strip_inserted_casts(model: Any) -> int:
         return 0
     from_name = {node.output[0]: node.input[0] for node in casts}
     outputs = {value.name for value in graph.output}
+    # A cast that makes an output of the model: what it takes gets the name of the output.
     renamed = {node.input[0]: node.output[0] for node in casts if node.output[0] in outputs}
 
     def source(name: str) -> str:
+        # Several casts may follow each other.
         while name in from_name:
             name = from_name[name]
         return str(renamed.get(name, name))

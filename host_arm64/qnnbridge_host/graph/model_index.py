@@ -160,6 +160,7 @@ class ModelIndex(GraphIndex):
     def constants(self) -> dict[str, Any]:
         """Initializers that no caller can override, and the tensors of Constant nodes."""
         found = graphs.constants(self.graph)
+        # From IR version 4 on an initializer that is also an input is a default, which a caller may override.
         for value in self.graph.input if self.model.ir_version >= 4 else ():
             found.pop(value.name, None)
         return found
@@ -180,6 +181,7 @@ class ModelIndex(GraphIndex):
         if tensor.data_location == _EXTERNAL:
             if self._folder is None:
                 return None
+            # A copy, so that the model does not keep every weight that was looked at once.
             copy = type(tensor)()
             copy.CopyFrom(tensor)
             graphs.load_tensor(copy, self._folder)

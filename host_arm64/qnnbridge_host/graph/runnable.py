@@ -68,6 +68,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
 
 def _check_loop(node: Any, known: Mapping[str, float]) -> None:
     """known: constants of the graph around it."""
+    # The number of repetitions and the first condition. Both may be left out.
     first, begins = (*node.input, "", "")[:2]
     trips = known.get(first) if first else math.inf
     body = next((one.g for one in node.attribute if one.name == "body"), None)
@@ -76,6 +77,7 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
     if begins and not known.get(begins):
         return  # it may never begin
     inner = _scalars(body)
+    # The second input of a body is the condition. A body that gives it back never ends by it.
     always = {body.input[1].name}
     for one in body.node:
         if one.op_type == "Identity" and one.input and (one.input[0] in always or inner.get(one.input[0])):

@@ -21,6 +21,7 @@ from qnnbridge_protocol.specs import NodeInfo
 _ELEMENTS = frozenset(element.value for element in ElementType)
 
 Shapes = Mapping[str, Sequence[int | None]]
+# Also an expression of names, such as `past + sequence`.
 _SYMBOL = re.compile(r"[^\W\d][\w.\-+*/ ()]*")
 _MEANINGLESS = frozenset({"none", "unk", "unknown", "dynamic", "n/a", "dim", "any"})
 
@@ -104,6 +105,7 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
     inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
     places = {(dimension.input, dimension.axis) for dimension in free}
     fixed = False
+    # First by axis: such a dimension loses its name, so that a size by name does not change it again.
     for (name, axis), size in dimensions.by_axis.items():
         if (name, axis) in places:
             inputs[name][axis].Clear()

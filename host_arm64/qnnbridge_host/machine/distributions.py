@@ -94,6 +94,7 @@ def installed_here() -> Installed:
 
 def installed(paths: Sequence[str] | None = None) -> Installed:
     """Look at the folders of ``sys.path`` (or those given)."""
+    # An empty entry means the current folder.
     folders = [folder for folder in (sys.path if paths is None else paths) if folder]
     distributions: dict[str, str] = {}
     for name, version in _distributions(folders):
@@ -157,6 +158,7 @@ def parse_version(text: str | None) -> tuple[int, ...]:
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
         if digits:
             numbers.append(int(digits))
+        # A release candidate counts as its release: 1.24.0rc1 gives (1, 24, 0).
         if digits != part or not part:
             break
     return tuple(numbers)
@@ -172,6 +174,7 @@ def _distributions(folders: Sequence[str]) -> Iterator[tuple[str, str]]:
             if entry[-len(_DIST_INFO) :].lower() != _DIST_INFO:
                 continue
             written, _, version = entry[: -len(_DIST_INFO)].rpartition("-")
+            # Names are compared as PEP 503 writes them.
             name = written.replace("_", "-").replace(".", "-").lower()
             if (name in RUNTIMES or name in _OTHERS) and version[:1].isdigit():
                 yield name, version

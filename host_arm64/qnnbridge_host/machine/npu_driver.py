@@ -83,6 +83,7 @@ def driver_version(system: Windows | None = None) -> str | None:
 
 
 def _of_device(system: Windows, service: str) -> str | None:
+    # The value "0" is the path of the first device that the service drives.
     device = system.value(rf"{_CONTROL_SET}\Services\{service}\Enum", "0")
     driver = system.value(rf"{_CONTROL_SET}\Enum\{device}", "Driver") if device else None
     version = system.value(rf"{_CONTROL_SET}\Control\Class\{driver}", "DriverVersion") if driver else None

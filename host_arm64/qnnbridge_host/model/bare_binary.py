@@ -13,6 +13,7 @@ from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import ContextUnusable, InvalidProtobuf, NoSuchFile, OptionError
 from qnnbridge_protocol.specs import QNN
 
+# Enough for the magic numbers, and for a look whether it is a text.
 _HEAD_BYTES: Final = 512
 # Metadata of a model that `wrap` gave float inputs and outputs, and what it puts around the compiled part.
 FLOAT_IO: Final = "qnnbridge.float_io"
@@ -106,6 +107,7 @@ def sketch(path: str, facts: BlobFacts) -> ModelScan:
             sdk_version=facts.sdk,
             partition_name=graph,
         )
+        # A header without names of graphs: one part stands for all.
         for number, graph in enumerate(facts.graphs or ("",))
     )
     return ModelScan(facts.size, ep_contexts=nodes, files=(name,), path=path)

@@ -82,6 +82,7 @@ class TensorDescription:
     @property
     def is_optional(self) -> bool:
         """It may be left out of a run, which ONNX Runtime cannot do."""
+        # The optional kinds of Qnn_TensorType_t: written, read, or both by the application.
         return 11 <= self.kind <= 13
 
     @property

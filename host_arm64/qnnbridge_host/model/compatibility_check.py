@@ -239,6 +239,7 @@ def _hash_file(path: str) -> str:
 def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session asks for QNN's backend {host.backend}; fitness was not judged.",))
+    # All rules are asked, since the notes of each count.
     verdicts = [rule(nodes, blobs, was, host) for rule in _RULES]
     worst: Level = OK
     for level in (RECOMPILE, CANNOT_RUN):
@@ -305,6 +306,7 @@ def _chip(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verdic
     if not was.targets or not any(target.known_arch for target in was.targets):
         return Verdict(OK, notes=("The model does not say which chip it was compiled for.",))
     verdicts = [_chip_on_npu(target, was, host, host.htp_arch) for target in was.targets if target.known_arch]
+    # A binary for several chips runs if one of its parts fits.
     return min(verdicts, key=lambda verdict: (OK, RECOMPILE, CANNOT_RUN).index(verdict.level))
 
 

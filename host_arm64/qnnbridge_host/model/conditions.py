@@ -155,12 +155,14 @@ def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
         scales = [out / size for out, size in zip(made, shape, strict=True)]
     else:
         scales = [float(scale) for scale in _values(node, 2)]
+        # ONNX rounds the sizes down.
         made = [int(size * scale) for size, scale in zip(shape, scales, strict=True)]
     if max(made, default=0) > _MOST_PLACES:
         raise _Unknown
     found = []
     for size, out, scale in zip(shape[2:], made[2:], scales[2:], strict=True):
         ours = [_ROUNDING[rounding](_coordinate(coordinate, place, scale, size, out)) for place in range(out)]
+        # QNN has the sizes only, so its scale is their quotient, whatever the model's is.
         theirs = [_as_qnn(coordinate, place, out / size, size, out) for place in range(out)]
         found.append(([min(max(one, 0), size - 1) for one in ours], [min(max(one, 0), size - 1) for one in theirs]))
     return found
@@ -284,6 +286,7 @@ def _value(node: ast.expr, names: Any) -> Any:
         return names[node.id]
     if isinstance(node, ast.BoolOp):
         wanted = isinstance(node.op, ast.Or)
+        # The rest is not asked once the result is certain: it may depend on what is not known.
         return wanted if any(bool(_value(one, names)) is wanted for one in node.values) else not wanted
     if isinstance(node, ast.UnaryOp):
         return _OPERATORS[type(node.op)](_value(node.operand, names))

@@ -156,6 +156,7 @@ def _shown(value: bytes) -> str:
 
 
 def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts:
+    # Before the file is looked at: a path may lead to another computer.
     problem = path_problem(name)
     if problem is not None:
         raise _Unusable(
@@ -262,6 +263,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
     path = os.path.join(folder, *record.name.split("/"))
     try:
         size = os.stat(path).st_size
+        # Only where the size does not decide: to hash gigabytes takes seconds.
         sha256 = hash_of(path) if size == record.size else ""
     except (FileNotFoundError, NotADirectoryError):
         raise _Unusable(

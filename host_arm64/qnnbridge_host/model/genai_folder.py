@@ -172,6 +172,7 @@ def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
 
 def _text(folder: str, name: str) -> str:
     try:
+        # With a byte order mark or without one.
         with open(os.path.join(folder, name), encoding="utf-8-sig") as file:
             return file.read()
     except (OSError, ValueError):

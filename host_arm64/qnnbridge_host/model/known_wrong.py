@@ -119,6 +119,7 @@ def find(
         rows: default those of the table.
     """
     faults = [fault for fault in (table() if rows is None else rows) if fault.applies(arch, release)]
+    # Once for each operator, not for each node.
     about = functools.cache(lambda op: rules_about(faults, op))
     found = []
     for place, op in enumerate(graph.ops()):
@@ -145,6 +146,7 @@ def find_in_model(
     if isinstance(source, bytes):
         return _find_in(io.BytesIO(source), len(source), arch, release, sizes)
     try:
+        # Unbuffered: `walk` reads windows of its own.
         with open(source, "rb", buffering=0) as file:
             return _find_in(file, os.fstat(file.fileno()).st_size, arch, release, sizes)
     except OSError:
@@ -158,6 +160,7 @@ def _find_in(
         graph = read_graph(file, size, sizes)
     except Garbage:
         return ()
+    # The quick answer: without an operator of the table no shapes are needed.
     wanted = operators()
     if not any(op in wanted for op in graph.ops()):
         return ()
@@ -199,6 +202,7 @@ def find_for_session(
     options = [provider.options for provider in spec.providers if provider.name == QNN]
     if spec.providers and not any(backend_of(one) == "htp" for one in options):
         return ()
+    # The options of the first QNN provider win.
     given = {name: text for one in reversed(options) for name, text in one.items()}
     return find_in_model(
         source.path if source.path is not None else source.data or b"",

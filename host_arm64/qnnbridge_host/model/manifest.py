@@ -171,6 +171,7 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
         file = manifest_path(file)
     try:
         with io.BufferedReader(open_regular(file)) as stream:
+            # One byte more than allowed shows that it is too long.
             data = stream.read(_LARGEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -196,6 +197,7 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
 
 def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
     files = tuple(FileRecord(str(f["name"]), int(f["size"]), str(f["sha256"]).lower()) for f in document["files"])
+    # These names come with the model, so they are checked before one of them is opened.
     for record in files:
         problem = path_problem(record.name)
         if problem is not None:

@@ -19,7 +19,9 @@ from qnnbridge_host.model.protobuf import MAX_KEPT_VALUES, Message, MessageKind,
 from qnnbridge_protocol.element_types import ElementType
 from qnnbridge_protocol.records import NamedTuple
 
+# Kept: dims, data_type, float_data, int32_data, int64_data, name, raw_data, data_location.
 _INITIALIZER = MessageKind("initializer", frozenset((1, 2, 4, 5, 7, 8, 9, 14)), frozenset((1, 4, 5, 7)))
+# Kept: name, f, i, s, floats, ints, strings.
 _ATTRIBUTE = MessageKind("node attribute", frozenset((1, 2, 3, 4, 7, 8, 9)), frozenset((7, 8, 9)))
 _GRAPH_VALUE_INFO: Final = 13
 _SCHEMA: Final = {
@@ -38,6 +40,7 @@ _SCHEMA: Final = {
 }
 # Constants of more elements are no axes, sizes, pads or scales.
 _MOST_VALUES: Final = 64
+# Codes of `struct` by TensorProto.DataType.
 _RAW: Final = {1: "f", 2: "B", 3: "b", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
 _OWN_DOMAINS: Final = ("", "ai.onnx")
 
@@ -149,6 +152,7 @@ class _Reader:
 
     def graph(self) -> FileGraph:
         known = {name: GraphTensor(name, *one) for name, one in self._types.items()}
+        # Before IR version 4 each initializer had to be an input as well, so being one means nothing.
         fixed = self._ir_version < 4
         known |= {name: one for name, one in self._constants.items() if fixed or name not in self._overridable}
         return FileGraph(self._nodes, known)
@@ -215,6 +219,7 @@ def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[An
             found = struct.unpack(code, raw)
     elif 4 in tensor.lists:
         found = tuple(number for one in tensor.lists[4] if isinstance(one, bytes) for number in _floats(one))
+    # int32_data has half floats (10) as their bits, not as numbers.
     elif 7 in tensor.lists or (5 in tensor.lists and element != 10):
         found = tuple(_whole_numbers(tensor.lists.get(7) or tensor.lists[5]))
     return found if len(found) == count else None

@@ -16,6 +16,7 @@ import stat
 import sys
 from typing import Final
 
+# Windows takes the superscript digits 1 to 3 for digits here.
 _DEVICES: Final = r"(?i:CON|PRN|AUX|NUL|COM[0-9\u00b9\u00b2\u00b3]|LPT[0-9\u00b9\u00b2\u00b3]|CONIN\$|CONOUT\$)"
 
 

@@ -178,6 +178,7 @@ def walk(
                 top = top.parent
                 depth -= 1
                 continue
+            # Read on early, so that a header is never cut by the end of the window.
             if at + _LONGEST_HEADER_BYTES > len(window) and base + len(window) < size:
                 base, at = position, 0
                 window = _read(file, base, WINDOW_BYTES)
@@ -191,6 +192,7 @@ def walk(
             if wire == _BYTES:
                 length, at = varint(window, at)
                 start = base + at
+                # Before anything is read: the length is whatever the file says.
                 if start + length > top.end:
                     raise Garbage(_past_end(start, length, size))
                 inside = at + length <= len(window)
@@ -289,6 +291,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return byte, at + 1
         value, shift = byte & 0x7F, 7
+        # Ten bytes at most, as in protobuf.
         while shift < 70:
             at += 1
             byte = data[at]

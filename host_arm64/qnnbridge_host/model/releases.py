@@ -21,6 +21,7 @@ _VERSION = re.compile(
     r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:[.-]?post(\d+))?(?:[.-]?dev(\d+))?(?:\+.*)?", re.IGNORECASE
 )
 _SDK = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?(?:[_-].*)?", re.IGNORECASE)
+# A development build, with 0, comes before all of these.
 _PRE = {"a": 1, "b": 2, "rc": 3}
 _FINAL, _POST = 4, 5
 

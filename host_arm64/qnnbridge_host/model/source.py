@@ -64,6 +64,7 @@ class FileStamp(NamedTuple):
 
     def same(self, other: FileStamp) -> bool:
         """Whether the two stamps show no change of the file. For data read between them."""
+        # Without the last number, the time of the look.
         return self.to_plain()[:-1] == other.to_plain()[:-1]
 
     def to_plain(self) -> tuple[int, ...]:
@@ -83,6 +84,7 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
     Raises `OSError` for an existing file without access.
     """
     text = os.fspath(path)
+    # The clock first, then the file: a stamp may then count as not settled without need, but never the other way.
     taken_ns = time.time_ns()
     try:
         status = os.stat(text)
@@ -271,6 +273,7 @@ class ModelSource(NamedTuple):
             model = KnownFile.look(path, memo)
             if model.stamp is None:
                 raise OSError(errno.EINVAL, "It is no regular file")
+            # It was written to between the scan and the hash, so the scan is of other contents.
             if before is None or not before.same(model.stamp):
                 scan = _scan_file(path)
         except (OSError, ValueError) as error:
@@ -421,6 +424,7 @@ def hash_file(path: str | os.PathLike[str]) -> str:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         digest = _new_sha256(size)
+        # A little more than the file: one read takes all, and one finds the end.
         buffer = memoryview(bytearray(min(size + 4096, _CHUNK_BYTES)))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])

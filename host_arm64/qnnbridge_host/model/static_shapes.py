@@ -101,6 +101,7 @@ def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: GraphTens
     auto = attributes.get("auto_pad", "NOTSET")
     if auto.startswith("SAME"):
         wanted = [
+            # As ONNX defines SAME: the result has ceil(size / step) places.
             max(0, (-(-size // step) - 1) * step + (k - 1) * d + 1 - size)
             for size, step, k, d in zip(sizes, strides, kernel, dilations, strict=True)
         ]
@@ -125,6 +126,7 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
         room = size + before + after - (kernel - 1) * dilation - 1
         found.append((-(-room // step) if attributes.get("ceil_mode") else room // step) + 1)
+        # A window that would begin in the padding at the end does not count.
         if attributes.get("ceil_mode") and (found[-1] - 1) * step >= size + before:
             found[-1] -= 1
     return found
@@ -197,6 +199,7 @@ def _reshape(given: Inputs, attributes: Attributes) -> Shape:
     found = [
         shape[axis] if size == 0 and not attributes.get("allowzero") else size for axis, size in enumerate(wanted)
     ]
+    # The product has the -1 in it, hence the minus sign.
     if -1 in found:
         found[found.index(-1)] = math.prod(shape) // -math.prod(found)
     return tuple(found)
@@ -305,6 +308,7 @@ def _split(given: Inputs, attributes: Attributes) -> list[Shape]:
     axis = attributes.get("axis", 0) % len(shape)
     parts = attributes.get("split") or (_whole(given, 1) if len(given) > 1 and given[1].name else None)
     if parts is None:
+        # With num_outputs the last part may be the smaller one.
         each = -(-shape[axis] // count)
         parts = [*(each for _ in range(count - 1)), shape[axis] - each * (count - 1)]
     return [(*shape[:axis], size, *shape[axis + 1 :]) for size in parts]

@@ -13,6 +13,7 @@ from qnnbridge_protocol.errors import BridgeError, CompileFailed
 # With less than this free the disk counts as full. ONNX Runtime does not say.
 LITTLE_BYTES: Final = 16 * 1024 * 1024
 
+# The numbers are ENOSPC, EFBIG, EROFS, EACCES and EDQUOT of Linux.
 _NOT_WRITTEN: Final = re.compile(
     r"Failed to (?:write|open) context cache file|Protobuf serialization failed"
     r"|SystemError : (?:28|27|30|13|122)\b|No space left on device|File too large|Read-only file system"

@@ -100,6 +100,7 @@ class CallsBack:
 
         encoder = Encoder()
         described = [encoder.add(value) for value in values]
+        # The number first: a late RETURN of the call before has another one.
         self._calls += 1
         self._arrived.clear()
         header = {

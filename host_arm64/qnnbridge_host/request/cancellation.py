@@ -22,6 +22,7 @@ class StopSignal:
         return self._stopped
 
     def stop(self) -> None:
+        # The callbacks are called outside of the lock, since they may take long, and each only once.
         with self._lock:
             self._stopped = True
             callbacks, self._callbacks = self._callbacks, []

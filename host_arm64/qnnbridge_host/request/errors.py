@@ -67,6 +67,7 @@ def _plain(value: Any, levels: int) -> Any:
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int):
+        # msgpack has integers from -2**63 to 2**64 - 1.
         return int(value) if -_INT64 <= value < 2 * _INT64 else str(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)[:MAX_TEXT]

@@ -117,6 +117,7 @@ class Lane(Generic[T]):
                 self._work(item)
             except BaseException as error:  # noqa: BLE001 - raised below, after the waiting items
                 defect = defect or error
+            # The same lock as in `submit`: an item that comes after the look at the queue finds the lane free.
             with self._lock:
                 if not self._queue:
                     self._busy = False
@@ -456,6 +457,7 @@ class InFlight:
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight."""
         with self._empty:
+            # `finish` wakes a waiting thread only from here on, so calls do not pay for it.
             self._draining = True
             return self._empty.wait_for(lambda: not self._requests, timeout_s)
 

@@ -84,6 +84,7 @@ class RewriteRun:
         else:
             onnx.save_model(self.model, os.fspath(self._output.model))
         problem = load_problem(self._output.model) if external or not self._loads else None
+        # If the original does not load either, the rewrites are not at fault.
         if problem and load_problem(self._source) is None:
             raise ModelError(
                 f"{self._source.name} cannot be loaded any more after the rewrites. Nothing was written.",
@@ -99,6 +100,7 @@ class RewriteRun:
         if not changes:
             return None
         try:
+            # Each check compares with the original, so a difference that was allowed once is in all later checks.
             checked = self._checked(max(self._allowed, rewrite.tolerance))
         except OrtError as error:
             if sizing or self._broken:
@@ -129,6 +131,7 @@ class RewriteRun:
         return changes + more
 
     def _taken_back(self, step: RewriteStep) -> RewriteStep:
+        # Rewrites change the model in place, so it is read again from its last good bytes.
         restored = type(self.model)()
         restored.ParseFromString(self._kept)
         self.model = restored
@@ -220,6 +223,7 @@ def fix_model(
             output.candidate(model_path, given.scan.external_files),
             seed if check else None,
         )
+        # Only a model that is run here can take the memory, or never end.
         if check:
             check_runnable(model, work.types)
         steps = work.do(wanted, decided, constants or {})

@@ -190,6 +190,7 @@ def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict
             return None
         constants.append(numpy_helper.from_array(value, name))
     used = Counter(name for node in nodes for name in dict.fromkeys(node.input))
+    # Only what others read: results in between would become constants for nothing.
     needed = [name for name in made if not editor.is_free(name) or len(editor.uses(name)) > used[name]]
     results = _run_part(editor, nodes, constants, needed) if needed else {}
     if needed and len(results) == len(needed):
@@ -203,6 +204,7 @@ def _run_part(editor: Editor, nodes: list[Any], constants: list[Any], names: lis
     from onnx import helper
 
     graph = helper.make_graph(nodes, "constants", [], [onnx.ValueInfoProto(name=name) for name in names], constants)
+    # From IR version 4 on an initializer need not be an input.
     model = helper.make_model(
         graph, opset_imports=list(editor.model.opset_import), ir_version=max(editor.model.ir_version, 4)
     )

@@ -27,6 +27,7 @@ def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str],
     model = graphs.load(path)
     constants = deciding_inputs(model)
     editor = Editor(model, path.parent)
+    # A size of a name that this model does not have is no error here.
     named = {name for dim in shapes.free_dimensions(model.graph) if (name := dim.name)}
     fix_inputs(editor, Dimensions.of({name: size for name, size in sizes.items() if name in named}))
     with contextlib.suppress(BridgeError):

@@ -37,12 +37,14 @@ def main(
 ) -> NoReturn:
     """Serve one application over the two descriptors. Never returns."""
     parent, worker = _options(sys.argv[1:] if argv is None else argv)
+    # Before anything that may crash.
     if sys.platform == "win32":
         from qnnbridge_host.start.parent_watch import error_dialogs_off
 
         error_dialogs_off()
     watch = _Watch(parent)
     connection = Connection(Role.HOST, introduction())
+    # A HELLO that has come already is answered first: the watch costs an import and a thread (ADR 0012).
     greet(in_fd, out_fd, connection, watch.begin)
     watch.begin()
 

@@ -184,6 +184,7 @@ class _Builder:
         after: list[Any] = []
         taken = [self._end(graph, one, before, names, is_input=True) for one in graph.inputs]
         given = [self._end(graph, one, after, names, is_input=False) for one in graph.outputs]
+        # Only the first node names the binary. QNN finds the graphs of the others in the same one.
         attributes: dict[str, Any] = {
             "main_context": int(owns),
             "embed_mode": 0,
@@ -195,6 +196,7 @@ class _Builder:
         if owns:
             attributes["ep_cache_context"] = self._binary.name
         if names:
+            # As QNN's provider writes it: the name in the model, then QNN's own.
             attributes["io_name_overrides"] = "".join(f"{shown}={own};" for shown, own in names.items())
         node = helper.make_node(OP_TYPE, taken, given, name=graph.name, domain=DOMAIN, **attributes)
         self.nodes += [*before, node, *after]
@@ -229,6 +231,7 @@ class _Builder:
         self.inner.append(helper.make_tensor_value_info(inner, number, shape))
         ends.append(helper.make_tensor_value_info(shown, TensorProto.FLOAT, shape))
         source, target = (shown, inner) if is_input else (inner, shown)
+        # In ONNX, 1 is FLOAT.
         if tensor.onnx_type == "FLOAT16":
             nodes.append(
                 helper.make_node("Cast", [source], [target], name=f"{shown}/cast", to=number if is_input else 1)
@@ -285,4 +288,6 @@ class _Builder:
 
 
 def _bits(tensor: TensorDescription) -> int:
+    # QNN's types have their bits as decimal digits in the low byte: 0x0416 is an unsigned fixed-point number of 16
+    # bits.
     return int(f"{tensor.data_type & 0xFF:x}")

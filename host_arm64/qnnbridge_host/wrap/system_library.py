@@ -31,6 +31,7 @@ _MOST_TENSORS: Final = 65536
 _MOST_DIMENSIONS: Final = 64
 _MOST_SCALES: Final = 1 << 20
 
+# `Qnn_QuantizationEncoding_t`. Others are shown by their number.
 _SCALE_OFFSET, _AXIS, _BITS, _BITS_AXIS = range(4)
 # `Qnn_Definition_t`: the encoding is given.
 _DEFINED: Final = 1
@@ -237,10 +238,12 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
         OSError: the file cannot be read.
     """
     api, version = _interface(folder if folder is not None else library_folder())
+    # `from_buffer` needs memory that may be written to. ACCESS_COPY leaves the file as it is.
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
         view = (c_uint8 * len(mapped)).from_buffer(mapped)
         handle = c_void_p()
         code = _Create(api.create)(ctypes.byref(handle))
+        # QNN's own code is in the low 16 bits (`code & 0xFFFF`).
         if code:
             raise ProviderUnavailable(f"QNN's system library does not start: error {code & 0xFFFF}.")
         try:
@@ -251,6 +254,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
             if code or not found:
                 raise _unread(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
             return _binary(found.contents, path, version)
+        # The answer lies in memory of the handle. All of it has been read by now.
         finally:
             _Free(api.free)(handle)
             del view  # the map cannot be closed before

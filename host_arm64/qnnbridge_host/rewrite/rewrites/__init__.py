@@ -41,6 +41,8 @@ class Rewrite:
     tolerance: float = 0.0
 
 
+# The order matters. Sizes come first: constants and branches follow from them, and most other rewrites need shapes.
+# Rank comes behind the rewrites that make new nodes.
 REWRITES: Final = (
     Rewrite(
         FIXED_SHAPES,

@@ -19,6 +19,7 @@ from qnnbridge_host.rewrite.rewrites.rewriting import rewrite_matched
 from qnnbridge_protocol.elements import ElementType
 
 _SMALL = 64
+# An end that is behind every axis: Slice cuts it to the axis.
 _LAST = 2**31 - 1
 # Of the result of a high AveragePool with few channels that QNN computes right.
 _LEAST_WIDTH = 9
@@ -83,6 +84,7 @@ def powers_by_products(editor: Editor) -> list[str]:
             made.append(editor.make("Mul", [left, right], node))
             return str(made[-1].output[0])
 
+        # By squares, so that a high power takes few products.
         square, result, left = str(node.input[0]), "", int(exponent)
         while left:
             if left % 2:
@@ -106,9 +108,11 @@ def average_by_sums(editor: Editor) -> list[str]:
         counted = bool(record.attributes.get("count_include_pad", 0))
         factors, more = [], []
         for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
+            # Whether zeros of the padding count decides by what a sum is divided.
             low, high = (-before, size + after) if counted else (0, size)
             starts = np.arange(out) * step - before
             reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
+            # A window that lies in the padding alone reaches nothing.
             factors.append(kernel / np.maximum(reached, 1))
             more.append(max(after, int(starts[-1]) + kernel - size))
         wider = _wider_than_wrong(record, shape, made_shape)
@@ -282,6 +286,7 @@ def step_before_conv(editor: Editor) -> list[str]:
 
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         step = record.attributes["strides"][0]
+        # Start, end, axis and step: along axis 2, the only spatial one.
         limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
         first = editor.make("Slice", [node.input[0], *limits], node)
         node.input[0] = first.output[0]
@@ -346,6 +351,7 @@ def normalise_in_three(editor: Editor) -> list[str]:
         flat = editor.add_constant(np.array([shape[0], shape[1] * shape[2], shape[3]]), "flat")
         first = editor.make("Reshape", [node.input[0], flat], node)
         node.input[0] = first.output[0]
+        # The axis was counted among four dimensions.
         _set(node, "axis", -1)
         return [first, node, _reshaped(editor, node, shape)]
 
@@ -367,6 +373,7 @@ def append_output_padding(editor: Editor) -> list[str]:
         begins, ends = pads[: len(added)], pads[len(added) :]
         # What would be cut off at the end is there.
         extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
+        # A constant beside a quantised tensor would need a scale of its own.
         if any(extra) and (bias is None or _is_quantised(editor, node)):
             return None
         _set(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
@@ -377,6 +384,7 @@ def append_output_padding(editor: Editor) -> list[str]:
         output = node.output[0]
         value = node.output[0] = editor.fresh(f"{output}/reached")
         made: list[Any] = [node]
+        # Where no window reaches, the result is the bias alone.
         fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(_dtype(editor, output))
         for axis, more in enumerate(extra, 2):
             if not more:

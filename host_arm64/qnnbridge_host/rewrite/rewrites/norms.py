@@ -37,6 +37,7 @@ def unsigned_scales(editor: Editor) -> list[str]:
             return None
         zeros = np.zeros(steps.shape, np.int8) if zeros is None else zeros
         shifted = [
+            # By way of int16: 128 more does not fit into int8.
             editor.add_constant((part.astype(np.int16) + _SHIFT).astype(np.uint8), f"{name}/unsigned")
             for part, name in ((values, scale.input[0]), (zeros, f"{scale.input[0]}/zero"))
         ]

@@ -58,6 +58,7 @@ def _scaled_gemm(editor: Editor, node: Any) -> list[Any] | None:
         return None
     before: list[Any] = []
     if alpha != 1:
+        # The constant one of the two, so that no node is added.
         side = 1 if editor.tensor(node.input[1]) is not None or editor.tensor(node.input[0]) is None else 0
         _multiply(editor, node, side, alpha, before)
     if has_bias and beta == 0:
@@ -90,6 +91,7 @@ def clip_by_min_max(editor: Editor) -> list[str]:
             return None
         made: list[Any] = []
         value = node.input[0]
+        # In this order the upper limit wins if the limits cross, as ONNX defines Clip.
         for op, number in (("Max", 1), ("Min", 2)):
             if number < len(node.input) and node.input[number]:
                 made.append(editor.make(op, [value, node.input[number]], node))
@@ -138,6 +140,7 @@ def split_skip_norm(editor: Editor) -> list[str]:
         if any(name and (editor.uses(name) or not editor.is_free(name)) for name in node.output[1:3]):
             return None  # mean and variance are wanted
         wanted_sum = node.output[3] if len(node.output) > 3 else ""
+        # 1e-12 is the default of ONNX Runtime's operator. LayerNormalization has 1e-5.
         epsilon = graphs.attribute_values(node).get("epsilon", 1e-12)
         made = [editor.make("Add", inputs[:2], node)]
         if inputs[4]:

@@ -51,6 +51,7 @@ def groups_alike(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> list
     for axis in range(rank):
         kind = []
         for shape in shapes:
+            # Shapes are broadcast with their last axes in line.
             at = axis - (rank - len(shape))
             size = shape[at] if at >= 0 else 1
             if size not in (1, result[axis]):
@@ -196,6 +197,7 @@ def _matmul(editor: Editor, node: Any) -> list[Any] | None:
     inputs = []
     for name, shape in zip(node.input, shapes, strict=True):
         assert shape is not None
+        # A matrix without batches is broadcast as it is.
         if len(shape) == 2:
             inputs.append(name)
             continue
@@ -256,6 +258,7 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
     value_name = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
     folded = [number for number, group in enumerate(groups) if group[0] in reduced]
     inputs = [value_name]
+    # Where keepdims is 0, the last Reshape drops the axes.
     one = editor.make(node.op_type, inputs, node, keepdims=1)
     if editor.opset < (_AXES_ARE_AN_INPUT if node.op_type == "ReduceSum" else _AXES_ARE_AN_INPUT_EVERYWHERE):
         from onnx import helper
@@ -274,6 +277,7 @@ def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
     shapes = [editor.shape(name) for name in node.input]
     default = ONE_AXIS[node.op_type]
     axis = graphs.attribute_values(node).get("axis", default)
+    # Before opset 13 Softmax takes all axes from its own on as one.
     if result is None or axis is None or editor.opset < 13 or any(shape is None for shape in shapes):
         return None
     axis %= len(result)
@@ -297,6 +301,7 @@ def _merge_reshapes(editor: Editor) -> None:
             if node.op_type not in _RESHAPES or node.domain not in graphs.ONNX_DOMAINS:
                 continue
             maker, shape = editor.maker(node.input[0]), editor.shape(node.output[0])
+            # In a Reshape a size of 0 means "as before".
             if maker is None or maker.op_type not in _RESHAPES or shape is None or 0 in shape:
                 continue
             name, output = maker.input[0], node.output[0]

@@ -18,6 +18,7 @@ def inline_known_branches(editor: Editor) -> list[str]:
     refuses the model with fixed sizes: it looks into both.
     """
     taken = 0
+    # A branch may have an If of its own, and what it gives may decide another one.
     while "If" in editor.op_types and (decided := _decided(editor)):
         taken += len(decided)
         instead = {tuple(node.output): _written_out(editor, node, branch) for node, branch in decided}
