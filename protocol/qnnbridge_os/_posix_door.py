@@ -295,6 +295,7 @@ class Streams:
             os.close(self.in_fd)
             os.close(self._their_write)
             raise
+        # Tensors travel here where no memory can be shared.
         enlarge_pipe(self.in_fd)
         enlarge_pipe(self.out_fd)
 
@@ -305,6 +306,7 @@ class Streams:
 
     def release_theirs(self) -> None:
         """The client has them, or never will."""
+        # The message holds copies of them until the client takes these, so closing ours takes nothing from it.
         os.close(self._their_read)
         os.close(self._their_write)
 
@@ -347,6 +349,7 @@ class KeptMemory:
         """Raises `OSError`, `ValueError`."""
         # The entry in /proc of the client ends with the client, so the NPU host gets ours.
         self._fd = open_stream(where, write=False)
+        # Device and inode stay those of the client's memory: it is the same file.
         self._place = {**where, "pid": os.getpid(), "fd": self._fd}
 
     def share_handle(self, _pid: int) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class ParentHandle:
 
     def wait(self) -> None:
         """Until the process has ended, noticed within a second."""
+        # A pidfd becomes readable when its process ends.
         if self._pidfd is not None:
             poll = select.poll()
             poll.register(self._pidfd, select.POLLIN)

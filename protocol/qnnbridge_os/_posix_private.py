@@ -41,7 +41,7 @@ def why_not_private(path: Path) -> str | None:
 
 
 def _why_not_private(status: os.stat_result) -> str | None:
-    # First, since `lstat` gives a link the mode 0777, which would be the wrong reason.
+    # First, since Linux gives a link the mode 0777, which would be the wrong reason.
     if stat.S_ISLNK(status.st_mode):
         return "it is a symbolic link"
     if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):

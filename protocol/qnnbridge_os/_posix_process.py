@@ -131,6 +131,7 @@ class PosixChild:
     def _collect(self) -> int | None:
         if not self._collected:
             try:
+                # WNOWAIT leaves the process uncollected, so that its number stays its own.
                 ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 _log.warning("the exit code of process %d was collected by another part of this program", self.pid)
@@ -184,6 +185,7 @@ class PosixSpawner:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._lock = Lock()
+        # Of C, so that an exception of a signal handler cannot leave it locked (`shield`).
         self._orders: SimpleQueue[_Order] = SimpleQueue()
         self._has_thread = False
 
@@ -233,6 +235,7 @@ class _Order:
         self.ended = Lock()
         self.ended.acquire()
         self._abandoned = False
+        # Taken by the one that ends the child, and never released.
         self._ending = Lock()
 
     def carry_out(self) -> None:
@@ -261,6 +264,7 @@ class _Order:
 def _spawn_for_ever(orders: SimpleQueue[_Order]) -> None:
     left = True
     while True:
+        # Once none is left there will be no more: hosts of this program are children of this thread.
         left = left and _reap_hosts_before_exec()
         try:  # in no variable, or the last child would live until the next order
             orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
@@ -310,6 +314,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
         enlarge_pipe(our_stdout)
         # Of this end only: the two ends of a pipe are separate open files.
         os.set_blocking(our_stdin, False)
+        # A fork in between would hold the pipe for whose end `Popen` waits.
         with no_fork:
             process = popen()(
                 argv,
@@ -363,6 +368,7 @@ def default_spawner() -> PosixSpawner:
 
 def _forget_spawner() -> None:
     global _spawner, _spawner_lock
+    # Another thread may have held the lock at the moment of the fork.
     _spawner, _spawner_lock = None, Lock()
 
 

@@ -59,6 +59,7 @@ class DaemonStream:
         self._dropped = False
         asked = kernel32.GetNamedPipeServerProcessId if client else kernel32.GetNamedPipeClientProcessId
         pid = wintypes.ULONG()
+        # With 0, `check_peer` refuses the connection.
         self.peer_pid = int(pid.value) if asked(handle, ctypes.byref(pid)) else 0
 
     def check_peer(self) -> None:
@@ -114,6 +115,7 @@ class DaemonStream:
     def finish(self, pending: Any, deadline: float) -> int:
         """Wait for an operation; its count of bytes."""
         left_ms = int(max(0.0, deadline - time.monotonic()) * 1000)
+        # Not WaitForSingleObject: Python lets Ctrl+C end only the wait for several.
         try:
             in_time = _winapi.WaitForMultipleObjects([pending.event], False, left_ms) == _winapi.WAIT_OBJECT_0
         except BaseException:
@@ -300,6 +302,7 @@ class Streams:
     """Two one-way pipes to a client. `in_fd` and `out_fd` are ours, the others on their way to the client."""
 
     def __init__(self) -> None:
+        # Without security attributes the ends are not inherited by programs that are started.
         ours_r, self._their_write = _winapi.CreatePipe(None, BUFFER_BYTES)
         self._their_read, ours_w = _winapi.CreatePipe(None, BUFFER_BYTES)
         self.in_fd = msvcrt.open_osfhandle(ours_r, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT)

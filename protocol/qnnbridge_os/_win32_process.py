@@ -136,6 +136,7 @@ class WindowsSpawner:
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
         try:
+            # Without a thread of its own: Windows does not tie a child to the thread that started it.
             return _spawn(argv, env, cwd)
         except OSError as error:
             raise start_failed(argv[0], cwd, error, api.native_machine()) from error
@@ -170,6 +171,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
         fds.close_all()
         raise
     finally:
+        # Also after a success: the child has its own ends, and the thread's handle was for the resume only.
         for handle in (*theirs, thread, process, job):
             if handle is not None:
                 _winapi.CloseHandle(handle)

@@ -183,12 +183,14 @@ class _PipeWriter:
                 self._changes.wait_for(lambda: self._stopped or not self._taken, min(left_s, _CTRL_C_INTERVAL_S))
             finally:
                 self._lock.acquire()
+        # From the thread's last write, whose caller had returned by then.
         if self._error is not None:
             raise self._error
         if self._stopped:
             raise BrokenPipeError(errno.EPIPE, "the pipe was closed")
 
     def _hand_over(self, chunks: Sequence[memoryview]) -> int:
+        # Made here, since most pipes never need the thread and its buffer.
         if self._buffer is None:
             self._buffer = bytearray(BUFFER_BYTES)
             try:

@@ -60,6 +60,7 @@ def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
         try:
             lock.release()
         except RuntimeError:
+            # This thread does not have it: its time was over, or the exception came first.
             pass
 
 

@@ -128,6 +128,7 @@ class _Compilation:
     def _compile(self, worker: Worker, index: int) -> CompiledFiles:
         job, spec = self._jobs[index], self._place.specs[index]
         header = {"op": "worker.compile", "spec": self._description(index, spec).to_wire()}
+        # For the report of a death: one worker may compile several models.
         worker.label, worker.fingerprint = job.source.label, job.source.fingerprint
         try:
             frame = worker.call_with_model(header, job.initializers, job.source.data)
@@ -291,6 +292,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
             spec, path = specs[index], None
             if staged[index]:
                 path = _stage(job, os.path.join(place, f"in{index}"), index, copied=copied)
+            # None where nothing is staged, or where a file of the model lies outside of its folder.
             if path is not None and job.source.path is not None:
                 spec = dataclasses.replace(spec, model_path=path)
                 replaced.append((path, job.source.path))

@@ -95,6 +95,7 @@ def _fixed_source(
     if settings is not None and settings.in_use:
         try:
             made = _kept(source, wanted, settings, rewrite, order)
+            # From here on the copy is a model like any other: hashed, compiled, cached and blamed (ADR 0018).
             found = ModelSource.open(made.path, os.curdir)
             return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
         except BridgeError:
@@ -149,6 +150,7 @@ def _kept(
     def on_wait(_seconds: float) -> None:
         order.stop.check()
 
+    # Another version may rewrite in another way.
     key = fixed_key(source.fingerprint, wanted, __version__)
     made = find_or_make(
         Store(Path(settings.folder)),
@@ -182,6 +184,7 @@ def _rewritten(
             path = os.path.join(work, WITHOUT_A_NAME)
             Path(path).write_bytes(source.data or b"")
             names = source.scan.external_files if source.scan is not None else ()
+            # The worker reads a file, whose weights have to lie beside it.
             link_files(Path(folder), names, Path(work))
         written = target / os.path.basename(path)
         with Worker(order).running() as worker:
@@ -200,6 +203,7 @@ def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpe
     readable = source.scan is not None and source.scan.format == "onnx"
     if not readable or size_of(source) > MAX_BYTES or importlib.util.find_spec("onnx") is None:
         return
+    # A hint that cannot be made is no error of the session.
     with contextlib.suppress(BridgeError, OSError), work_folder("fix") as work:
         path = source.path
         if path is None:

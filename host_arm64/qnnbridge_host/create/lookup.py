@@ -203,6 +203,7 @@ class SessionCache:
 
     def _wait(self, key: str) -> Held | None:
         deadline = self._order.deadline
+        # Ends early if the process that compiles gives no sign of life for a minute.
         held = self._store.lock(key, deadline, WaitPolicy(self._beat_file(key), self._on_wait))
         if held is None and deadline is not None and time.monotonic() >= deadline:
             raise DeadlineExceeded(
@@ -220,6 +221,7 @@ class SessionCache:
         except Damaged as damage:
             self._bad(key, "foreign" if "another key" in str(damage) else "damaged", str(damage))
             return None
+        # An entry has a fingerprint of its own, of its files, on which a death is booked as on a model's.
         if entry is not None and Loadable.of(entry).fingerprint in self._creation.quarantined:
             self._bad(key, "crashed", "it killed the host")
             return None
@@ -241,6 +243,7 @@ class SessionCache:
             self._leave_alone(key, "differs", str(reason))
         except PlacementRefused as error:
             if self._spec.fallback == "error":
+                # The next session compiles nothing first: it is made from the model, which QNN refuses again.
                 self._negative.write(key, "refused", error.message, self._label)
                 raise
             self._leave_alone(key, "nothing-on-qnn", error.message)
@@ -314,6 +317,7 @@ class SessionCache:
 
     @property
     def _slow_key(self) -> str:
+        # By the contents alone: it is looked up before the engine has said its versions.
         return f"slow-{self._source.fingerprint[:32]}"
 
     @property

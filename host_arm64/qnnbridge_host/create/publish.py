@@ -156,6 +156,7 @@ def sweep(target: str) -> None:
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(target)):
             lock_path = os.path.join(entry.path, LOCK)
+            # Without the file of the lock its owner has only just begun.
             if not entry.name.startswith(PREFIX) or not os.path.exists(lock_path):
                 continue
             # A date in the future, after the clock was set back, protects no folder for ever.
@@ -210,6 +211,7 @@ def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, s
     if manifest is None or manifest.extra.get("key") != job_key(job, versions):
         return None
     try:
+        # Hashed, so that a damaged result is made again.
         for record in manifest.files:
             if KnownFile.look(os.path.join(place.folder, record.name)).sha256 != record.sha256:
                 return None
@@ -303,6 +305,7 @@ def _put(folder: str, place: Destination, moved: list[str]) -> None:
     """Move the .onnx and its manifest; after that the replaced model's blob is unused."""
     manifest = manifest_path(place.path)
     source, fresh = os.path.join(folder, place.model), manifest_path(os.path.join(folder, place.model))
+    # Read before the old manifest goes.
     old_blobs = _blobs_of_old(place)
     if os.path.lexists(place.path):
         # Without a manifest the old model is as good as before; with the new one it would count as damaged.
@@ -329,6 +332,7 @@ def _blobs_of_old(place: Destination) -> list[str]:
         old = read_manifest(place.path)
     except BridgeError:
         return []
+    # A binary that several models share stays: the others need it.
     if old is None or old.model != place.model or old.extra.get("bundle") or not os.path.lexists(place.path):
         return []
     return [os.path.join(place.folder, record.name) for record in old.files if record.name != old.model]

@@ -112,6 +112,7 @@ class ModelService:
         data = None if model is None else bytes(model)
         contexts = contexts_of_function(request, spec, data, folder, settings, stop)
         if contexts is not None:
+            # The copy has other dates, so those that the application remembers do not apply.
             spec, data, files = dataclasses.replace(spec, model_path=contexts.path), None, []
         source = open_model(
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
@@ -165,6 +166,7 @@ class ModelService:
             "notices": [notice.to_wire() for notice in notices],
             "fixed": list(made.changes),
             "fix": None if made.fix is None else made.fix.to_wire(),
+            # A verdict that is known spares the comparison of the first call with the CPU (ADR 0015).
             "numbers": _kept_numbers(settings, made.cache.key) or _shipped_numbers(source),
         }, ()
 

@@ -253,6 +253,7 @@ class SessionMaker:
                 try:
                     info = cache.loaded(loadable, loaded)
                 finally:
+                    # Also if the check itself raised.
                     if info is None:
                         session.close()
                 if info is not None:
@@ -327,6 +328,7 @@ class SessionMaker:
         from qnnbridge_host.cache.npu_memory import Unmapped, may_change, others_in_words, without_mapping
 
         source = creation.source
+        # Some drivers cannot map the weights of a compiled model, and load it without the mapping.
         unmapped = Unmapped(creation.settings, source.fingerprint, creation.order.label)
         try:
             session, words = unmapped.load(

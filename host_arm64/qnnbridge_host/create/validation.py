@@ -95,6 +95,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
         except NotMade as reason:
             return Validation(skipped=f"{str(reason)[:1].upper()}{str(reason)[1:]}.")
         except BridgeError as error:
+            # Given inputs are the user's own, and so is the error about them.
             if job.inputs and isinstance(error, InvalidArgument):
                 raise
             return Validation(skipped=f"The original cannot be run on the CPU to compare with: {error.message}")
@@ -107,6 +108,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
             if _for_another_chip(job, files, error):
                 return Validation(skipped=f"It cannot be loaded on this machine's chip: {error.message}")
             raise _unusable(job, error) from None
+    # Detections whose order differs are brought together before they are compared.
     for trial, values in expected.items():
         expected[trial], got[trial] = paired(values, got[trial], number_format)
     found = [
@@ -135,9 +137,12 @@ def _answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, F
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}
     first: BridgeError | None = None
+    # Floats far beyond the ordinary can show that a model is right, not that it is wrong: half floats end at 65504.
     sure = (one for one in further_inputs(declared, knowledge) if not is_guess(one.feeds, knowledge))
     further = itertools.islice(sure, MOST_FURTHER)
     for number, one in enumerate(itertools.chain(ordinary_inputs(declared, knowledge), further)):
+        # The ordinary ones are always tried, further ones only as long as some output does not change with the
+        # input.
         if number >= ORDINARY and len(expected) > 1 and _all_move(expected, precision_of(job)):
             break
         try:

@@ -105,6 +105,7 @@ class Worker:
             try:
                 self._start()
                 yield self
+                # Only after a success. After an error it is killed at once.
                 self._finish()
             finally:
                 self._end()
@@ -128,6 +129,7 @@ class Worker:
         self._write(chunks)
         while True:
             frame = self._next()
+            # PHASE frames in between are noted by `_next`.
             if frame.request_id != number or frame.kind not in (Kind.REPLY, Kind.ERROR):
                 continue
             if frame.kind is Kind.ERROR:
@@ -209,6 +211,7 @@ class Worker:
                 pass
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(END_TIMEOUT_S)
+            # Of one that had to be killed, the code says only that.
             self.exit_code = None if self._because is not None else code
 
     def _end(self) -> None:
@@ -236,6 +239,7 @@ class Worker:
         """Kill it when its time is over, or when it is stopped and does not go on. A thread of its own."""
         seen_stopped, next_look = 0, time.monotonic() + STOPPED_LOOK_EVERY_S
         while not self._ended.wait(LOOK_EVERY_S):
+            # Read once: `_guard` replaces time and reason together.
             limit, now = self._limit, time.monotonic()
             if limit is not None and now >= limit[0]:
                 self.kill(limit[1])

@@ -52,6 +52,7 @@ def wrapped_source(
     path = source.path or ""
     graph = entries.get(GRAPH_ENTRY, "")
     float_io = _switch(entries)
+    # The name alone: QNN looks for the binary in the session's folder for context binaries.
     request = WrapRequest(path, os.path.basename(path), (graph,) if graph else (), float_io=float_io)
     data: bytes | None = None
     if settings is not None and settings.in_use:
@@ -63,6 +64,7 @@ def wrapped_source(
             data = None  # then without the cache
     if data is None:
         data = _built(request, order)
+    # With the path of the binary, by which messages name it.
     scan = scan_model(data, count_nodes=False)._replace(path=path)
     return source._replace(path=None, data=data, scan=scan, binary=path)
 

@@ -192,6 +192,7 @@ def computes_many_sizes(model: Any) -> bool:
     operators = {node.op_type for node in model.graph.node}
     if not operators & {"Concat", "Range"}:
         return False
+    # Lists of sizes have one dimension at most.
     counts = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) < 2}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:

@@ -73,6 +73,7 @@ class Editor(ModelIndex):
 
     def rename_result(self, node: Any, number: int, name: str) -> None:
         """A node makes its result under another name."""
+        # Kept up by hand: `changed` would drop the whole index for one name.
         self.makers[name] = self.makers.pop(node.output[number])
         node.output[number] = name
 

@@ -151,6 +151,7 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
         try:
             os.link(source / name, there)
         except OSError:
+            # Another volume, or one without hard links.
             shutil.copyfile(source / name, there)
 
 

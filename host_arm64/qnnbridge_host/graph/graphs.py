@@ -340,6 +340,7 @@ def shrink_masks(model: Any) -> int:
 def types_of(model: Any) -> dict[str, TensorType]:
     """Of inputs, outputs, initializers and everything between. What a broken part hides is left out."""
     inferred = infer(model)
+    # Initializers first: their shapes are exact, and a declared one may have free axes.
     found: dict[str, TensorType] = {
         tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in inferred.graph.initializer
     }
@@ -415,6 +416,7 @@ def _make_inferable(node: Any, elements: Mapping[str, int]) -> None:
     element = _FLOAT
     if node.op_type == "QuantizeLinear":
         element = elements.get(node.input[2] if len(node.input) > 2 else "", _UINT8)
+    # Cast and Identity have one input and one output.
     del node.input[1:], node.output[1:], node.attribute[:]
     node.domain = ""
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):

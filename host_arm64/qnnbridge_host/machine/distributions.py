@@ -102,6 +102,7 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
     qnn = distributions.get(QNN_DISTRIBUTION)
     module, plugin = _folder_of(folders, "onnxruntime"), _folder_of(folders, "onnxruntime_qnn")
     capi = os.path.join(module, "capi") if module else None
+    # The module itself is asked first: another distribution may have overwritten its folder.
     built = build_info(capi) if capi else {}
     runtime = built.get("__version__") or _runtime_version(distributions)
     if qnn is None:

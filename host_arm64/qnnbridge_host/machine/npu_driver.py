@@ -74,6 +74,7 @@ def driver_version(system: Windows | None = None) -> str | None:
         if system is None:
             return None
         for service in SERVICES:
+            # The device's own record comes first. A library's version stands in where the registry has none.
             version = _of_device(system, service) or _of_library(system, service)
             if version:
                 return version[:_MAX_TEXT]

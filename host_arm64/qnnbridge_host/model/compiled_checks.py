@@ -130,7 +130,7 @@ def with_context_folder(
     beside = scan is not None and any(node.cache_path for node in scan.ep_contexts)
     if source.path is not None or not beside or CONTEXT_PATH in config_entries:
         return config_entries
-    # QNN takes only the folder of this path, and refuses one whose name has no suffix.
+    # Only the folder of this path counts. A name without a suffix would be refused as that of a folder.
     return {**config_entries, CONTEXT_PATH: os.path.join(os.path.abspath(folder), "model.onnx")}
 
 

@@ -208,6 +208,7 @@ def _constant_of(tensor: Message) -> GraphTensor:
 
 
 def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
+    # Also the number of dimensions is limited: a hostile tensor has thousands.
     count = math.prod(dims) if len(dims) <= _MOST_VALUES else -1
     if not 0 <= count <= _MOST_VALUES or tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
         return None

@@ -355,6 +355,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
         limited = error.details.get("limit")  # None: another kind of file
         if limited:
             raise
+        # With a manifest beside it, the checks before a session name the damage better.
         if limited is None or (path is not None and os.path.exists(os.path.splitext(path)[0] + MANIFEST_SUFFIX)):
             return None
         failed = "Failed to load model because protobuf parsing failed."
@@ -397,6 +398,7 @@ def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
     return _hash("\n".join((model, *(file.sha256 for file in beside))).encode())
 
 
+# Of each thread: several requests hash at once, and each is withdrawn by itself.
 class _OfThisThread(threading.local):
     check: Callable[[], None] | None = None
 

@@ -72,6 +72,7 @@ class CallsBack:
             Cancelled: the request was withdrawn.
             TooLarge: the values are over the limits of a message.
         """
+        # A second call that is open breaks the stream (ADR 0019).
         with self._lock:
             if self.failure is not None:
                 raise self.failure.copy()

@@ -45,6 +45,7 @@ class RewriteRun:
         self._reference: Reference | None = None
         self._broken = ""
         # As it was after the last rewrite that was kept, and as it is being tried.
+        # Without checks no rewrite is taken back, and no copy is needed.
         self._kept = self._now = model.SerializeToString() if seed is not None else b""
         # ONNX Runtime has loaded what was kept, or it is the original.
         self._loads = True
@@ -80,6 +81,7 @@ class RewriteRun:
                 save_as_external_data=True,
                 location=self._output.data_name,
             )
+            # Read again without its weights, which are in the file beside it now.
             self.model = graphs.load(self._output.model)
         else:
             onnx.save_model(self.model, os.fspath(self._output.model))
@@ -140,6 +142,7 @@ class RewriteRun:
     def _checked(self, allowed: float) -> ModelCheck | None:
         if self._seed is None:
             return None
+        # Made once, and only when there is something to check.
         if self._reference is None:
             inputs = model_shapes.real_inputs(self.model.graph)
             declared = [model_shapes.declared(value) for value in inputs]

@@ -188,6 +188,7 @@ class _Builder:
         attributes: dict[str, Any] = {
             "main_context": int(owns),
             "embed_mode": 0,
+            # By this name QNN claims the node.
             "source": QNN,
             "partition_name": graph.name,
             "ep_sdk_version": self._binary.described.build,
@@ -253,6 +254,7 @@ class _Builder:
         from onnx import TensorProto, helper
 
         kind, given = tensor.onnx_type or "", tensor.quantisation
+        # (1, 0) is an empty range: no offset fits a type that is not in the table.
         least, most = _RANGES.get(kind, (1, 0))
         why = None
         if given is None or given.encoding is not None or not given.scales:

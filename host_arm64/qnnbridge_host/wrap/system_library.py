@@ -237,6 +237,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
         ProviderUnavailable: the library is not there.
         OSError: the file cannot be read.
     """
+    # In a worker, since QNN's library does not survive every damaged binary.
     api, version = _interface(folder if folder is not None else library_folder())
     # `from_buffer` needs memory that may be written to. ACCESS_COPY leaves the file as it is.
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
@@ -271,6 +272,7 @@ def library_folder() -> str:
 
     found = installed()
     if found.generation == "builtin":
+        # Not imported: only its folder is needed.
         import importlib.util
 
         spec = importlib.util.find_spec("onnxruntime")

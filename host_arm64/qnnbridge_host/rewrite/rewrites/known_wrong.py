@@ -33,6 +33,7 @@ def pad_convolutions(editor: Editor) -> list[str]:
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         window = window_of_node(record)
         before, after = window["before"], window["after"]
+        # QNN computes every other padding right.
         _set(node, "pads", [*before[:-1], before[-1] + 1, *after])
         _drop(node, "auto_pad")
         output = node.output[0]
@@ -53,6 +54,7 @@ def split_padding(editor: Editor) -> list[str]:
             return None
         rank = len(shape)
         inner = np.array(pads)
+        # QNN computes this padding wrong where there is another one, too.
         inner[-1] = 0
         padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
         first = editor.make("Pad", [node.input[0], *node.input[1:]], node, mode="constant")
@@ -72,6 +74,7 @@ def powers_by_products(editor: Editor) -> list[str]:
         value = editor.constant(node.input[1], 1)
         exponent = 0.0 if value is None else float(value.reshape(-1)[0])
         rank = editor.rank(node.input[0])
+        # QNN computes the first power of a negative zero wrong, too.
         if exponent == 1 and value is not None and not value.ndim:
             return [editor.make("Identity", [node.input[0]], node, node.output[0])]
         if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
@@ -157,6 +160,7 @@ def average_by_sums(editor: Editor) -> list[str]:
 
 def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
     """How many columns the result of an AveragePool lacks to be no case of the row `average-pool-narrow`."""
+    # The bounds of that row.
     if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
         return 0
     return _LEAST_WIDTH - made[-1] if 2 <= made[-1] < _LEAST_WIDTH else 0
@@ -167,6 +171,7 @@ def pool_whole_windows(editor: Editor) -> list[str]:
 
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         window, after = window_of_node(record), []
+        # QNN counts a window that begins in the padding at the end. Without ceil_mode there is none.
         for size, kernel, step, dilation, before, end in zip(*window.values(), strict=True):
             reach = (kernel - 1) * dilation + 1
             last = -(-(size + before + end - reach) // step) * step
@@ -258,6 +263,7 @@ def gather_by_list(editor: Editor) -> list[str]:
         made_shape = editor.shape(node.output[0])
         if made_shape is None:
             return None
+        # With a table QNN takes other elements along the last of three dimensions.
         flat = editor.add_constant(np.array([-1]), "flat")
         first = editor.make("Reshape", [node.input[1], flat], node)
         node.input[1] = first.output[0]
@@ -273,6 +279,7 @@ def gather_flat_slices(editor: Editor) -> list[str]:
         shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
         if shape is None or indices is None or made_shape is None:
             return None
+        # QNN computes an odd number of slices of several dimensions wrong.
         flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
         first = editor.make("Reshape", [node.input[0], flat], node)
         node.input[0] = first.output[0]
@@ -285,6 +292,7 @@ def step_before_conv(editor: Editor) -> list[str]:
     """A depthwise Conv of one value with a stride becomes Slice with a step, and Conv."""
 
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        # From 33 channels on QNN takes other values with a stride of 2.
         step = record.attributes["strides"][0]
         # Start, end, axis and step: along axis 2, the only spatial one.
         limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
@@ -304,12 +312,15 @@ def swap_operands(editor: Editor) -> list[str]:
         return [node]
 
     def swap_user(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        # With the tensor in front QNN multiplies by it once more.
         swap(editor, editor.uses(node.output[0])[0], record)
         return [node]
 
     return [
         *rewrite_matched(editor, "HardSigmoid", ("hard-swish-product",), swap_user, "product with a HardSigmoid"),
+        # With the weight in front QNN cannot finalize the graph.
         *rewrite_matched(editor, "Mul", ("rms-weight-first",), swap, "Mul"),
+        # Of a constant of five dimensions behind, QNN makes 98304 everywhere.
         *rewrite_matched(editor, "Add", ("add-constant-of-five",), swap, "Add"),
     ]
 
@@ -318,6 +329,7 @@ def cast_bytes_twice(editor: Editor) -> list[str]:
     """Cast of uint8 to float goes by int32."""
 
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        # QNN makes 1 of every byte that is not 0.
         first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
         node.input[0] = first.output[0]
         return [first, node]
@@ -348,6 +360,7 @@ def normalise_in_three(editor: Editor) -> list[str]:
         shape = editor.shape(node.input[0])
         if shape is None or len(node.output) > 1:
             return None
+        # Of four dimensions QNN leaves rows of the second-last at 0.
         flat = editor.add_constant(np.array([shape[0], shape[1] * shape[2], shape[3]]), "flat")
         first = editor.make("Reshape", [node.input[0], flat], node)
         node.input[0] = first.output[0]
@@ -368,6 +381,7 @@ def append_output_padding(editor: Editor) -> list[str]:
         by_size = record.attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in record.attributes
         if made_shape is None or by_size:
             return None
+        # QNN leaves garbage where no window reaches.
         added = record.attributes["output_padding"]
         pads = list(record.attributes.get("pads", [0] * 2 * len(added)))
         begins, ends = pads[: len(added)], pads[len(added) :]
@@ -408,6 +422,7 @@ def split_groups(editor: Editor) -> list[str]:
         bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
         if weights is None or shape is None or (bias is None and len(node.input) > 2):
             return None
+        # In one dimension QNN computes 4 groups of at most 32 channels wrong.
         many = int(record.attributes["group"])
         width, made, results = shape[1] // many, [], []
         for number in range(many):

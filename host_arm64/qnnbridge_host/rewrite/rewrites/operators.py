@@ -239,6 +239,7 @@ def _in_gelu(editor: Editor, node: Any) -> bool:
 def _erf(c: NodeChain) -> None:
     one = c.constant(1.0)
     t = c("Div", one, c("Add", c("Mul", c("Abs", c.x), c.constant(_ERF_P)), one))
+    # Horner's rule.
     total = c.constant(_ERF_TERMS[0])
     for term in _ERF_TERMS[1:]:
         total = c("Add", c("Mul", total, t), c.constant(term))

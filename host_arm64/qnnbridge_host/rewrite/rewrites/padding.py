@@ -29,6 +29,7 @@ def edge_by_concat(editor: Editor) -> list[str]:
         for axis, (before, after) in pads.items():
             first, made_first = _slice(editor, node, name, axis, 0)
             end, made_end = _slice(editor, node, name, axis, shape[axis] - 1)
+            # The slice is computed once, and joined as often as the edge is repeated.
             parts = [first] * before + [name] + [end] * after
             made += made_first if before else []
             made += made_end if after else []

@@ -162,6 +162,7 @@ def _too_many(editor: Editor, node: Any) -> bool:
 
 def _reshape(editor: Editor, name: str, shape: Sequence[int], node: Any, made: list[Any], output: str = "") -> str:
     value = None if output else editor.constant(name)
+    # A constant is reshaped here, which adds no node.
     if value is not None:
         return editor.add_constant(value.reshape(shape), f"{name}/folded")
     sizes = editor.add_constant(np.asarray(shape, np.int64), f"{name}/shape")

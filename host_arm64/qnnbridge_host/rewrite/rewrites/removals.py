@@ -77,6 +77,7 @@ def _rename_in_branch(editor: Editor, graph: Any, renamed: dict[str, str], *, is
     for number, one in enumerate(graph.node):
         for at, name in enumerate(one.input):
             one.input[at] = renamed.get(name, name)
+        # Inner graphs keep the names that they make. Only what they take from the branch has another one.
         if is_branch:
             for at, name in enumerate(one.output):
                 one.output[at] = renamed.get(name, name)
@@ -136,6 +137,7 @@ def remove_empty_tensors(editor: Editor) -> list[str]:
     split, an optional input that is given as an empty tensor: all of them vanish.
     """
     names: dict[str, None] = {}
+    # Each constant may make another tensor empty.
     while found := _empty_results(editor):
         names.update(dict.fromkeys(found))
         for name in found:
@@ -182,6 +184,7 @@ def _without_empty_results(editor: Editor, node: Any) -> list[Any] | None:
     if data is None or any(shape is None for shape in shapes):
         return None
     sizes = [shape[axis] for shape in shapes if shape is not None]
+    # A part that nothing reads and that has elements must stay.
     if sum(sizes) != data[axis]:
         return None
     outputs = [node.output[n] for n in used]
