@@ -149,6 +149,7 @@ def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, ove
     beside = list(_beside(source, scan.files, warnings))
     copies = [(source.parent / name, target.parent / name) for name in beside]
     copies += _manifest(source, target, warnings)
+    # Refusals come before the first file is written.
     needed = [(here, there) for here, there in copies if _must_copy(here, there, overwrite)]
     written: list[Path] = []
     with Output(source, target, overwrite=overwrite) as output:
@@ -247,6 +248,7 @@ def optimize_model(
         ModelError: the result does not compute the same.
     """
     begun = time.perf_counter()
+    # Checked before anything is read: a typing error must not cost minutes.
     if if_compiled not in ("error", "skip"):
         raise OptionError(f'if_compiled is "{if_compiled}".', fix='One of "error", "skip".')
     model_path, target_path = files.existing_model(Path(source)), Path(target)
@@ -274,12 +276,14 @@ def optimize_model(
         _optimize(used, output, graph_level, external)
         result = graphs.load(output.model)
         is_same = _is_same(original.graph, result.graph)
+        # What ONNX Runtime did not change stays the file that it was, byte for byte.
         if is_same and not external:
             shutil.copyfile(used, output.model)
         else:
             changes += _finish(result, original, output.model)
         after = before if is_same and used is given else graphs.count_ops(result)
         checked: ModelCheck | None = None
+        # For a large model two sessions and their runs are a high price for comparing a graph with itself.
         if check and many and is_same and used is given:
             checked = ModelCheck(False, reason="not one node was changed")
         elif check:
@@ -341,6 +345,7 @@ def _finish(result: Any, original: Any, path: Path) -> list[str]:
     """Undoes, in place and in the file, what ONNX Runtime adds for itself; says what that was."""
     import onnx
 
+    # ONNX Runtime lists every domain that it knows in the file, also those that nothing uses.
     graphs.trim_opsets(result, original)
     casts = strip_inserted_casts(result)
     onnx.save_model(result, os.fspath(path))
@@ -358,6 +363,7 @@ def _is_same(before: Any, after: Any) -> bool:
 def _checked(given: Path, result: Path, tolerance: float, seed: int) -> ModelCheck:
     reference = Reference(lambda: cpu.open_session(given, given.name), tolerance=tolerance, seed=seed)
     check = reference.check(lambda: cpu.open_session(result, "the optimised model"))
+    # Without a comparison there is no disagreement: `ModelCheck.reason` says why none was made.
     if check.compared and not check.agrees:
         raise ModelError(
             f"The optimised {given.name} does not compute what the original computes. Nothing was written.",

@@ -281,6 +281,7 @@ def settings_of_file(context: Any) -> QuantizeSettings:
     table, _ = config_file.table_of(context, "quantize")
     given: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(QuantizeSettings).items():
+        # The field has the unit in its name, the option does not.
         key = name.removesuffix("_s").replace("_", "-")
         if key not in table:
             continue
@@ -288,7 +289,9 @@ def settings_of_file(context: Any) -> QuantizeSettings:
         if tuple in kinds:
             value = tuple(str(one) for one in value) if isinstance(value, list) else (str(value),)
         elif float in kinds and type(value) is int:
+            # TOML writes a whole number without a point.
             value = float(value)
+        # By the exact type: True is an int for Python, and no number for a setting.
         if type(value) not in kinds:
             wanted = " or ".join(kind.__name__ for kind in kinds)
             raise OptionError(f'[quantize] "{key}" is {value!r:.60}.', fix=f"It wants {wanted}.")

@@ -57,6 +57,7 @@ def read_input_files(texts: Iterable[str]) -> tuple[list[InputFile], list[Path]]
 
 
 def _is_whole(text: str) -> bool:
+    # A path may hold an equals sign: if there is such a file, it is meant.
     return text.lower().endswith((".npz", ".npy")) and ("=" not in text or Path(text).exists())
 
 
@@ -78,6 +79,7 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
     """`batch=1` by the dimension's name, or `x:0=1` by input and axis."""
     sizes: dict[str, int] = {}
     for text in texts:
+        # From the right: the name of a dimension may hold an equals sign.
         name, equals, size_text = text.rpartition("=")
         if not equals or not name or not size_text.isdecimal() or not int(size_text):
             raise OptionError(
@@ -174,6 +176,7 @@ def read_chip(text: str) -> int:
 
 def read_timeout(seconds: float | None) -> float | None:
     """`--timeout`: none, or more than nothing."""
+    # Written so that NaN is refused, too: it is not above 0.
     if seconds is not None and not seconds > 0:
         raise OptionError(
             f"--timeout {seconds:g} leaves no time for anything.",

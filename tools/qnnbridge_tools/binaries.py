@@ -109,6 +109,7 @@ def is_binary(path: Path) -> bool:
 def gather(binary: Path, *, soc_model: str | None = None, host_python: str | None = None) -> BinaryFacts:
     """Raises what `look_at_binary` raises, `OptionError` for an unknown chip, `HostError` for a wrong Python."""
     path = os.path.abspath(binary)
+    # The header is read here, without a host: what is no context binary is refused at once.
     header = look_at_binary(path)
     options = {"soc_model": str(read_chip(soc_model))} if soc_model is not None else {}
     python, host, problem = _host(host_python, options)
@@ -217,6 +218,7 @@ def wrap_binary(
     folder = os.path.dirname(os.path.abspath(target))
     if target.suffix.lower() != ".onnx":
         raise OptionError(f"{target.name} is no name of an ONNX model.", fix="Let OUT end in .onnx.")
+    # The name of the binary stands in the models, so its place is decided before they are built.
     place = _place(facts.path, folder)
     request = {
         "path": facts.path,
@@ -233,6 +235,7 @@ def wrap_binary(
         if place.copy:
             _copy(facts.path, place.path)
         for name, (_, data) in zip(names, models, strict=True):
+            # The manifest comes after its model, of which it holds the hash.
             write_whole(name, data, durable=True)
             write_manifest(
                 folder, os.path.basename(name), (place.name,), extra={"wrapped": True, "float_io": float_io}
@@ -258,6 +261,7 @@ class _Place:
 
 def _place(binary: str, folder: str) -> _Place:
     real, root = os.path.realpath(binary), os.path.realpath(folder)
+    # With the separator: /a/bc does not lie in /a/b.
     with_folder = os.path.normcase(root) + os.sep
     if os.path.normcase(real).startswith(with_folder) and os.path.realpath(
         os.path.dirname(binary)
@@ -265,6 +269,7 @@ def _place(binary: str, folder: str) -> _Place:
         name = os.path.relpath(real, root).replace(os.sep, "/")
         if path_problem(name) is None:
             return _Place(real, name, copy=False)
+    # onnxruntime-qnn 2.7.0 refuses every path with two dots in a row, also within a name.
     name = re.sub(r"\.{2,}", ".", os.path.basename(binary))
     return _Place(os.path.join(folder, name), name, copy=True)
 
@@ -302,6 +307,7 @@ def _refuse_existing(files: Sequence[str], place: _Place, binary: str, *, overwr
 
 
 def _copy(source: str, target: str) -> None:
+    # The same contents are there already, of an earlier call perhaps.
     if os.path.exists(target) and filecmp.cmp(source, target, shallow=False):
         return
     part = f"{target}.{os.getpid()}.part"

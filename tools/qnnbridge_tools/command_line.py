@@ -55,10 +55,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def made(**values: Any) -> None:
+        # Called as a function (`host` without a subcommand calls `status`), it gets the defaults that typer would
+        # give.
         given = {**defaults, **values}
         with reporting.work(as_json=bool(given.get("as_json"))):
             function(**{name: part.value(given) for name, part in parts.items()})
 
+    # typer reads the signature and the annotations, and both have to say the same.
     made.__annotations__ = {one.name: one.annotation for one in parameters}
     made.__dict__["__signature__"] = inspect.Signature(parameters)
     return made
@@ -79,7 +82,9 @@ def _part(name: str, hint: Any, default: Any) -> _Part:
         given_default = () if read.given is WORDS else read.default if read.default is not None else default
         hint, written, default = _written(read.given, given_default)
         value = functools.partial(_both, written, read.value)
+    # `Annotated[hint, *notes]` is no syntax before Python 3.11.
     annotation = operator.getitem(Annotated, (hint, *notes)) if notes else hint
+    # Keyword-only: these may stand without a default behind those that have one.
     parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
     return _Part((parameter,), lambda given: value(given[name]))
 

@@ -53,6 +53,7 @@ def doctor(given: DoctorCommand) -> None:
         given.host_python, given.model, given.backend_path, given.quick, given.timeout, given.dims
     )
     request = DoctorOptions(order, given.snapshot, given.from_snapshot, given.explain, given.fix, given.as_json)
+    # On stderr: stdout may be one JSON document.
     raise typer.Exit(perform(request, lambda question: typer.confirm(question, err=True)))
 
 
@@ -81,6 +82,7 @@ def compile_models(request: CompileRequest) -> None:
         return
     from qnnbridge_tools.compile.compiling import default_output, perform
 
+    # The copies with fixed shapes live until the last of them is compiled.
     with contextlib.ExitStack() as copies:
         if request.sizes.shapes or request.sizes.constants:
             output = default_output(request)
@@ -206,6 +208,7 @@ def inspect(
     from qnnbridge_tools import binaries, inspection
 
     arguments.refuse_together("A model file", {"--load": load and model.exists()})
+    # By its contents: a context binary may have any suffix.
     if binaries.is_binary(model):
         binary = binaries.gather(model, soc_model=soc_model, host_python=host_python)
         reporting.show(binary, binaries.document, binaries.print_facts, as_json=as_json)

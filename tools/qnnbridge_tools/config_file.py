@@ -27,6 +27,7 @@ _NOT_IN_FILES = ("config", "help", "json")
 
 def load_config(context: typer.Context, path: Path | None) -> Path | None:
     """Callback of the option: the file's values become the defaults of all other options."""
+    # Completion in a shell parses half a command line, and must not read files.
     if path is not None and not context.resilient_parsing:
         with reporting.work():
             document = _read(path)
@@ -71,6 +72,7 @@ def _defaults(context: typer.Context, document: Mapping[str, Any], path: Path) -
             found |= _value(known[key], key, value, path)
         elif key not in _keys_of_others(context):
             raise _unknown(key, [*known, *_keys_of_others(context)], path)
+    # After the general keys, so that the command's own table wins.
     for key, value in own.items() if isinstance(own, Mapping) else ():
         if key not in known:
             raise _unknown(key, known, path)
@@ -97,6 +99,7 @@ def _keys_of_others(context: typer.Context) -> list[str]:
 
 def _value(known: tuple[Any, bool], key: str, value: Any, path: Path) -> dict[str, Any]:
     parameter, negative = known
+    # A switch takes true or false, everything else a value: "yes" for a switch is a typing error.
     if isinstance(value, bool) != bool(getattr(parameter, "is_flag", False)):
         raise _wrong(key, value, path, "true or false" if not isinstance(value, bool) else "a value, not a switch")
     if isinstance(value, bool):

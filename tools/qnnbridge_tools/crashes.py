@@ -136,6 +136,7 @@ def clear(
     """Remove a model, or all of them, from quarantine."""
     from qnnbridge._supervision.quarantine import Quarantine
 
+    # Exactly one of the two.
     if everything == bool(account_id):
         raise OptionError("Say which model to clear.", fix="Give an id or a name of the list, or --all.")
     kept = Quarantine()
@@ -156,6 +157,7 @@ def clear(
 def _only_match(accounts: list[QuarantineAccount], account_id: str) -> QuarantineAccount:
     """The account that is meant. Several accounts of one model are one model: `clear` takes all of them."""
     found = [one for one in accounts if one.model == account_id or one.id.startswith(account_id)]
+    # One model under other options is another one: it may be in quarantine with these alone.
     if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
         known = ", ".join(account.id for account in accounts) or "none"
         raise OptionError(

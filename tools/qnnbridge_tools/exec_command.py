@@ -42,7 +42,9 @@ class ExecCommand(TyperCommand):
         at = 0
         while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
             following = at + (2 if args[at] in with_value else 1)
+            # -mMODULE is one word, -m MODULE two.
             if args[at].startswith("-m") and following <= len(args):
+                # Without the dashes click takes an option behind the module's name for one of its own.
                 return [*args[:following], "--", *args[following:]]
             at = following
         return args
@@ -193,7 +195,9 @@ class Program:
         """Raises `NoSuchFile` for what is not there."""
         if self.script is not None and self.script != "-" and not os.path.exists(self.script):
             raise NoSuchFile(f"There is no program {self.script}.", fix="Give the path of a Python file.")
+        # Of the outermost package alone: to find a module within it Python imports the package.
         if self.module is not None and importlib.util.find_spec(self.module.partition(".")[0]) is None:
+            # `python -m` looks in the working folder as well.
             sys.path.insert(0, os.getcwd())
             found = importlib.util.find_spec(self.module.partition(".")[0])
             del sys.path[0]
@@ -202,6 +206,7 @@ class Program:
 
     def command(self) -> list[str]:
         start = ["-m", self.module] if self.module is not None else [str(self.script)]
+        # Python with -E or -I reads no variable that would bring the hook into it.
         by_hand = ["-m", "qnnbridge.ort._import_hook"] if sys.flags.ignore_environment else []
         return [sys.executable, *by_hand, *start, *self.arguments]
 
@@ -254,6 +259,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         with contextlib.suppress(OSError):
             process.send_signal(number)
 
+    # The terminal sends Ctrl+C to the program as well; this process waits for what it makes of it.
     handlers: dict[int, Any] = {signal.SIGINT: signal.SIG_IGN}
     handlers |= {getattr(signal, name): pass_on for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -101,6 +101,7 @@ def _array(archive: np.lib.npyio.NpzFile, key: str, path: Path) -> npt.NDArray[A
     try:
         found = archive[key]
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        # MemoryError: a damaged header may claim any size.
         raise _unreadable(path, error) from None
     if not isinstance(found, np.ndarray):
         raise _unreadable(path, ValueError(f"{key} in it is no array"))
@@ -136,6 +137,7 @@ def _as_declared(feed: Feed, node: DeclaredInput, dimensions: Dimensions) -> Any
     if element is None or elements.LAYOUTS[element].named:
         return feed.value
     layout = elements.LAYOUTS[element]
+    # Another type has other bits; a conversion by value would give numbers that nobody meant.
     if feed.value.dtype != layout.storage:
         raise OptionError(
             f'Input "{feed.name}" is {element.text}, {feed.source} holds {feed.value.dtype}.',

@@ -76,6 +76,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
         python = find_host(host_python).path
         host = traits_of_interpreter(python, options)
     except BridgeError as error:
+        # The user named it, so the reason why it cannot be asked is the answer.
         if host_python is not None:
             raise
         problem = error
@@ -108,6 +109,7 @@ def traits_of_interpreter(python: str, options: Mapping[str, str] | None = None)
             check=False,
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
+        # No output at all is treated as an answer that lacks everything.
         answer = json.loads(done.stdout or b"null")
         versions, platform = dict(answer["versions"]), str(answer["platform"])
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -21,6 +21,7 @@ from qnnbridge_protocol.errors import OptionError
 __all__ = ["ExitCode", "ExitStatus", "Explanation", "Reading", "explain_code"]
 
 # What usually hides behind Git Bash's 127 when QNN is involved, most likely first.
+# Cygwin knows six statuses as signals, and shows all others from 0xC0000000 on as 127.
 GIT_BASH_127: Final = (0xC0000409, 0xC0000374, 0xC0000139, 0xC0000135)
 
 # QNN errors carry flags up to bit 63.
@@ -33,6 +34,7 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"^[+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)$")
+# Eight digits without 0x count only with a letter among them: 10000000 is a decimal number.
 _HEX = re.compile(
     r"^(?P<sign>-?)(?:0x(?P<digits>[0-9a-f]+)|(?P<bare>(?=[0-9a-f]*[a-f])[0-9a-f]{8}))[lu]*$", re.IGNORECASE
 )
@@ -165,6 +167,7 @@ def explain_code(text: str) -> Explanation:
         raise _nonsense(original)
     else:
         readings = list(_readings(number, is_hex=is_hex))
+        # Any program may end with a number of its own.
         if not readings and 0 < number <= codes.UINT32:
             readings = [_exit_reading("Any program on Windows", codes.windows_code(number))]
         if kind.startswith(("exit", "rc", "returncode", "status")):
@@ -217,6 +220,7 @@ def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
     elif number <= 0xFF:
         yield from _byte(number, is_hex=is_hex)
     elif number <= codes.UINT32:
+        # 259 is STILL_ACTIVE: some supervisors take a process that ended with it for a living one.
         if codes.windows_code(number).kind != "python" or number == 259:
             yield _exit_reading("Windows exit code", codes.windows_code(number))
         if qnn_codes.fastrpc(number):
@@ -230,6 +234,7 @@ def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
 def _negative(number: int) -> Iterator[Reading]:
     if number >= -64:
         yield _exit_reading("Python's subprocess on Linux or macOS (-N is signal N)", codes.signal_code(-number))
+    # -1 may be both: signal 1 for Python on Linux, and cmd's form of 0xFFFFFFFF.
     if number == -1 or -0x80000000 <= number < -64:
         row = codes.windows_code(number & codes.UINT32)
         yield _exit_reading("cmd or PowerShell on Windows (signed 32-bit exit code)", row)
@@ -249,6 +254,7 @@ def _byte(number: int, *, is_hex: bool) -> Iterator[Reading]:
     if is_hex and qnn_codes.fastrpc(number):
         yield _qnn_reading(qnn_codes.fastrpc(number))
     yield from _load_error(number)
+    # 0xC06D007F & 0xFF is 127, and 0xC06D007E & 0xFF is 126: they look like a shell's own codes.
     cut = tuple(row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and row.number & 0xFF == number)
     if cut:
         yield Reading(

@@ -178,6 +178,7 @@ def explain_text(text: str) -> list[Meaning]:
     text = text.strip()
     if not text:
         return []
+    # A code alone is no message: the rules for lines would find nothing, or too much.
     whole = _code(text)
     if whole is not None:
         return list(_readings(whole))
@@ -186,6 +187,7 @@ def explain_text(text: str) -> list[Meaning]:
     found = [*_from_rules(lines), *_from_deaths(lines, text), *_from_codes(text)]
     best: dict[str, Meaning] = {}
     for meaning in sorted(found, key=lambda one: -one.weight):
+        # Several rules may say the same: the first of them has the most weight.
         best.setdefault(meaning.cause, meaning)
     meanings = list(best.values())
     if any(one.title.startswith("ERROR_") for one in meanings):  # Windows' own words for the number beside them
@@ -256,6 +258,7 @@ def _from_codes(text: str) -> Iterator[Meaning]:
     for said in itertools.islice(dict.fromkeys((*exits, *others)), _MAX_CODES):
         explained = _code(_SIGNAL_WORDS.get(said, said))
         if explained is not None:
+            # A code says less than a message that stands beside it.
             yield from _readings(explained, SYMPTOM + 10)
 
 

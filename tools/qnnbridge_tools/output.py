@@ -129,6 +129,7 @@ def percent(fraction: float) -> str:
 
 
 EXIT_LOST = 1
+# Windows has no quota error.
 _FULL = (errno.ENOSPC, errno.EFBIG, *((errno.EDQUOT,) if hasattr(errno, "EDQUOT") else ()))
 
 
@@ -142,18 +143,21 @@ def loss_text(error: OSError) -> str:
 
 def reader_is_gone(error: OSError) -> bool:
     """Whether the other end of our output was closed; no reason for words."""
+    # Windows reports a closed pipe as EINVAL.
     return error.errno == errno.EPIPE or (sys.platform == "win32" and error.errno == errno.EINVAL)
 
 
 def refuse_without_reader() -> None:
     """For a command that waits for something to print. Raises `BrokenPipeError` if the reader is gone: that shows
     by itself only with the next line, which may never come."""
+    # There `select` is for sockets alone.
     if sys.platform == "win32":
         return
     import select
 
     try:
         poll = select.poll()
+        # Nothing is asked for: errors and hang-ups are reported in any case.
         poll.register(sys.stdout.fileno(), 0)
         events = poll.poll(0)
     except (OSError, ValueError, AttributeError):
@@ -167,6 +171,7 @@ def guarded(command: Callable[[], int]) -> int:
     try:
         code = command()
     except OSError as error:
+        # An error about a file of the command's; a lost stdout has no name.
         if error.filename is not None:
             raise
         return _lost(error, 0)
@@ -176,6 +181,7 @@ def guarded(command: Callable[[], int]) -> int:
     except OSError as error:
         return _lost(error, code)
     except ValueError:
+        # It is closed already, and nothing was left to write.
         pass
     return code
 

@@ -78,6 +78,7 @@ def summarize(value: Any) -> TensorSummary:
 
 
 def _of_array(array: npt.NDArray[Any], kind: str) -> TensorSummary:
+    # Text, dates and Python objects have no mean.
     if array.size == 0 or array.dtype.kind in "OUSMm":
         return TensorSummary(kind, array.shape)
     if array.dtype.kind == "c":
@@ -99,6 +100,7 @@ def _of_array(array: npt.NDArray[Any], kind: str) -> TensorSummary:
 
 
 MAX_NAME_LENGTH = 80
+# Windows takes these names for devices with any suffix: nul.npy swallows what is written.
 _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
@@ -109,8 +111,10 @@ def write(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     for (name, value), stem in zip(values.items(), stems, strict=True):
         path = folder / (stem + _suffix(value))
         part = folder / f".{stem}.{os.getpid()}.part"
+        # Of a process with the same number that was killed.
         part.unlink(missing_ok=True)
         try:
+            # "x": a link that somebody put there is not followed.
             with part.open("xb") as file:
                 _write_one(value, file)
             part.replace(path)
@@ -123,6 +127,7 @@ def write(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
 def safe_names(names: Sequence[str]) -> list[str]:
     """One file stem for each name, all different, also where upper and lower case are the same."""
     stems: list[str] = []
+    # In lower case: Windows and macOS tell no difference.
     taken: set[str] = set()
     for name in names:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:MAX_NAME_LENGTH].strip(".") or "output"
@@ -208,6 +213,7 @@ class RunResult:
     @property
     def later_p95_s(self) -> float | None:
         later = sorted(self.runs_s[1:])
+        # The nearest rank: a value that was measured, and not one between two.
         return later[math.ceil(0.95 * len(later)) - 1] if later else None
 
 
@@ -219,6 +225,7 @@ def perform(request: RunRequest) -> RunResult:
     """Does what is asked. All that can be refused without a host is refused before one is started."""
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
+    # Files first: a typing error in a path must not cost the start of a host.
     loaded = feeds.load(*arguments.read_one_set([*request.inputs, *filter(None, [request.archive])]))
 
     from qnnbridge_host.model.scan import scan_model
@@ -237,6 +244,7 @@ def perform(request: RunRequest) -> RunResult:
     except _OF_QNN as error:
         if request.fallback != "cpu" or request.provider == "cpu":
             raise
+        # Options of QNN mean nothing to the CPU.
         on_cpu = dataclasses.replace(request, provider="cpu", provider_options={}, soc_model=None)
         return dataclasses.replace(_performed(on_cpu, loaded), moved_because=one_line(error))
 
@@ -282,6 +290,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
                 begun = time.perf_counter()
                 results = session.run_values(None, values)
                 runs_s.append(time.perf_counter() - begun)
+                # The results of the first run are shown: they are the same with any --repeat.
                 first = results if first is None else first
             outputs = dict(zip((node.name for node in output_nodes), first or [], strict=True))
             return RunResult(

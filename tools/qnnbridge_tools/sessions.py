@@ -34,6 +34,7 @@ QNN = "QNNExecutionProvider"
 
 # These are not about the model: there is no host, no QNN, or a bad option.
 NO_FINDING = (HostStartFailed, OptionError, ProviderUnavailable)
+# A run that does not come back is ended by killing its host, so a deadline counts as a death.
 DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
 
 
@@ -95,8 +96,10 @@ class ProviderSession:
 
     def answer(self, feeds: Mapping[str, Any], timeout_s: float | None = None) -> RunAnswer:
         """timeout_s: less than the usual one."""
+        # The shorter of both limits holds.
         limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
         try:
+            # No repetition: a death is a finding here. A run that goes beyond its time ends only with its host.
             values = self._session.run(
                 None, dict(feeds), timeout=min(limits, default=None), retry=0, on_deadline="kill"
             )
@@ -145,6 +148,8 @@ def opened(
             timeout=min(limits, default=None),
             retry=0,
             on_deadline="kill",
+            # Each model is opened once here: compiled entries of cut and rewritten copies would only fill the
+            # cache.
             cache=False,
             verify=False,  # the commands compare by themselves
             fix=None if cured else False,  # they look at the model as it is

@@ -66,6 +66,7 @@ class Cost:
 
 def cost_of(node: GraphNode, view: ModelIndex, weights: int) -> Cost:
     """weights: bytes of the constants that count as this node's."""
+    # Without the domain: com.microsoft.Attention costs what Attention costs.
     formula = _FORMULAS.get(node.op.rpartition(".")[2])
     macs = formula(node) if formula else None
     made = [(tensor.elements or 0, _BYTES.get(tensor.type, 1)) for tensor in node.made]
@@ -83,6 +84,7 @@ def _convolution(node: GraphNode) -> int | None:
     weight, made = node.input(1), node.made[0]
     if weight is None or weight.fixed is None or made.elements is None:
         return None
+    # Weights of Conv: outputs, inputs of a group, kernel. Each result takes one product for each of the latter two.
     return made.elements * math.prod(weight.fixed[1:])
 
 
@@ -90,6 +92,7 @@ def _transposed(node: GraphNode) -> int | None:
     data, weight = node.input(0), node.input(1)
     if data is None or weight is None or data.elements is None or weight.fixed is None:
         return None
+    # Weights of ConvTranspose begin with the inputs: each element that goes in is multiplied with all the rest.
     return data.elements * math.prod(weight.fixed[1:])
 
 
@@ -113,6 +116,7 @@ def _recurrent(node: GraphNode) -> int | None:
         return None
     if not data.fixed or weight.elements is None or again.elements is None or len(data.fixed) < 2:
         return None
+    # Each step of each sequence uses all weights of both matrices once.
     return data.fixed[0] * data.fixed[1] * (weight.elements + again.elements)
 
 
@@ -120,6 +124,7 @@ def _attention(node: GraphNode) -> int | None:
     query, key = node.input(0), node.input(1)
     if query is None or key is None or query.elements is None or not key.fixed or len(key.fixed) < 2:
         return None
+    # Two products: query with key gives the scores, and the scores are multiplied with the values.
     return 2 * query.elements * key.fixed[-2]
 
 
@@ -286,6 +291,7 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
     if not shares.nodes:
         return "no node is left to place: all of it is computed beforehand"
     pieces = "" if shares.parts <= 1 else f", cut into {shares.parts} pieces"
+    # A node may be in several findings, and counts once.
     wrong = len({index for one in analysis.advice if one.code == KNOWN_WRONG for index in one.nodes})
     if wrong:
         pieces += f", where {'a node computes' if wrong == 1 else f'{wrong} nodes compute'} wrong numbers"

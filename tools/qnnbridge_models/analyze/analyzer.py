@@ -71,6 +71,7 @@ def analyze_model(
     )
     model = graphs.inlined(model)
     if fixed:
+        # The shapes in the file were inferred while dimensions were free.
         model_shapes.forget_inferred(model.graph)
     prediction = predict_model(model, arch, path.parent)
     view = prediction.view
@@ -83,6 +84,7 @@ def analyze_model(
     if not offline:
         options = {"soc_model": number, **(provider_options or {})} if number else dict(provider_options or {})
         try:
+            # Before a host is started: a graph that ONNX Runtime refuses is no question for QNN.
             check_runnable(model)
             answer = ask(
                 model,
@@ -94,6 +96,7 @@ def analyze_model(
                 host_python=host_python,
                 timeout_s=timeout_s,
             )
+            # A computer without QNN is no finding about the model. A host that was named has to have it.
             if isinstance(answer.error, ProviderUnavailable) and host_python is None:
                 reason = answer.error.message
             else:
@@ -138,6 +141,7 @@ def chip_options(soc_model: str | None) -> tuple[str, str, int]:
         return ("" if here else str(chip.number)), chip.label, chip.arch
     number = read_chip(soc_model)
     named = chip_of(number)
+    # An unknown chip is taken for one that computes floats: the rules refuse it no node for its age.
     return str(number), chip_label(number), named.arch if named is not None else tables.FIRST_FLOAT_ARCH
 
 
@@ -153,6 +157,7 @@ def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ..
     return tuple(
         index
         for index, (rule, true) in enumerate(pairs)
+        # A merged node has the place of its neighbour, which says nothing about the rule for it.
         if true.place != "folded" and true.rule != "merged" and rule.place != true.place
     )
 
@@ -167,6 +172,7 @@ def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, sizes: str) -
     explained = []
     for rule, true in zip(predicted.verdicts, truth.placed.verdicts, strict=True):
         if rule.place == "cpu" and true.place == "cpu":
+            # QNN's general sentences say less than the rule that foresaw them.
             reason = rule.reason if true.reason.startswith(("QNN gives no", "Failed to add node")) else true.reason
             explained.append(NodeVerdict("cpu", rule.rule, reason, rule.fix))
         else:

@@ -22,6 +22,7 @@ from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_tools.sessions import QNN, SessionSettings, opened
 
 _TRACE_FILE = "qnn_op_trace.json"
+# ONNX Runtime appends "_token_" and a number to the name of a node that it remakes in another layout.
 _NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
 _REPEATED = re.compile(r"(?<=\.)\w+ node `[^`]*` will not be assigned to QNN EP\.")
 _OWN_NAME = re.compile(r"qnnbridge_node_\d+(?:_token_\d+)?")
@@ -56,6 +57,7 @@ def ask(
             info = host.info
             placement, error = _make(host, copy, Path(folder), options, timeout_s)
             versions, simulator = dict(info.versions), bool(info.simulator)
+        # When the host has ended, so that nothing writes to the trace any more.
         trace = _read(Path(folder) / _TRACE_FILE)
     placed = None
     if trace:
@@ -70,6 +72,7 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
     copy.CopyFrom(model)
     for index, node in enumerate(copy.graph.node):
         node.name = f"qnnbridge_node_{index}"
+    # Linked and not copied: weights may be gigabytes.
     link_files(path.parent, external_files, folder)
     named = folder / "model.onnx"
     named.write_bytes(copy.SerializeToString())
@@ -81,7 +84,9 @@ def _make(
 ) -> tuple[Any, BridgeError | None]:
     """The placement of a session with tracing, or why there is none."""
     tracing = {"enable_framework_op_trace": "1", "framework_op_trace_dir": str(folder)}
+    # Its default leaves Quantize and Dequantize at the edges of the model to the CPU.
     whole = {"offload_graph_io_quantization": "0", **options}
+    # With the trace first; without it where the provider refuses its options.
     for extra in (tracing, {}):
         try:
             with opened(host, model, QNN, SessionSettings({**whole, **extra}, {}, timeout_s)) as session:
@@ -128,6 +133,7 @@ def _placed(
             parts.append(part)
         verdicts.update((index, NodeVerdict("qnn", "qnn")) for index in part)
     _add_merged(view, verdicts, parts, predicted, placement)
+    # What neither list names was folded or removed before the provider saw the graph.
     gone = NodeVerdict("folded", "qnn", "computed or taken out before anything was placed")
     return GraphPlacement(
         tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(tuple(sorted(part)) for part in parts)

@@ -31,6 +31,7 @@ _ASSETS = importlib.resources.files(__package__).joinpath("assets")
 
 def refuse(path: Path, model: Path, *, overwrite: bool) -> None:
     """Raises `OptionError` if the picture cannot go there; to be called before any work is done."""
+    # Before the work: an analysis may take minutes, and its picture would be lost.
     if path.is_dir():
         raise OptionError(f"{path} is a folder.", fix=f"Give the name of a file: {path / 'model.html'}")
     if path.exists() and (model.exists() and path.samefile(model)):

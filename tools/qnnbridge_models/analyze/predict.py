@@ -82,6 +82,7 @@ def _does_nothing(node: GraphNode, view: ModelIndex) -> bool:
     if node.op not in _PASSING or not node.given or not node.made:
         return False
     source, result = node.given[0], node.made[0]
+    # The names of a graph's inputs and outputs are fixed: a node between two of them cannot go.
     at_edge = result.name in view.outputs and (source.name in view.inputs or len(view.readers(source.name)) > 1)
     if at_edge or result.name in view.captured:
         return False
@@ -94,7 +95,9 @@ def _does_nothing(node: GraphNode, view: ModelIndex) -> bool:
 
 def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
     needed = set(view.outputs) | set(view.captured)
+    # From the end: the readers of a tensor are decided before its maker.
     for node in reversed(view.nodes):
+        # Its inputs are not needed any more: what makes them may be unused then.
         if node.index in found and found[node.index] == _COMPUTED_AHEAD:
             continue
         if any(tensor.name in needed for tensor in node.made):
@@ -139,6 +142,7 @@ def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
     if last is None or last.op != "Mul":
         return False
     behind = _only_user(last, view)
+    # Exporters multiply by 0.5 before or after the product with x.
     if behind is not None and behind.op == "Mul" and (_has_number(last, 0.5) or _has_number(behind, 0.5)):
         last = behind
     makers = [view.origin(tensor.name) for tensor in before.given if not tensor.constant]
@@ -228,8 +232,10 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         folder: where the model's external tensors lie, of which small ones are read.
     """
     light = graphs.without_weights(model)
+    # By their numbers: nodes disappear below, and names may be missing or double.
     for index, node in enumerate(light.graph.node):
         node.name = str(index)
+    # Without a folder the external tensors cannot be read, and must not look as if they could.
     if folder is None:
         for tensor in light.graph.initializer:
             del tensor.external_data[:]
@@ -242,6 +248,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
         verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
     else:
+        # Nothing was folded, which is the usual case: one index serves for both.
         left = whole = ModelIndex(light, editor.types, [node.name for node in model.graph.node])
         verdicts = tuple(predict(left, arch))
     return Prediction(
@@ -294,6 +301,7 @@ def _verdict_on(
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
+    # These rules are about float operators. The unit has types of its own, and chips before V73 compute it.
     for rule in placement_rules(node.op):
         if quantized_unit is not None and rule.name in ("type", "rearranged", "chip"):
             continue

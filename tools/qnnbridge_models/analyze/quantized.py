@@ -63,6 +63,7 @@ def units_of(view: ModelIndex) -> dict[int, QdqUnit]:
         users = [user for tensor in node.made for user in view.readers(tensor.name)]
         if not sources or not users or any(user.op not in QUANTIZE for user in users):
             continue
+        # An output of the model is read as float, so the operator does not end in a Quantize alone.
         if any(tensor.name in view.outputs for tensor in node.made):
             continue
         found[node.index] = _unit(node, view, tuple(one.index for one in (*sources, *users)))
@@ -105,6 +106,7 @@ def spread(view: ModelIndex, verdicts: list[NodeVerdict], units: QdqUnits) -> li
         for edge in unit.edges:
             places.setdefault(edge, []).append(verdicts[index])
     for edge, around in places.items():
+        # An edge may belong to two operators: it goes to QNN with one of them.
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN
         elif all(one.place == "cpu" for one in around):

@@ -83,6 +83,7 @@ def _placed(sized: Sized) -> int:
 def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator[Dimensions]:
     if not free:
         return
+    # Axis 0 is taken for the batch.
     behind = any(one.axis for one in free)
     lines = max(Counter(one.input for one in free if one.axis).values(), default=0) == 1
     for size in _TRIED_SIZES[:1] if large or not behind else (*_TRIED_SIZES, *((_SAMPLES,) if lines else ())):
@@ -186,6 +187,7 @@ def advise(
         if waiting:
             if all(one.code != _DECIDING for one in notes):
                 found.append(_about_sizes(view, verdicts, waiting, sized))
+            # From here on the copy with sizes is judged: what sizes cure is no objection of its own.
             view, verdicts, costs = sized.prediction.view, sized.prediction.verdicts, sized.costs
     kinds: dict[tuple[str, str, str], list[int]] = {}
     decided = {index for one in notes if one.code == _DECIDING for index in one.nodes}
@@ -195,6 +197,7 @@ def advise(
     places: list[NodePlace] = [verdict.place for verdict in verdicts]
     now = len(parts_of(view, places)) if kinds else 0
     largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    # Fewer walks for larger graphs.
     most = min(_MOST_TRIED, _MOST_WALKED // max(1, len(view.nodes)))
     for number, (_, nodes) in enumerate(largest):
         tried = _would_join(view, places, nodes, now) if number < most else 0

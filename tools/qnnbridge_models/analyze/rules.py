@@ -64,6 +64,7 @@ def type_objection(node: GraphNode) -> Objection:
     """Types that QNN does not have at all, and those that this operator is not made for."""
     if node.op in ("Cast", "CastLike"):
         return _cast(node)
+    # They have checks of their own.
     if node.op in _OWN_TYPES or node.op in FAILURES:
         return None
     number = tables.DATA_INPUT.get(node.op, 0)
@@ -108,6 +109,7 @@ def _layer_normalization(node: GraphNode, view: ModelIndex) -> Objection:
 def _reduce(node: GraphNode, view: ModelIndex) -> Objection:
     axes = node.get("axes", None)
     given = node.input(1)
+    # An empty constant means no axes, as a missing one does.
     if given is not None and given.elements == 0:
         axes = []
     none_given = (axes is None and given is None) or axes == []
@@ -167,6 +169,7 @@ def _lp_pool(node: GraphNode, view: ModelIndex) -> Objection:
 
 
 def _if(node: GraphNode, view: ModelIndex) -> Objection:
+    # What a branch computes is placed with the If, so one unknown operator keeps all of it on the CPU.
     for op in node.inner_ops:
         if op not in tables.REGISTERED and op not in tables.REPLACED and op != "Constant":
             return f"one of its branches has {op}, which QNN does not have"
@@ -428,6 +431,7 @@ RULES: Final = (
     PlacementRule("counts", "cpu", _counts, operators={*tables.LEAST_INPUTS, *tables.MOST_OUTPUTS}),
     PlacementRule("attributes", "cpu", _attributes, operators={one.op for one in tables.ATTRIBUTES}),
     PlacementRule("special", "cpu", _special, operators=CHECKS),
+    # From here on only for nodes that no rule above leaves to the CPU: what QNN takes can fail or end the process.
     PlacementRule("rearranged", "fails", _rearranged, operators=tables.FAILS_UNLESS_FLOAT),
     PlacementRule(
         "wide-integers",

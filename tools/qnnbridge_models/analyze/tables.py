@@ -42,6 +42,7 @@ REFUSED_BY_HTP: Final[Mapping[str, str]] = {
 }
 
 # Operators that end the process if one of these inputs is no constant.
+# frame_step and frame_length.
 CRASHES: Final[Mapping[str, tuple[int, ...]]] = {"STFT": (1, 3)}
 
 # Operators that chips before V73 do not have for float: QNN fails with error 1002 when it finishes the graph.
@@ -118,6 +119,7 @@ FAILS_UNLESS_FLOAT: Final = frozenset({"DepthToSpace", "SpaceToDepth", "Resize",
 LEAST_DIMENSIONS: Final[Mapping[str, int]] = {"GlobalAveragePool": 3, "Pad": 1, "Tile": 1}
 
 # Which input has the type that counts, if it is not the first.
+# Input 0 of Where is the condition.
 DATA_INPUT: Final[Mapping[str, int]] = {"Where": 1}
 
 # From -> to.
@@ -139,6 +141,7 @@ CONSTANT_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "CumSum": (1,),
     **dict.fromkeys(("DequantizeLinear", "com.microsoft.DequantizeLinear"), (1, 2)),
     "Expand": (1,),
+    # sequence_lens.
     "LSTM": (4,),
     "NonMaxSuppression": (2, 3, 4),
     "OneHot": (1,),

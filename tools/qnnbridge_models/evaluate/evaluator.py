@@ -61,12 +61,14 @@ def evaluate_model(
     path = files.existing_model(Path(source))
     metric = load_metric(options.metric) if options.metric is not None else None
     dims = shapes.as_dimensions(options.dims)
+    # Without counting nodes, which reads the whole graph.
     scan = scan_model(path, count_nodes=False)
     outputs = [node.name for node in scan.outputs]
     samples = read_samples(options.inputs, options.expected, _declared(scan.inputs, dims), outputs)
     with work_folder("evaluate") as folder, Host(options.host_python) as host:
         work = Path(folder)
         named = [(path.name, _sized(path, dims, work / "model.onnx"))]
+        # They were made with fixed sizes, or take the same options as the original.
         for number, one in enumerate(options.quantized):
             there = files.existing_model(one)
             named.append((one.name, _sized(there, dims, work / f"quantized{number}.onnx", may_be_fixed=True)))
@@ -82,6 +84,7 @@ def evaluate_model(
             for provider in options.providers:
                 on_progress(f"{label} on {provider.upper()}", 0, len(samples))
                 row, values = _row(label, model, provider, samples, outputs, settings, host, metric, reference)
+                # The first model on the CPU is what all others are compared with.
                 reference = values if reference is None and provider == "cpu" else reference
                 rows.append(row)
     return Evaluation(path, len(samples), tuple(rows), metric is not None, chip, time.perf_counter() - begun)
@@ -114,6 +117,7 @@ def _sized(path: Path, dims: Dimensions, target: Path, *, may_be_fixed: bool = F
 def _settings(options: EvaluateOptions, host: Host) -> tuple[SessionSettings, str | None]:
     provider_options = dict(options.provider_options)
     chip = None
+    # Without a chip the simulator computes floats in 32 bits, as no NPU does.
     if "qnn" in options.providers and host.info.simulator and not any(n in provider_options for n in _CHIP_OPTIONS):
         chip = provider_options["soc_model"] = str(DEFAULT_SIMULATED_CHIP)
     return SessionSettings(provider_options, {}, options.timeout_s), chip
@@ -132,6 +136,7 @@ def _row(
 ) -> tuple[EvaluatedRow, list[list[Any]] | None]:
     try:
         with _opened(host, model, PROVIDERS[provider], settings) as session:
+            # By name: another tool may list the outputs in another order.
             missing = [name for name in outputs if name not in session.outputs]
             if missing:
                 raise OptionError(f'{label} has no output "{missing[0]}", which the first model has.')
@@ -144,6 +149,7 @@ def _row(
                 seconds.append(time.perf_counter() - begun)
                 values.append([one[number] for number in order])
     except NO_FINDING:
+        # These errors are not about the model: every further row would fail in the same way.
         raise
     except BridgeError as error:
         return EvaluatedRow(label, provider, error=error), None
@@ -156,6 +162,7 @@ def _row(
             figures,
             _against_expected(outputs, samples, values),
             measure(outputs, reference, values) if reference is not None else (),
+            # The median: the first call also pays for what is done once.
             float(np.median(seconds)),
         ),
         values,

@@ -24,6 +24,7 @@ _FORM = "--metric FILE.py:FUNCTION, with def FUNCTION(outputs, samples): return 
 def load_metric(text: str) -> Metric:
     """`metrics.py:accuracy`; without a name the function is `metric`. Raises `OptionError`."""
     file, colon, name = text.rpartition(":")
+    # The colon of a drive separates no function: C:\metrics.py.
     if not colon or not file.endswith(".py"):
         file, name = text, "metric"
     path = Path(file)
@@ -60,6 +61,7 @@ def _numbers(value: Any, name: str) -> dict[str, float]:
 
 
 def _number(value: Any) -> float:
+    # Numbers of Python, and arrays of numpy and others with one number.
     if isinstance(value, numbers.Real) or getattr(value, "shape", None) == ():
         return float(value)
     raise TypeError

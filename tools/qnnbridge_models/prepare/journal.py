@@ -75,6 +75,7 @@ class PrepareJournal:
                 cause=f"{self._source_name} is another model.",
                 fix="Give another folder, or remove this one.",
             )
+        # The files of an entry are removed with it: a damaged journal must not name any outside of the folder.
         self._entries = {
             name: entry for name, entry in entries.items() if all(inside_folder(r.name) for r in entry.files)
         }
@@ -92,6 +93,7 @@ class PrepareJournal:
 
     def begin(self, step: str) -> None:
         """The step is done anew: what it made before is not to be shipped, whatever comes of it now."""
+        # First: from here on the folder must not look finished, wherever this process ends.
         for name in SAYS_ALL_IS_THERE:
             (self.folder / name).unlink(missing_ok=True)
         self._forget(step)
@@ -134,6 +136,7 @@ class PrepareJournal:
     def _is_there(self, record: FileRecord) -> bool:
         path = self.folder / record.name
         try:
+            # The size first: it is known without reading the file.
             return path.stat().st_size == record.size and FileRecord.of(self.folder, record.name) == record
         except OSError:
             return False
@@ -169,7 +172,9 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
     try:
         journal = PrepareJournal(folder, source_name)
         journal.read()
+        # Under the lock: unfinished files of another process are no leftovers.
         _sweep(folder)
+        # Before the first step: a folder in which that is interrupted is still recognised as ours.
         journal.claim()
         yield journal
     finally:

@@ -70,7 +70,9 @@ def prepare_model(
     begun = time.monotonic()
     options = options or PrepareOptions()
     path = files.existing_model(Path(source))
+    # Before any work: some files of the folder are removed below.
     _refuse_inside(path, Path(folder))
+    # All that can be refused without a host is refused before one is started.
     fingerprint, options = _checked(path, options)
     info = _host_info(options)
     chips, notes = _chips(options, info)
@@ -81,6 +83,7 @@ def prepare_model(
             steps.variant = ", ".join(f"{name}={size}" for sizes in one.buckets for name, size in sizes.items())
             models.append(_made(steps, path, fingerprint, one, dict(info.versions)))
             _for_chips(steps, chips, models[-1], one, info)
+        # When all steps are known: a folder keeps what the options of this call ask for.
         journal.keep_only(steps.ids)
         verdict, ready = _verdict(steps.results)
         prepared = PreparedFolder(
@@ -95,6 +98,7 @@ def prepare_model(
             versions=_shown_versions(info.versions),
             seconds=time.monotonic() - begun,
         )
+        # Last: these files say that all is there.
         report.write_reports(prepared, journal)
     return prepared
 
@@ -135,6 +139,7 @@ class _Steps:
                 StepResult(work.name, "failed", work.chip, (), document, one_line(error), seconds)
             )
         seconds = time.monotonic() - begun
+        # Both paths are resolved: one of them may name the folder through a link.
         root = self.journal.folder.resolve()
         names = tuple(path.resolve().relative_to(root).as_posix() for path in made)
         entry = self.journal.finish(work.id, key, names, document, seconds)
@@ -210,6 +215,7 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     scan = files.given_model(path, COMMAND, count_nodes=True).scan
     if not options.large:
         refuse_large(scan.node_count, path.name, COMMAND, "hours")
+    # Only to refuse unknown names.
     chosen((), options.skip)
     if options.quantize and len(options.buckets) > 1:
         raise OptionError(
@@ -305,6 +311,7 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
         return f"Not ready: {failed[0].title} failed. {failed[0].problem}", False
     for step in results:
         if step.name == "quantize" and not step.document.get("good_enough", True):
+            # A quantised model that is no good is compiled and verified all the same, and decides here.
             return f"Not ready: the quantised model is {step.document['verdict']}. {_first_warning(step)}", False
         state = step.document.get("verdict") if step.name == "verify" and step.state != "skipped" else None
         if state not in (None, "agrees", "not shown"):

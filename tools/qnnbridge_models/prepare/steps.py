@@ -79,6 +79,7 @@ def fix(
         )
         return list(result.files), fix_report.document(result)
 
+    # The place of the folder is not among them: a finished folder may be moved.
     went_in = {
         "model": fingerprint,
         "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
@@ -176,6 +177,7 @@ def verify_on(
         "model": model_hash,
         "chip": chip,
         "options": dict(options.provider_options),
+        # NAME=FILE says which input a file is for. The contents are hashed below.
         "inputs": [os.fspath(one) for one in options.inputs if "=" in os.fspath(one)],
         "input_files": hashes_of(input_paths(os.fspath(one) for one in options.inputs)),
         **({"samples": hashes_of(_files_in(options.calibration))} if with_samples else {}),
@@ -190,6 +192,7 @@ def _some_samples(model: Path, options: PrepareOptions) -> list[GivenInputs]:
     """A few of those that calibrate, from the first to the last."""
     samples, _ = load(options.calibration, declared_inputs(graphs.load(model)))
     count = min(len(samples), _MOST_SAMPLES)
+    # Evenly spread, with the first and the last one.
     numbers = sorted({round(place * (len(samples) - 1) / max(1, count - 1)) for place in range(count)})
     return [GivenInputs(f"sample {number + 1} of {len(samples)}", dict(samples[number])) for number in numbers]
 
@@ -203,6 +206,7 @@ def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
         return None
     outputs = [OutputNumbers.from_wire({**_numbers(one), "output": one["name"]}) for one in verification["outputs"]]
     order = ("differs", "unknown", "agrees")
+    # The worst output first, as a session reports it.
     outputs.sort(key=lambda one: (order.index(one.state), math.inf if one.snr_db is None else one.snr_db))
     versions = verification["versions"]
     release = versions.get("onnxruntime_qnn") or versions.get("onnxruntime-qnn") or "?"

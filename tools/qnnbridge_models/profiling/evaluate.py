@@ -39,11 +39,13 @@ def load_of(recorded: Recording, labels: Mapping[str, str]) -> LoadTimes:
     session = recorded.session
     parse_s, initialize_s = session.parse_us / US_PER_S, session.initialize_us / US_PER_S
     qnn = [*_compile_phases(recorded, labels), *_load_phases(recorded.calls)]
+    # ONNX Runtime's initialization contains the calls of QNN.
     rest_s = initialize_s - sum(phase.time_s for phase in qnn)
     phases = (
         LoadPhase("read the model file", parse_s),
         LoadPhase("ONNX Runtime: optimize, divide, place, set QNN up", max(0.0, rest_s)),
         *qnn,
+        # Two processes measure with their own clocks, so a difference may come out slightly below 0.
         LoadPhase("bridge and host: check, send, answer", max(0.0, recorded.create_s - parse_s - initialize_s)),
     )
     return LoadTimes(recorded.ready_s, recorded.create_s, phases)
@@ -51,6 +53,7 @@ def load_of(recorded: Recording, labels: Mapping[str, str]) -> LoadTimes:
 
 def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[LoadPhase]:
     calls = [call for call in recorded.calls if call.kind is CallKind.COMPILE]
+    # One graph needs no trace to be named.
     if len(calls) == 1 and len(labels) == 1:
         names = list(labels.values())
     elif len(calls) == len(recorded.trace.graphs):
@@ -179,6 +182,7 @@ def is_qnn(node: NodeRun) -> bool:
 def _matched(runs: Sequence[OrtRun], executed: Sequence[QnnCall]) -> tuple[list[list[PartitionRun]], bool]:
     """The executions of partitions in each run, and whether QNN's calls could be attributed to them."""
     nodes = [[node for node in run.nodes if is_qnn(node)] for run in runs]
+    # One execution more or less would shift all that follow: then no figure is attributed.
     attributed = sum(map(len, nodes)) == len(executed)
     calls = iter(executed)
     return [
@@ -196,6 +200,7 @@ def _partition_of(
         label=label,
         name=name,
         operators=names,
+        # Within a run a partition may be executed several times, in the body of a Loop: the times are added.
         node_s=_seconds(runs, lambda one: one.node.time_us),
         execute_s=_seconds(runs, lambda one: one.call.time_us if one.call else 0) if has_calls else None,
         accelerator_s=_seconds(runs, accelerator_us) if accelerator else None,

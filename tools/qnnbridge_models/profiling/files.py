@@ -80,6 +80,7 @@ def read_op_trace(path: Path) -> OpTrace:
         document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
         return OpTrace({str(graph["graph_name"]): _operators(graph) for graph in document["subgraph_traces"]})
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        # No trace is no fault: the times are shown without the names of the model's nodes.
         return OpTrace()
 
 

@@ -53,6 +53,7 @@ class _Group:
 
     def type(self, types: Mapping[str, str]) -> str:
         """That of the operator with the node's name, or else of the one that takes longest."""
+        # Several operators of QNN may come from one node: the one that takes longest shows what the time is for.
         slowest = sorted(self.rows, key=lambda row: -self.rows[row])
         return next((types[name] for name in (self.name(types), *slowest) if name in types), "")
 

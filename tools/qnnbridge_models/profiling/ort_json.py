@@ -78,6 +78,8 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
     ended = False
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for number, line in enumerate(file, 1):
+            # The file is one JSON list with an event on each line; read as a whole it would take several times its
+            # size.
             text = line.strip().removeprefix("[" if number == 1 else "")
             if text.endswith("]"):
                 ended, text = True, text[:-1]
@@ -85,6 +87,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 event = json.loads(text)
+                # An event without a duration is none of a profile, and means that the file is damaged.
                 float(event["dur"])
             except (ValueError, TypeError, KeyError, RecursionError):
                 raise files.unusable(path, _WHOSE, f"line {number} is no event") from None
@@ -115,6 +118,7 @@ def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
     """In order of their beginning, with those marked that lie within another one."""
     ordered = sorted(nodes, key=lambda node: (node.start_us, -node.time_us))
     marked: list[NodeRun] = []
+    # The outer nodes come first: they begin earlier, or at the same time and take longer.
     outer_end = 0.0
     for node in ordered:
         end = node.start_us + node.time_us

@@ -106,6 +106,7 @@ def _bar(row: Bar, top: int, width: float) -> str:
         f"<g><title>{text(row.hint or row.label)}</title>"
         f'<text class="label" x="{LABEL_WIDTH - 8}" y="{middle}">{label}</text>'
         f'<rect class="{text(row.kind)}" x="{LABEL_WIDTH}" y="{top + (ROW_HEIGHT - BAR_HEIGHT) // 2}"'
+        # A bar of nothing is still a bar that can be pointed at.
         f' width="{max(width, 1.0):.1f}" height="{BAR_HEIGHT}"/>'
         f'<text x="{LABEL_WIDTH + max(width, 1.0) + 6:.1f}" y="{middle}">{text(row.text)}</text></g>'
     )
@@ -137,6 +138,7 @@ def page(result: ProfileResult) -> str:
     sections += [_operators(result), _cpu_nodes(result)]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        # Nothing can be loaded or run, even if a name got through the escaping.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width">'
         f"<title>Profile of {text(name)}</title><style>{_STYLE}</style></head>\n<body>\n"

@@ -79,6 +79,7 @@ class QnnCall:
 def read(path: Path) -> tuple[QnnCall, ...]:
     """All calls, in order. Raises `BridgeError` for a file that is missing, cut off or something else."""
     files.check(path, _WHOSE)
+    # Lines end at "\n" alone: a name may hold a carriage return.
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         header = file.readline().rstrip("\r\n")
         if not header.startswith(_HEADER):
@@ -92,6 +93,7 @@ def read(path: Path) -> tuple[QnnCall, ...]:
                 yield line
 
         calls, rest = _calls(_rows(lines(), with_sources=header.endswith(",ONNX Source Ops")))
+    # A process that ended in the middle leaves half a call, or half a line.
     if rest or (last and not last.endswith("\n")):
         raise files.unusable(path, _WHOSE, "it ends in the middle of a call")
     return _without_repeats(calls)
@@ -101,6 +103,7 @@ def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, st
     """Message, level and figure of each row."""
     record = ""
     for line in lines:
+        # A line that does not look like a row continues the name of the row before it.
         if record and _ROW.fullmatch(line.rstrip("\r\n")):
             yield _row(record, with_sources=with_sources)
             record = line

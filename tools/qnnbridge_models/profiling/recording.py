@@ -69,6 +69,7 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
     """All that can be refused without a host is refused before one is started."""
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
+    # Two writers of one option: the command's own value would silently win.
     if own := sorted(set(request.provider_options) & set(_OWN_OPTIONS)):
         raise OptionError(
             f"The provider option {own[0]} is set by this command itself.",
@@ -98,6 +99,7 @@ def _recorded(
             provider_options=[_provider_options(request, folder)],
             host=host,
             timeout=request.timeout,
+            # Nodes on the CPU are part of what a profile shows.
             fallback="cpu",
             retry=0,  # a repeated run would be in the profile twice
             fix=False,  # the names in the model identify the nodes
@@ -108,6 +110,7 @@ def _recorded(
             session_file = session.end_profiling()
             placement = session.placement
             types = {node.name: node.type for node in session.get_inputs()}
+    # After the host has ended (see the module).
     profile = ort_json.read(_profile_file(session_file, folder))
     if len(profile.runs) != len(calls_s):
         raise BridgeError(
@@ -146,6 +149,7 @@ def _timed_runs(
         begun = time.perf_counter()
         results = session.run_values(None, values)
         calls_s.append(time.perf_counter() - begun)
+        # Looked at between the runs: at the end a file that is too large would make all of them useless.
         if growing.exists():
             files.check_size(growing.stat().st_size, "QNN")
     on_progress("Running", runs, runs)

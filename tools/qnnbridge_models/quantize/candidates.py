@@ -41,6 +41,7 @@ _NEAR_DB = 6.0
 _CHOOSING_S = 120.0
 
 
+# Without slots: `cached_property` keeps its value in the object's `__dict__`.
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """One way to quantise the model.
@@ -64,6 +65,7 @@ class Candidate:
 
     def beside(self, best: tuple[bool, float]) -> tuple[bool, float] | None:
         """`on_qnn`; of the first samples alone where this one cannot be chosen beside the best so far."""
+        # Measured already.
         if "on_qnn" in self.__dict__:
             return self.on_qnn
         least = (best[0], best[1] - _SAME_DB)
@@ -127,6 +129,7 @@ class CandidateChoice:
         """By QNN, where one is at hand, among those that are near to each other on the CPU."""
         where = "on the CPU"
         scores = {number: (True, one.db) for number, one in enumerate(found)}
+        # A small difference on the CPU may turn round on QNN, so all that are near are tried there.
         near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
         if trial.qnn is not None and near != [0]:
             there: dict[int, tuple[bool, float]] = {}
@@ -145,6 +148,7 @@ class CandidateChoice:
                 return found[0]  # the check on QNN says why it does not run
             scores, where = there, "on QNN"
         most = max(scores.values())
+        # The first of those that are nearly the same: the default comes first.
         chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
         if found[chosen].change:
             by = f"{scores[chosen][1]:.1f} dB {where}"
@@ -240,6 +244,7 @@ def with_enough_bits(
     nodes = {node.name for node in trial.index.protos if node.op_type in WEIGHTED_OPS} - start.float_nodes
     wide = start.joined(Precision(wide_weights=frozenset(nodes)))
     try:
+        # A file of its own: `candidate.onnx` is written again below.
         wide_model = trial.write(wide, "wide.onnx")
         reached = trial.on_cpu(wide_model)
     except ModelError:

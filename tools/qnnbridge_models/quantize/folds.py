@@ -132,6 +132,7 @@ class CrossValidation:
         begun = time.monotonic()
         first = dataclasses.replace(self, folds=self.folds[:1])
         first.snr(calibrated, precision)
+        # Never 0: a small model takes less than the clock shows.
         paid = int(seconds / max(time.monotonic() - begun, 1e-3))
         return self if paid >= len(self.folds) else first
 
@@ -147,12 +148,14 @@ def folds_of(
     """
     count = len(samples.calibration)
     first = Fold(samples.held_numbers, samples.compared, compared)
+    # Where none is held out, one part more takes the place of that fold.
     parts = min(count, _PARTS + (not samples.held_out))
     if not by_sample or parts < 2:
         return [first]
     found = [first] if samples.held_out else []
     for part in range(parts):
         numbers = range(part, count, parts)
+        # At most `_RUN` of them, evenly spread over the part.
         chosen = [samples.calibration[number] for number in numbers[:: -(-len(numbers) // _RUN)]]
         found.append(Fold(frozenset(numbers), chosen, [run(feeds) for feeds in chosen]))
     return found

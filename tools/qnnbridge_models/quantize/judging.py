@@ -89,6 +89,7 @@ def _words(output: OutputAccuracy, than: str) -> str:
 
 def worst_part(output: OutputAccuracy) -> Accuracy:
     """The part that the verdict is about."""
+    # Only the parts that made the verdict: a good part must not be named as the cause.
     bad = [part for part in output.parts if part.verdict == output.verdict]
     return min(bad, key=lambda part: part.snr_db if part.snr_db is not None else 0.0)
 
@@ -131,4 +132,5 @@ def _qnn_warnings(qnn: QnnCheck) -> list[str]:
 
 
 def _nodes_inside(model: Any) -> int:
+    # The main graph is one of these graphs.
     return sum(len(graph.node) for graph in graphs.subgraphs(model.graph)) - len(model.graph.node)

@@ -177,10 +177,12 @@ class CalibratedModel:
         with phase("quantizing"), Quiet(), np.errstate(all="ignore"):
             try:
                 config, quantizer = self._quantized(precision)
+                # The weights of an earlier candidate must not stay beside a model that has none.
                 target.unlink(missing_ok=True)
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
             except MemoryError:
+                # No fault of the model: it is not reported as one.
                 raise
             except Exception as error:  # the quantizer raises KeyError, StopIteration, ValueError ...
                 raise _failed(error) from error
@@ -302,6 +304,7 @@ def _config(
         # onnxruntime up to 1.23 does not take the option for a model that has a LayerNormalization as well.
         if not settings.per_channel or "per_channel" not in str(error):
             raise
+        # The option is then given tensor by tensor.
         overrides = _conv_overrides(loaded, settings) | overrides
         return made(False)
 

@@ -139,6 +139,7 @@ class PartialModels:
                 elif name in before:
                     node.input[number] = before[name]
         self._add_pairs(made, needed, before)
+        # The pairs need the opset of the quantised model: 16-bit types came with 21.
         del made.opset_import[:]
         made.opset_import.extend(self._full.model.opset_import)
         return bytes(made.SerializeToString())
@@ -207,6 +208,7 @@ def _sort_into(graph: Any, more: Sequence[Any]) -> None:
     for number, sources in enumerate(waits):
         for source in sources:
             readers.setdefault(source, []).append(number)
+    # A heap: of those that are ready the first in the file comes next, so that the order stays near to the file's.
     ready = [number for number, sources in enumerate(waits) if not sources]
     heapq.heapify(ready)
     order: list[int] = []
@@ -239,10 +241,12 @@ def noisiest(
 
     found: list[LayerError] = []
     serial = 0
+    # The serial number decides between equal noises: lists of layers cannot be compared.
     waiting = [(-measured(layers), serial, list(layers))] if layers else []
     runs = 1
     while waiting and -sum(entry[0] for entry in waiting) > allowed:
         noise, _, group = heapq.heappop(waiting)
+        # A group that is not cut any further is blamed as a whole.
         if len(group) == 1 or runs >= budget or time.monotonic() > deadline:
             found += [LayerError(layer, _db(-noise)) for layer in group]
             continue

@@ -134,6 +134,7 @@ def _follow(
     deeper: dict[str, float] = {}
     through = {name for name in node.input if _follow(name, index, calibrated, inside, deeper)}
     sizes = {name: calibrated.magnitude(name) for name in node.input}
+    # A tensor of unknown magnitude, or one that was always 0, says nothing about unlike branches.
     known = {name: size for name, size in sizes.items() if size}
     unlike = len(known) > 1 and max(known.values()) >= UNLIKE * min(known.values())
     if not unlike and not through:
@@ -169,6 +170,8 @@ def _groups_of(index: ModelIndex, joined: JoinedOutput, sample: Feeds) -> list[C
     branches = list(joined.branches)
     try:
         shapes = _shapes_of(index, branches, sample)
+        # The tail moves the number of a branch in place of its values: what arrives shows where each element comes
+        # from.
         labels = _moved(index, joined, [np.full(shape, n, np.float32) for n, shape in enumerate(shapes)])
     except BridgeError:
         return []  # a tail with sizes of its own making; the output is judged as a whole

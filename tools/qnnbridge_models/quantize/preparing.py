@@ -43,6 +43,7 @@ def prepare_as_documented(source: Path, folder: Path) -> Path:
         try:
             changed = qnn_preprocess_model(source, prepared)
         except MemoryError:
+            # No fault of the model.
             raise
         except Exception as error:  # whatever its fusions stumble over
             raise ModelError("onnxruntime cannot prepare this model for QNN.", cause=str(error)[:1000]) from error
@@ -76,12 +77,14 @@ def _cast_inputs(graph: Any) -> None:
     for value in graph.input:
         if value.type.tensor_type.elem_type != FLOAT16:
             continue
+        # An input with a value of its own is a weight, whose type has changed with the others.
         if value.name in initialized:
             _widen_value(value)
             continue
         inner = f"{value.name}__float32"
         _rename_tensor(graph, value.name, inner, outputs=False)
         casts.append(helper.make_node("Cast", [value.name], [inner], name=f"{inner}_cast", to=FLOAT))
+    # In front of all nodes: the graph is kept in the order in which it runs.
     for number, cast in enumerate(casts):
         graph.node.insert(number, cast)
 
@@ -195,6 +198,7 @@ def _upgraded(model: Any, changes: list[str]) -> Any:
     """The model in a newer opset, if it has an old one and the converter manages."""
     model.ir_version = max(model.ir_version, LEAST_IR_VERSION)
     old = graphs.opset_of(model) or 0
+    # The converter takes one protobuf message, which holds 2 GB at most.
     if old >= TRIED_OPSETS[0] or graphs.is_too_large(model):
         return model
     from onnx import version_converter
@@ -226,6 +230,7 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result)
+    # Over any entry onnxruntime 1.31.1 ends `qnn_preprocess_model` with a TypeError.
     del result.metadata_props[:]
     convolutions = _normalise_by_convolution(result)
     if convolutions:
@@ -255,6 +260,7 @@ def _normalise_by_convolution(model: Any) -> int:
         if any(name not in constants for name in node.input[1:]):
             continue
         values = [numpy_helper.to_array(constants[name]) for name in node.input[1:]]
+        # In 64 bits: the result is rounded once.
         scale, bias, mean, variance = (value.astype(np.float64) for value in values)
         factor = scale / np.sqrt(variance + (settings["epsilon"].f if "epsilon" in settings else 1e-5))
         weights = factor.reshape(-1, 1, *(1 for _ in shape[2:]))
@@ -281,6 +287,7 @@ def _masks_shrunk(
     if not graphs.shrink_masks(model):
         return None
     candidate = save(model, work / "masked.onnx")
+    # On a sample: where the large mask is a value like others, the candidate computes something else.
     return candidate if all(d.within(ALLOWED_DIFFERENCE) for d in differences(candidate)) else None
 
 

@@ -93,6 +93,7 @@ def _contents_of_model(model: Path, names: Sequence[str]) -> bytes:
     """What stands for a model, with its weights, and outputs of it; empty of a large one. Metadata and domains that
     nothing uses, which the written file has otherwise than the candidate, compute nothing."""
     data = model.with_name(f"{model.name}.data")
+    # Nothing stands for a large model: all of it would be read again for each look.
     if model.stat().st_size > _MOST_KNOWN_BYTES or data.exists():
         return b""
     loaded = graphs.load(model)
@@ -122,6 +123,7 @@ class QnnRunner:
         self._at_once = min(_AT_ONCE, os.cpu_count() or 1) if host.info.simulator else 1
         self.chip: str | None = None
         if host.info.simulator and not any(name in self._provider_options for name in _CHIP_OPTIONS):
+            # Without a chip the simulator computes floats in 32 bits, as no NPU does.
             self.chip = str(DEFAULT_SIMULATED_CHIP)
             self._provider_options["soc_model"] = self.chip
 
@@ -150,6 +152,7 @@ class QnnRunner:
         return placement, outputs
 
     def _keep(self, key: bytes, known: _Known) -> None:
+        # Put in anew, it is the last of the dictionary: the first, which is dropped, is the oldest.
         self._known.pop(key, None)
         self._known[key] = known
         while sum(one.size for one in self._known.values()) > _MOST_KNOWN_BYTES:
@@ -162,6 +165,7 @@ class QnnRunner:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CpuFallbackWarning)  # the placement says it
+            # As a whole first: with a fallback ONNX Runtime leaves the edges of a quantised model to the CPU.
             try:
                 return self._run(model, samples, names, enough, strict=True)
             except PlacementRefused:
@@ -179,6 +183,7 @@ class QnnRunner:
             host=self._host,
             timeout=self._timeout_s,
             fallback="error" if strict else "cpu",
+            # A candidate is run once: its compiled form would only fill the cache.
             cache=False,
             verify=False,  # the check compares all samples itself
             fix=False,  # the quantised model as it is written

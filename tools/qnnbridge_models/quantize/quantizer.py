@@ -91,6 +91,7 @@ def _quantized(
         with phase("reading"):
             model = graphs.load(path)
             if not options.large:
+                # Before the weights are read.
                 refuse_large(len(model.graph.node), path.name, COMMAND, "hours")
             refuse_unsuitable(model, path.name)
             fixed = shapes.fix(model, shapes.as_dimensions(options.dims))
@@ -107,6 +108,7 @@ def _quantized(
         resized = output.resized(model, path, scan.external_files) if fixed else path
         with phase(_FLOAT):
             names, expected = _float_results(resized, samples)
+        # Before the preparation: what is wrong in the float model is no fault of the quantisation.
         refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
         with phase("preparing"):
@@ -126,6 +128,7 @@ def _quantized(
                 qnn,
             )
             chosen = work.choose(model, on_progress)
+            # Without the held-out samples, which must be new to the model that is compared.
             trial, found = chosen.trial, chosen.found
             trial.calibrated.write(output.model, found.precision)
             _finish(model, output.model, found)
@@ -133,6 +136,7 @@ def _quantized(
             compared = comparer.compare(output.model)
             folds = work.few_held_out(chosen.every_fold, trial, found)
             final, recalibration = with_all_samples(trial, found, options.settings.target_snr, comparer, compared)
+        # With them, unless that costs something (`recalibrating`).
         final.write(output.model, found.precision)
         with phase("writing"):
             result = _finish(model, output.model, found)
@@ -159,6 +163,7 @@ def _quantized(
         bytes_after=files.total_size(written),
         changes=(*chosen.changes, *recalibrated),
         warnings=(
+            # What is wrong with the samples first: it limits all that follows.
             *samples.warnings,
             *found.notes,
             *judging.warnings(final.settings, found, compared.outputs, model, samples, compared.qnn, folds),

@@ -77,8 +77,10 @@ class FloatModel:
         if self._inferred is None:
             found = load_model_with_shape_infer(self.path)
             if found.ByteSize() > _MOST_FLOAT_BYTES:
+                # Kept only up to that size; a larger one is read again each time.
                 return found
             self._inferred = found
+        # A copy: the quantizer changes what it is given.
         return copy.deepcopy(self._inferred)
 
     def contents(self, weight: Any) -> bytes:
@@ -110,7 +112,9 @@ class FloatModel:
                 if weight is None:
                     continue
                 given = quantizer.tensor_quant_overrides.get(name)
+                # `repr` stands for what cannot be hashed.
                 key = (self.contents(weight), repr(types), repr(options), repr(given), repr(vars(wanted)))
+                # One tensor at a time: the quantizer's method computes all that are listed.
                 quantizer.tensors_to_quantize = {name: wanted}
                 try:
                     found |= copy.deepcopy(self.known.get(key, plain))
@@ -142,6 +146,7 @@ class _Index:
     def of(self, name: str) -> list[Any]:
         """The items in their order. Their names may be others by now."""
         count = len(self._items)
+        # The quantizer also removes items. Then the count is lower, or another item is the last.
         if count < self._count or (self._count and self._label(self._count - 1) != self._last):
             self._found, self._count = {}, 0  # something was taken out
         for place in range(self._count, count):
@@ -173,6 +178,7 @@ def _indexed(old: Any) -> Any:
     """The same model of a quantizer, with quick lookups."""
     kind = type(old)
 
+    # A subclass of whatever the installed onnxruntime has: only the lookups are replaced.
     class Indexed(kind):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             self.__dict__.update(old.__dict__)
@@ -198,6 +204,7 @@ def _indexed(old: Any) -> Any:
         def remove_initializer(self, tensor: Any) -> None:
             name, items = tensor.name, self.model.graph.initializer
             places = [place for place, item in enumerate(items) if item.name == name]
+            # Names that are not unique: the quantizer's own method decides which one goes.
             if [item.name for item in self._tensors.of(name)] != [name] or len(places) != 1:
                 super().remove_initializer(tensor)
                 return

@@ -62,6 +62,7 @@ class ExtremesBySample:
         kept = [number for number in range(self._count) if number not in left_out]
         ends = {}
         for name, lows in self._lows.items():
+            # fmin and fmax pass over NaN: a tensor that is NaN in one sample keeps the range of the others.
             low, high = np.fmin.reduce(lows[kept]), np.fmax.reduce(self._highs[name][kept])
             wide = widened and name not in self._limited
             ends[name] = (_widened(low), _widened(high)) if wide else (low, high)
@@ -69,6 +70,7 @@ class ExtremesBySample:
 
 
 def _widened(end: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    # Not beyond the largest number of the type, which would become infinite.
     most = np.finfo(end.dtype).max / _HEADROOM
     return np.asarray(np.clip(end, -most, most) * _HEADROOM, end.dtype)
 
@@ -118,6 +120,7 @@ def extremes(calibrator: Any, reader: CalibrationReader, limited: frozenset[str]
     ends = []
     for number in range(len(reader)):
         reader.set_range(number, number + 1)
+        # Otherwise the calibrater merges the sample with those before.
         calibrator.calibrate_tensors_range = None
         calibrator.collect_data(reader)
         found = calibrator.compute_data()
@@ -129,6 +132,8 @@ def thresholds(calibrator: Any, reader: CalibrationReader, held_out: Numbers) ->
     """Runs all samples through a calibrator of histograms, which keeps every tensor of what it is given at once."""
     kept = None
     for number in range(len(reader)):
+        # The held-out samples come last (`SampleSets.every`): until the first of them the histograms are without
+        # them.
         if number in held_out and kept is None:
             kept = calibrator.compute_data()
         reader.set_range(number, number + 1)

@@ -134,6 +134,7 @@ def with_all_samples(
     if not comparer.samples.held_out:
         return trial.calibrated, None
     every = dataclasses.replace(trial, calibrated=trial.calibrated.without(frozenset()))
+    # It did not run on QNN before: only the CPU can say whether something is lost.
     if before.qnn is not None and before.qnn.placement is None:
         comparer = dataclasses.replace(comparer, qnn=None)
         every = dataclasses.replace(every, qnn=None)
@@ -155,6 +156,7 @@ def _lost(before: Comparison, after: Comparison) -> str:
             return f"it would have {has} on {where}"
     if before.qnn is not None and after.qnn is not None and before.qnn.all_on_qnn and not after.qnn.all_on_qnn:
         return "QNN does not take all of it then"
+    # By each verdict for itself: one output may get worse while the lowest SNR stays.
     if any(worst(pair) != pair[0] for pair in zip(before.verdicts, after.verdicts, strict=True)):
         return "an output would be worse"
     return ""

@@ -76,6 +76,7 @@ def _refuse_quantized(ops: Mapping[str, int], label: str) -> None:
 
 def _is_quantized(op: str) -> bool:
     return (
+        # Also com.microsoft.QuantizeLinear and its like: the domain was taken off.
         op.endswith(("QuantizeLinear", "DequantizeLinear"))
         or op.startswith(("QLinear", "Qlinear"))
         or op in _QUANTIZED_OPS
@@ -133,6 +134,7 @@ def refuse_not_finite(label: str, names: Sequence[str], expected: Sequence[Seque
 
     for number, name in enumerate(names):
         values = [np.asarray(sample[number]) for sample in expected]
+        # All of it in all samples: single NaN may be meant.
         if all(value.dtype.kind == "f" and value.size and not np.isfinite(value).any() for value in values):
             raise ModelError(
                 f'Output "{name}" of {label} is nothing but NaN or infinite, before anything is quantised.',

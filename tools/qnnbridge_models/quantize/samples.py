@@ -161,6 +161,7 @@ def _samples_of(file: Path, declared: Sequence[CalibrationInput], ignored: set[s
 
 def _stacked(array: npt.NDArray[Any], node: CalibrationInput, file: Path) -> Sequence[npt.NDArray[Any]]:
     """The samples in one array, each with the model's own shape."""
+    # The byte order of a file is no difference: the values are converted below.
     if array.dtype.newbyteorder("=") != node.dtype:
         raise OptionError(
             f'{file}: input "{node.name}" is {array.dtype}, the model wants {node.dtype}.',
@@ -180,6 +181,7 @@ def _stacked(array: npt.NDArray[Any], node: CalibrationInput, file: Path) -> Seq
         return [array[np.newaxis]]
     if _fits(array.shape[1:], want):
         return [np.asarray(one) for one in array]
+    # A stack of samples without their batch is cut into batches of one.
     if want[:1] == (1,) and _fits(array.shape[1:], want[1:]):
         return [array[number : number + 1] for number in range(len(array))]
     shape = "x".join("?" if size is None else str(size) for size in want) or "scalar"

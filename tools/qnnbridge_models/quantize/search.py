@@ -108,6 +108,7 @@ class PrecisionTrial:
             with each five samples that are judged together, so a model that is below a limit stays there.
         """
         assert self.qnn is not None
+        # Every n-th sample, to spread the few over all.
         few = slice(None, None, -(-len(self.samples) // _SAMPLES_ON_QNN))
         samples, expected = self.samples[few], self.expected[few]
         folds = fives(len(samples))
@@ -168,6 +169,7 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
         if time.monotonic() > deadline:
             break
         partial = trial.partial(model)
+        # Halved in each round: what was allowed before did not reach the target.
         allowed = noise_of_db(target) * _SHARE / 2**round_number
         errors = _noisiest(trial, partial, allowed, deadline)
         layers = layers or tuple(errors)
@@ -200,6 +202,7 @@ def _stepped_up(
 ) -> Precision:
     """One step more for what is noisy of these layers: their weights, what they compute, or both."""
     for error in errors:
+        # By themselves: weights or results that make little of the noise stay as they are.
         layer = error.layer
         least = error.noise * _MINOR
         if layer.weights and noise_of_db(partial.snr_of(layer.weights)) >= least:
@@ -251,6 +254,7 @@ def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadlin
         there = trial.on_qnn(trial.write(found.precision))
     if there is not None and there >= target:
         return found
+    # The float model on QNN shows what no quantised one can exceed there.
     limit = trial.on_qnn(trial.calibrated.path)
     goal = target if limit is None else min(target, limit - _NEAR_LIMIT_DB)
     notes = found.notes
@@ -320,6 +324,7 @@ def smallest(
     size = -(-len(kept) // 2)
     runs = 1
     while size and kept:
+        # From the end: a part that is taken out does not move those that are still to come.
         for start in range(len(kept), 0, -size):
             if runs >= budget or time.monotonic() > deadline:
                 return kept

@@ -94,6 +94,7 @@ class Accuracy:
         if judged.snr_db < USELESS_DB:
             return "useless"
         if lost or judged.snr_db < FAIR_DB:
+            # What is lost on one side has no error that could be counted in the SNR.
             return "poor"
         # A constant would be as right: such samples say nothing of the model.
         if judged.snr_db + 20 * math.log10(max(self.varies, 1e-10)) < 0:
@@ -200,6 +201,7 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
     for a, b in arrays:
         if a.shape != b.shape:
             return OutputAccuracy(Accuracy(name, judge(a, b, "quantized")))
+    # Samples of several shapes have no columns in common: all values together are one list.
     if len({a.shape for a, _ in arrays}) > 1:
         return OutputAccuracy(accuracy_of(name, *(np.concatenate([p[s].ravel() for p in arrays]) for s in (0, 1))))
     a, b = np.stack([a for a, _ in arrays]), np.stack([b for _, b in arrays])
@@ -240,6 +242,7 @@ def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) 
     """Of the same elements, expected and found."""
     judged = judge(expected, found, "quantized", whole=True)
     if expected.ndim != _CLASSES_NDIM:
+        # Of other outputs the largest of a row is no class.
         judged = dataclasses.replace(judged, decisions=None)
     if expected.dtype.kind != "f" or not judged.values:
         return Accuracy(name, judged, -1.0)
@@ -261,6 +264,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
     ):
         return None
     energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
+    # 1e-4 of the energy is 40 dB below the loudest channel.
     loud = np.flatnonzero(energies > energies.max() * 1e-4)
     # As rows of one column: a channel makes no decision.
     each = [

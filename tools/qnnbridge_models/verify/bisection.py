@@ -124,6 +124,7 @@ class DivergenceSearch:
             raise DivergenceNotFound("no node computes anything from the inputs")
         at_once = CUTS_AT_ONCE if self._failure is None else 1
         for _ in range(MOST_ROUNDS):
+            # Cuts that QNN did not finalize say nothing about the nodes before them.
             open_marks = [mark for mark in range(low + 1, high) if mark not in self._not_finalized]
             if not open_marks or self._left() < _LEAST_S or len(self._not_finalized) >= MOST_NOT_FINALIZED:
                 break
@@ -147,6 +148,7 @@ class DivergenceSearch:
         """Whether QNN failed on a part as on the whole model. Any other failure is that of the cut."""
         if self._failure is None or self._error is None:
             return False
+        # One fault may end a process in several ways, so all deaths count as the same.
         if isinstance(self._failure, DEATHS) or isinstance(self._error, DEATHS):
             return isinstance(self._failure, DEATHS) and isinstance(self._error, DEATHS)
         return type(self._error) is type(self._failure)
@@ -176,6 +178,7 @@ class DivergenceSearch:
         place = self._cutter.operator_of(group) if exact else self._cutter.places[high]
         node = self._cutter.nodes[place]
         made = [name for index in group for name in self._cutter.nodes[index].output]
+        # The last result of the group first: it is what later nodes read.
         seen = next((self._seen[name] for name in reversed(made) if name in self._seen), None)
         tensor = next((name for name in reversed(made) if name in self._seen), next(iter(node.output), ""))
         found = seen.traps if seen is not None else ()
@@ -229,12 +232,14 @@ class DivergenceSearch:
             for one, a, b in zip(judged, expected, answer, strict=True)
         ]
         reasons = [one.numbers.reason for one in judged if one.differs]
+        # NaN and infinity may be judged as no difference, and be a trap.
         if not reasons and not any(shown):
             words = "by itself, on the CPU's values, it is right: it adds to what came before, or is fused with it"
             return NodeAlone(True, words), ()
         at = self._cutter.described(place, values, dict(zip(names, expected, strict=True)))
         proven: list[TrapFound] = []
         for trap, seen in node_traps.suspected(at):
+            # The first change that cures is enough: each takes two sessions.
             change = next(
                 (change for change in trap.changes(at) if self._agrees_with(change, whole, place, values)), None
             )
@@ -294,6 +299,7 @@ class DivergenceSearch:
                 self._error = answer.error
         except BridgeError as error:
             self._error = error
+        # A host that has failed is not used again: what comes next must not inherit its fault.
         if self._error is not None:
             self._drop_host()
             return None

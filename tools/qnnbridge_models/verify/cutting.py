@@ -89,6 +89,7 @@ class Cutter:
             for index in range(place + 1)
             for name in self.nodes[index].output
             if name in self._live
+            # Types that are unknown, and text, cannot be outputs of a cut model.
             and self._index.element(name) not in (0, _TEXT_TYPE)
             and (self._last_use.get(name, -1) > place or name in self._index.outputs)
         ]
@@ -139,6 +140,7 @@ class Cutter:
                 if nodes[at].input[number] not in feeds:
                     replaced.append(numpy_helper.from_array(value, f"{nodes[at].input[number]}/changed"))
                     nodes[at].input[number] = replaced[-1].name
+        # Nodes that depend on no input make constants here; they go along, whatever reads them.
         constants = [self.nodes[index] for index in range(max(group)) if not self._is_live(index)]
         # A change may make other shapes.
         return self._written(
@@ -229,6 +231,7 @@ class Cutter:
     def _depends_on_inputs(self) -> set[str]:
         live = set(self._index.inputs)
         for node in self.nodes:
+            # Random numbers are different in each run, so they are no constants.
             if any(name in live for name in graphs.reads(node)) or node.op_type.startswith("Random"):
                 live.update(name for name in node.output if name)
         return live - self._index.inputs

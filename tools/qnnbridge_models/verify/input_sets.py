@@ -142,6 +142,7 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Given
         for axis, dim in enumerate(node.shape or ()):
             if isinstance(dim, int) and dim >= 0:
                 continue
+            # 0 is no size: given inputs that are empty say nothing about it.
             size = dims.size_of(node.name, axis, dim) or _size_in(given, node.name, axis)
             if not size:
                 missing[dim if isinstance(dim, str) and dim else f"{node.name}:{axis}"] = None
@@ -199,6 +200,7 @@ def _scattered(numbers: tuple[float, ...]) -> Callable[[Array], Array]:
         changed = np.array(value)
         flat = changed.reshape(-1)
         for start, number in enumerate(numbers):
+            # The second number begins elsewhere, so that it does not replace the first.
             flat[min(start * (_EVERY // 2), flat.size - 1) :: _EVERY] = number
         return changed
 
@@ -245,6 +247,7 @@ def applied(extreme: ExtremeInput, feeds: Mapping[str, Any], codes: Collection[s
         for name, value in feeds.items()
         if isinstance(value, np.ndarray) and extreme.takes(value) and not (extreme.of_numbers and name in codes)
     ]
+    # Arrays without elements hold no extreme value.
     if not any(feeds[name].size for name in taking):
         return None
     return {name: extreme.put(value) if name in taking else value for name, value in feeds.items()}

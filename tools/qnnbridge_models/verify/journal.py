@@ -36,6 +36,7 @@ class AnswerJournal:
     """
 
     def __init__(self, what: Mapping[str, Any]) -> None:
+        # `default=str`: what JSON does not know stands for itself in the key.
         text = json.dumps(what, sort_keys=True, default=str)
         self._folder = state_dir() / _FOLDER / hashlib.sha256(text.encode()).hexdigest()[:32]
         _drop_old(self._folder.parent)
@@ -43,16 +44,19 @@ class AnswerJournal:
     def answer(self, feeds: Mapping[str, Any]) -> list[Any] | None:
         """QNN's values for these inputs from an interrupted run; None if there are none."""
         try:
+            # Never with pickle, which runs what a file says.
             with np.load(self._folder / _name_of(feeds), allow_pickle=False) as stored:
                 return [stored[str(number)] for number in range(len(stored.files))]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
 
     def keep(self, feeds: Mapping[str, Any], values: Sequence[Any]) -> None:
+        # Other types would need pickle.
         plain = all(isinstance(value, np.ndarray) and value.dtype.kind in "biufc" for value in values)
         if not plain or sum(value.nbytes for value in values) > _MOST_BYTES:
             return
         path = self._folder / _name_of(feeds)
+        # By process: two verifications of one model may run at once.
         part = path.with_suffix(f".{os.getpid()}.part")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -82,6 +86,7 @@ def _name_of(feeds: Mapping[str, Any]) -> str:
     for name in sorted(feeds):
         value = np.ascontiguousarray(feeds[name])
         digest.update(f"{name}:{value.dtype.str}:{value.shape}:".encode())
+        # The bytes of text arrays are addresses of Python objects.
         digest.update(repr(value.tolist()).encode() if value.dtype == object else value.tobytes())
     return f"{digest.hexdigest()[:32]}.npz"
 

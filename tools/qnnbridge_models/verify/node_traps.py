@@ -19,6 +19,7 @@ from qnnbridge_models.verify.verification import TrapFound
 
 Array = npt.NDArray[Any]
 
+# The smallest number of half floats above 0, with lost digits.
 _SMALLEST_HALF = 6e-8
 # The simulator's half floats lose digits below 6.1e-5.
 _NO_UNDERFLOW = 1e-4
@@ -237,6 +238,7 @@ def _numbers_for_nan(node: NodeAt) -> Sequence[NodeChange]:
 def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
     masks = {
         number: np.ones_like(value) if value.dtype.kind in "biu" else np.zeros_like(value)
+        # A mask of booleans or integers keeps where it is 1; one of floats is added.
         for number, value in enumerate(node.inputs)
         if number > 2 and isinstance(value, np.ndarray) and value.ndim >= 1
     }
@@ -245,6 +247,7 @@ def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
 
 def _kept_in_32_bits(node: NodeAt) -> Sequence[NodeChange]:
     wide = {
+        # Small enough for 32 bits also when the node multiplies them.
         number: value % 1000
         for number, value in enumerate(node.inputs)
         if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize > 4

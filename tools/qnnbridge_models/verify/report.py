@@ -38,6 +38,7 @@ class PrintedRows:
 
     def __init__(self, names: Sequence[str], outputs: Sequence[str]) -> None:
         texts = ([output.visible(name) for name in names], [output.visible(name) for name in outputs])
+        # Rows are printed as they come: each column is as wide as the longest text that it may get.
         self._widths = [
             max(len("inputs"), *map(len, texts[0])) if texts[0] else len("inputs"),
             max(len("output"), *map(len, texts[1])) if texts[1] else len("output"),

@@ -46,6 +46,7 @@ def of_values(
     if expected.shape != found.shape or expected.dtype != found.dtype or not expected.size:
         return ()
     seen = [(trap, hit) for trap in VALUE_TRAPS if (hit := trap.saw(expected, found)) is not None and hit.any()]
+    # The values that no trap explains.
     rest = ~np.logical_or.reduce([hit for _, hit in seen]) if seen else np.zeros(0, bool)
     if not seen or (rest.any() and judge(expected[rest], found[rest], number_format).state == "differs"):
         return ()
@@ -83,6 +84,7 @@ def _text(array: Array, index: int) -> str:
 def _saw_32_bits(expected: Array, found: Array) -> Array | None:
     if expected.dtype.kind not in "iu" or expected.dtype.itemsize <= 4:
         return None
+    # The difference of 64-bit integers may itself go beyond 64 bits.
     with np.errstate(over="ignore"):
         low = (expected - found) % expected.dtype.type(LOW_32_BITS) == 0
     return np.asarray((expected != found) & low)
@@ -98,6 +100,7 @@ def _saw_infinity_gone(expected: Array, found: Array) -> Array | None:
 
 def _saw_half_range(expected: Array, found: Array) -> Array | None:
     def saturated(a: Array, b: Array) -> Array:
+        # Values of half floats are off by rounding as well; only more than that is the trap.
         off = np.abs(a - b) > _OF_NUMBERS * np.maximum(np.abs(a), 1.0)
         return np.asarray(np.isfinite(a) & off & ((np.abs(b) >= BEYOND_HALF) | ~np.isfinite(b)))
 

@@ -161,10 +161,12 @@ def _further(
         trial = _trial(cpu, one, knowledge)
         if trial.expected.values is None:
             continue
+        # The first that the CPU answers at all is worth keeping, whatever it shows.
         if not any(t.expected.values is not None for t in (*trials, *kept)):
             kept.append(trial)
             continue
         now = [_movement([*trials, *kept, trial], place, number_format) for place in range(len(cpu.outputs))]
+        # Twice as much: a smaller step may be chance.
         if any(new > 2 * old and old < 1.0 for new, old in zip(now, moves, strict=True)):
             kept.append(trial)
             moves = now
@@ -193,6 +195,7 @@ def _searched(
                 break
             feeds = varied(best[0].feeds, knowledge, rng)
             trial = _trial(cpu, NamedFeeds("searched", feeds), knowledge)
+            # The CPU's host has died of made-up values: no further ones are tried.
             if trial.expected.died:
                 return found
             new = _movement([*answered, *found, trial], place, number_format)
@@ -303,6 +306,7 @@ def verdicts_on(
         trial
         for trial in prepared.trials
         if trial.name in found and trial.kind in kinds and (trial.counts or trial.kind == "made up")
+        # A guess that differs is no evidence against the model; one that agrees is evidence for it.
         if not trial.guess or judged_row(trial, prepared, found[trial.name]).status != "differs"
     ]
     verdicts = []
@@ -316,6 +320,7 @@ def verdicts_on(
     for place, name in enumerate(prepared.outputs):
         pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format)
+        # The worst of those that have the state of the verdict: it is the evidence for it.
         worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, _rank(judged[k])), default=None)
         verdicts.append(
             OutputVerdict(

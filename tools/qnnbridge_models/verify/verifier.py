@@ -103,6 +103,7 @@ def verify_model(
     number_format: NumberFormat = precision_of_operators(scan.ops)
     options = {**how.provider_options, **({"soc_model": soc_model} if soc_model else {})}
     with work_folder("verify") as folder:
+        # Sizes that a session takes by name need no copy of the model.
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
         known = _known_of(path, sizes, soc_model)
@@ -192,6 +193,7 @@ class _Tried:
         if self.error is not None:
             return next((trial for trial in self.prepared.trials if trial.feeds), None)
         bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
+        # What counts comes before what does not, and a death before wrong numbers.
         for row in sorted(bad, key=lambda one: (not one.counts, not one.died, _badness(one))):
             if row.counts or row.died or row.name in _WORTH_BISECTING:
                 return by_name[row.name]
@@ -255,6 +257,7 @@ class _Work:
                     extreme=how.extreme,
                     strict=how.strict,
                 )
+            # Where the CPU disagrees with itself, a comparison with QNN says nothing.
             if not prepared.stable:
                 return _Tried(prepared, (), {}, None, versions)
             self.on_progress("compiling for QNN", 0, 0)
@@ -268,6 +271,7 @@ class _Work:
                             details={"path": str(self.model)},
                         )
                     placement = side.placement
+                    # Nothing of it runs on QNN: the CPU would be compared with itself.
                     if placement.known and not placement.qnn_nodes:
                         return _Tried(prepared, (), {}, placement, versions)
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
@@ -276,6 +280,7 @@ class _Work:
                 raise
             except BridgeError as error:
                 return _Tried(prepared, (), {}, None, versions, error)
+        # Only after the last answer: an interrupted verification goes on from what was kept.
         if journal is not None:
             journal.over()
         return _Tried(prepared, rows, found, placement, versions)
@@ -286,6 +291,7 @@ class _Work:
 
         trial = tried.worst()
         if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
+            # No second try after a death: it would put the model in quarantine.
             return None
         self.on_progress("looking whether a session cures it", 0, 0)
         try:

@@ -33,6 +33,7 @@ class DirectProcess:
             [python, *INTERPRETER_FLAGS, "-m", "qnnbridge_host.direct"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # A pipe that nobody reads would stop the process when it is full.
             stderr=subprocess.DEVNULL,
             env=host_environment(),
         )
@@ -177,6 +178,7 @@ class Rig:
         }
         contenders = [Contender(DIRECT, self.direct.batch(direct))]
         for name, call in calls.items():
+            # The first call is the warm-up, the second is compared.
             call()
             if check_sum(call()) != crc:
                 raise BridgeError(
@@ -198,6 +200,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
 
     options = SessionOptions()
     if subject.threads:
+        # One thread on both sides: a pool of threads would be measured with the call.
         options.intra_op_num_threads = subject.threads
         options.inter_op_num_threads = 1
     options.log_severity_level = 3

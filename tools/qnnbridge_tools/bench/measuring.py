@@ -103,6 +103,7 @@ def percentile(ordered: Sequence[float], part: float) -> float:
 
 
 def _calls_in(contender: Contender, turn_s: float) -> int:
+    # Warm, and then measured: the first calls take longer.
     contender.batch(contender.least_calls)
     one_s = statistics.median(contender.batch(contender.least_calls)) / 1e9
     return max(contender.least_calls, min(MOST_CALLS, int(turn_s / max(one_s, 1e-7))))
@@ -121,6 +122,7 @@ def pinned(pids: Sequence[int], *, wanted: bool = True) -> Iterator[bool]:
                 for pid in (os.getpid(), *pids):
                     allowed = psutil.Process(pid).cpu_affinity()
                     before.append((pid, allowed))
+                    # All on one CPU that this process may use; which one does not matter.
                     _keep_on(pid, [before[0][1][0]])
             except (psutil.Error, AttributeError, OSError, ValueError):
                 done = False

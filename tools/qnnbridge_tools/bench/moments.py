@@ -127,8 +127,10 @@ def _first_output_s(command: list[str]) -> float:
     with child:
         assert child.stdin is not None
         assert child.stdout is not None
+        # One byte: the process says by it that the session is there.
         said = child.stdout.read(1)
         seconds = time.perf_counter() - begin
+        # Its end, which waits for this, is not measured.
         child.stdin.close()
         child.wait(TIMEOUT_S)
     if not said:

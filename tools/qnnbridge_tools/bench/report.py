@@ -242,6 +242,7 @@ def _call_rows(row: CallTimings) -> list[tuple[str, ...]]:
 def _chart(rows: list[CallTimings]) -> str:
     """Bars on a logarithmic scale: from 4 KB to 32 MB lie three powers of ten."""
     medians = [timing.median_s * 1e6 for row in rows for timing in row.timings.values()]
+    # A value that is a power of ten itself gets room to its right.
     low, high = math.floor(math.log10(min(medians))), math.ceil(math.log10(max(medians)) + 1e-9)
     high = max(high, low + 1)
 
@@ -272,6 +273,7 @@ def _chart(rows: list[CallTimings]) -> str:
         f'<li><span style="color:{COLOURS[way]}">&#9632;</span> {escape(way)}: {escape(WAYS_IN_WORDS[way])}</li>'
         for way in WAYS
     )
+    # The height is known only now.
     body = "".join(parts).replace("{bottom}", str(y))
     return (
         f'<svg role="img" aria-label="Median time of a call" viewBox="0 0 {LEFT_PX + WIDTH_PX + LABEL_PX} {y}" '

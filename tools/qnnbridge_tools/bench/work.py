@@ -78,6 +78,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
 
     def work(index: int) -> None:
         try:
+            # Once before the start: no thread begins with the first call of all.
             call()
             start.wait()
             done = 0
@@ -87,6 +88,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
             counts[index] = done
         except BaseException as error:  # noqa: BLE001 - raised by the caller
             failures.append(error)
+            # The other threads would wait at the barrier for ever.
             start.abort()
 
     workers = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(threads)]

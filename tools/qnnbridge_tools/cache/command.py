@@ -103,6 +103,7 @@ def clear(
     """Remove entries and what is recorded about them. Exit code 1 if one is in use and stays."""
     from qnnbridge_tools.cache import housekeeping
 
+    # Exactly one of the two.
     if everything == bool(keys):
         raise OptionError("Say what to clear.", fix="Give keys or names of models of the list, or --all.")
     store, facts = _gather(keys)

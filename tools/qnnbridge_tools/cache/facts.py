@@ -126,4 +126,5 @@ def _size(folder: Path) -> int:
 
 
 def _is_meant(text: str, key: str, label: str) -> bool:
+    # An empty text would be the beginning of every key.
     return bool(text) and (key.startswith(text) or label == text)

@@ -66,6 +66,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
         return Removed(())
     store.prepare()
     before = eviction.total_bytes(store)
+    # What is of no value goes first: each byte of it leaves an entry in its place.
     leftovers = store.sweep()
     HashMemo(store.folder).forget_gone()
     set_aside = _drop_bad(facts)
@@ -78,6 +79,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
         kept=tuple(entry for entry in old if entry not in gone),
         set_aside=set_aside,
         leftovers=leftovers,
+        # Another process may have added entries meanwhile.
         freed_bytes=max(0, before - eviction.total_bytes(store)),
     )
 

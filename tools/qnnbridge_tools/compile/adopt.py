@@ -67,6 +67,7 @@ def _files_of(model: Path, *, overwrite: bool) -> tuple[str, ...]:
                 f"{model.name} has a manifest: {manifest}.",
                 fix="Leave it: it is compared before each load. --overwrite writes one of the files as they are.",
             )
+        # Before the examination, which would hold the files against the old manifest.
         os.unlink(manifest)
     examined = examine(model, scan, HostTraits())
     if examined.broken is not None:

@@ -67,6 +67,7 @@ def executor_of(address: str) -> Iterator[Executor]:
             fix="python -m pip install 'qnnbridge[cluster]'",
         ) from None
     try:
+        # Not the default client: an application may have one of its own.
         client = distributed.Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise CompileFailed(
@@ -79,6 +80,8 @@ def executor_of(address: str) -> Iterator[Executor]:
             raise CompileFailed(
                 f"The scheduler at {address} has no workers.", fix=f"Start some: dask worker {address}"
             )
+        # Dask takes calls with equal arguments for one, unless they are not pure. A compilation that killed its
+        # worker is not tried on the next one.
         executor: Executor = client.get_executor(pure=False, retries=0)
         try:
             yield executor
@@ -211,11 +214,13 @@ def _deliver(cell: Cell, delivery: Delivery, overwrite: bool) -> CompileResult:
     with work_folder(place.folder) as folder:
         try:
             for name, contents in delivery.contents.items():
+                # The base name alone: what comes over the network must not choose a folder here.
                 with open(os.path.join(folder, os.path.basename(name)), "wb") as file:
                     file.write(contents)
             _rename(folder, os.path.basename(result.path), place.model, blob)
         except OSError as error:
             raise from_os(error, place.folder) from None
+        # Looked at again: it may have been hours since the job was sent.
         if not overwrite:
             refuse_existing(place)
         move_whole(folder, (place,), () if blob is None else (blob,), overwrite=overwrite)

@@ -35,6 +35,7 @@ def default_output(request: CompileRequest) -> str:
 def perform(request: CompileRequest) -> bool:
     """Does it and prints what came of it. Whether something failed that did not end all of it."""
     options = _options(request)
+    # A model that is compiled already, or two results in one file, must not cost a start of the host.
     _refuse_early(request, options)
     if request.share_weights:
         _bundle(request, options)
@@ -53,6 +54,7 @@ def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
     for model in request.models:
         refuse_compiled(model, "qnnbridge compile")
     if len(request.models) == 1:
+        # Planning only: the host takes no part in names and places.
         without_host = {name: value for name, value in options.items() if name != "host"}
         plan(request.models, request.soc_models, request.output, _variants(request), **without_host)
 
@@ -134,6 +136,7 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
         "on_outcome": note_outcome,
     }
     if request.scheduler is None:
+        # Half of the processors: one compilation uses several.
         jobs = request.jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 2) // 2))
         return run_here(cells, jobs=jobs, host=host, **keywords)
     from qnnbridge_tools.compile.cluster import executor_of, run_on
@@ -190,6 +193,7 @@ def _variants(request: CompileRequest) -> list[SizeVariant]:
 
 def variant_tag(sizes: Mapping[str, int]) -> str:
     """What files of one bucket have in their names."""
+    # Other characters of a dimension's name may not be allowed in a file's.
     return "".join(f"_{re.sub(r'[^A-Za-z0-9]+', '-', name)}{size}" for name, size in sizes.items())
 
 

@@ -119,7 +119,9 @@ def _planned(jobs: Sequence[CompileJob], labels: Sequence[str] = ()) -> list[Cel
         recipe = job.recipe
         source = ModelSource(recipe.spec.model_path, recipe.data, recipe.fingerprint)
         place = destination_of(source, job.output, recipe.folder, tag=job.tag)
+        # Compared as the system compares paths: names that differ in their case are one file on Windows.
         other = taken.setdefault(os.path.normcase(place.path), recipe.label)
+        # It has not grown, so this place was taken by a cell before.
         if len(taken) == len(cells):
             raise OptionError(
                 f"Two of the models would be written to {place.path} ({other} and {recipe.label}).",
@@ -141,6 +143,7 @@ class CompileGroup:
         """`perform_jobs` as a member of the group. Raises `Closed` when the group was ended."""
 
         def began(running: Running) -> None:
+            # Under the lock: a compilation that begins while all are ended would go on unseen.
             with self._lock:
                 if self._ended:
                     raise Closed("The work was interrupted.")
@@ -179,6 +182,7 @@ def run_here(
                 timeout_s=timeout_s,
                 overwrite=overwrite,
                 host=host,
+                # A result that is there is looked at, unless it is to be replaced in any case.
                 resume=not overwrite,
             )
         except BridgeError as error:

@@ -21,9 +21,11 @@ def preview(image: npt.NDArray[np.uint8]) -> list[str]:
     grey = image.mean(axis=2)
     rows, columns = (size // SCALE for size in grey.shape)
     grey = grey[: rows * SCALE, : columns * SCALE].reshape(rows, SCALE, columns, SCALE).mean(axis=(1, 3))
+    # What is at the edge is paper, whether the text is dark or light.
     paper = np.median(np.concatenate([grey[0], grey[-1]]))
     contrast = np.abs(grey - paper)
     ink = contrast > contrast.max() * _INK_SHARE
+    # A character cell shows two rows.
     if rows % 2:
         ink = np.vstack([ink, np.zeros((1, columns), dtype=bool)])
     cells = ink[0::2].astype(int) + 2 * ink[1::2].astype(int)

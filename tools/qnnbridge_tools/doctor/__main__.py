@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an old code page lacks characters
     given = _parser(name).parse_args(arguments)
+    # After the parsing: `--help` and a mistyped option need none of it.
     from qnnbridge_tools.doctor.examine import DoctorOptions, perform
     from qnnbridge_tools.doctor.survey import SurveyOptions
 
@@ -52,6 +53,7 @@ def _refused(error: BridgeError, as_json: bool) -> int:
         traceback.print_exc()
     print(f"Error: {error}", file=sys.stderr)
     if as_json:
+        # stdout itself may be what failed: the JSON document is then lost, the line on stderr is not.
         with contextlib.suppress(OSError):  # that may have been what went wrong
             print(json.dumps({"error": error.to_wire()}, indent=2))
     return EXIT_BLOCKED
@@ -59,6 +61,7 @@ def _refused(error: BridgeError, as_json: bool) -> int:
 
 def _seconds(text: str) -> float:
     seconds = float(text)
+    # Written so that NaN is refused, too: it fails every comparison.
     if not 1 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError("at least 1 second")
     return seconds
@@ -69,6 +72,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
         prog=name,
         description="Say what is wrong with this machine, and how to mend it.",
         epilog="Ends with 0 if all is well, 1 if something is degraded, 2 if the NPU cannot be used.",
+        # The other commands take no shortened options either; one added later could make a shortened name
+        # ambiguous.
         allow_abbrev=False,
     )
     parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")

@@ -23,6 +23,7 @@ class Problem:
     hides: tuple[str, ...] = ()
 
 
+# Without a host neither the tiny model nor the user's can be run: their failures say nothing new.
 _NO_HOST = ("probe.", "model.on", "model.fails")
 
 CATALOGUE: Final[dict[str, Problem]] = {
@@ -79,6 +80,7 @@ CATALOGUE: Final[dict[str, Problem]] = {
         BLOCKED,
         "The host needs qnnbridge, onnxruntime and onnxruntime-qnn in its own interpreter. Nothing else of your "
         "application has to be there: packages without an ARM64 wheel stay on the application's side.",
+        # "packages.no" stands for `packages.no-qnn` and `packages.no-onnxruntime`.
         hides=(*_NO_HOST, "packages.no"),
     ),
     "host.none": Problem(BLOCKED, "QNN needs an interpreter of its own to run in.", hides=_NO_HOST),
@@ -181,6 +183,7 @@ CATALOGUE: Final[dict[str, Problem]] = {
         "QNN needs all of its libraries. Without a part of them it silently uses the driver's own runtime, "
         "or nothing at all.",
         _CPU,
+        # A deleted stub or skel looks like a release that never had one for this chip.
         ("files.incomplete", "sdk.too-old-for-chip", "probe."),
     ),
     "files.truncated": Problem(
@@ -401,6 +404,7 @@ def rank(found: Finding) -> tuple[int, int]:
 def is_hidden(found: Finding, others: tuple[Finding, ...]) -> bool:
     """Whether it is a mere consequence of one of the others, which then stands before it."""
     return any(
+        # Strictly before: `model.unreadable` hides all of "model.", and must not hide itself.
         found.code.startswith(CATALOGUE[other.code].hides) and _ORDER[other.code] < _ORDER[found.code]
         for other in others
     )

@@ -72,6 +72,7 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
         found += findings
         if line:
             healthy.append(Healthy(check.name, line))
+    # A part of the survey that failed leaves defaults, and a check would take these for facts of the computer.
     if facts.unknown:
         found.append(
             finding(
@@ -83,6 +84,7 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
         )
     all_found = tuple(found)
     shown = tuple(sorted((one for one in all_found if not is_hidden(one, all_found)), key=rank))
+    # The failure of the probe is hidden as a consequence in most reports; there it is the proof of the cause.
     shown = _with_probe(shown, all_found)
     return Report(shown, tuple(healthy), verdict(facts, shown))
 
@@ -93,6 +95,7 @@ def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
         first = findings[0]
         if first.code.startswith("model."):
             return f"This model cannot be used on QNN as it is, because {first.title}."
+        # Without an Arm processor there is no NPU that could be unusable: QNN's simulator is.
         effect = first.effect.value if facts.is_arm else first.effect.value.replace("The NPU", "QNN")
         return f"{effect}, because {first.title}."
     well = _what_works(facts)
@@ -121,11 +124,14 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
             return None
         note = "This release is not in the version table: it may be made otherwise than those before it, and work."
         found = dataclasses.replace(found, notes=(*found.notes, note))
+        # Without a probe nothing is known either way, so the finding stays and blocks nothing.
         if probe is None or probe.skipped:
             # A repair by what is known would take away what perhaps works.
             see = Remedy("See whether it works, with a live probe.", ("qnnbridge doctor",))
             found = dataclasses.replace(found, severity=Severity.DEGRADED, remedy=see)
         return found
+    # Only False counts: a run in the simulator (True) touches no driver, and None means that nothing was said of
+    # it.
     if worked and probe is not None and probe.simulator is False and found.code in _PROVED_WRONG:
         notes = (*found.notes, "The live probe worked all the same; other models may not.")
         return dataclasses.replace(found, severity=Severity.DEGRADED, notes=notes)

@@ -39,6 +39,7 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
     Args:
         confirm: Asks the user for a yes.
     """
+    # A text is explained without looking at this computer: it may come from another one.
     if request.explain is not None:
         return _print_explanation(sys.stdin.read() if request.explain == "-" else request.explain, request.as_json)
     if request.order.dimensions:
@@ -50,6 +51,7 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
     else:
         report, snapshot = _examine(request)
     _print(report, request.as_json)
+    # Facts of another computer never lead to a repair of this one.
     if request.fix and request.from_snapshot is None:
         _mend(report, request.as_json, confirm)
     if request.snapshot is not None and snapshot and not _write(request.snapshot, snapshot):
@@ -104,6 +106,7 @@ def _print(report: Report, as_json: bool) -> None:
 def _mend(report: Report, as_json: bool, confirm: Callable[[str], bool]) -> None:
     """Prints to stderr beside a JSON document, so that stdout holds one document."""
 
+    # Nobody can answer at a pipe: each repair is then listed as not done.
     for line in apply_fixes(report, lambda question: sys.stdin.isatty() and confirm(question)):
         print(line, file=sys.stderr if as_json else sys.stdout)
 
@@ -146,6 +149,7 @@ def _clear_quarantine(_found: Finding) -> str:
     from qnnbridge._supervision.quarantine import Quarantine
 
     quarantine = Quarantine()
+    # Read before the clearing, to name them.
     accounts = quarantine.accounts()
     quarantine.clear()
     return f"let {len(accounts)} models out of quarantine: {', '.join(account.model for account in accounts)}"
@@ -173,6 +177,7 @@ def _run_command(*arguments: str) -> str:
     import subprocess
     import sys
 
+    # As a module: the script `qnnbridge` need not be on the PATH.
     command = [sys.executable, "-m", "qnnbridge_tools", *arguments]
     code = subprocess.run(command, check=False).returncode
     return f"ran qnnbridge {' '.join(arguments)}: " + ("done" if code == 0 else f"it ended with {code}")
@@ -198,6 +203,7 @@ def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
         found = [one for one in left if fix.mends(one)]
         if not found:
             continue
+        # A finding that two repairs fit is mended by the first alone.
         left = [one for one in left if one not in found]
         reasons = [one.code for one in found]
         if not ask(fix.question):
@@ -220,6 +226,7 @@ UNKNOWN = (
 
 def explained(text: str) -> list[dict[str, Any]]:
     """Meanings, best first; empty if nothing is known."""
+    # In square brackets, too: so a report prints its codes, and so they are copied.
     entry = CATALOGUE.get(text.strip().strip("[]"))
     if entry is not None:
         fix = "Run `qnnbridge doctor` on the computer concerned: it names the command."

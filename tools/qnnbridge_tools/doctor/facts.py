@@ -205,6 +205,7 @@ class Interpreter:
 
     @property
     def real_machine(self) -> str | None:
+        # The launcher of an environment on Windows may be of another machine type than the Python that it starts.
         return self.base_machine or self.machine
 
 

@@ -35,6 +35,7 @@ def word(text: str) -> str:
 def python_lines(facts: Facts, path: str, *arguments: str) -> Lines:
     """Runs the interpreter once with each of the arguments; they are written as they are."""
     tag = next((one.tag for one in facts.interpreters if one.path == path and one.tag), None)
+    # By its tag, which has no spaces and no quotes; the py launcher looks up the path in the registry.
     if tag:
         return tuple(f"py -V:{tag} {text}" for text in arguments)
     if _PLAIN.fullmatch(path):
@@ -134,6 +135,7 @@ def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str 
 
         release = newest_fitting(machine) if machine is not None else None
     except (OSError, ValueError, LookupError, TypeError):
+        # The table is a file of the installation and may be damaged as well. The fix then names no version.
         return None
     return release.version if release else None
 
@@ -184,6 +186,7 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
 
         # A release that is newer than the table is judged by the rules for all.
         release = dataclasses.replace(release, version=version)
+        # A 1.x release is an onnxruntime of its own: the version of the plain package says nothing about it.
         ort = packages.version("onnxruntime") if not version.startswith("1.") else None
         return {reason.code: reason for reason in known_faults(release, dataclasses.replace(machine, ort=ort))}
     except (OSError, ValueError, LookupError, TypeError):
@@ -203,6 +206,7 @@ def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> 
         bounds = ort_bounds(dataclasses.replace(release, version=version)) if release else ""
     except ValueError:  # not a version as this package has them: pip knows its metadata
         bounds = ""
+    # A bound of the metadata or of a known fault is narrower and stays.
     if only_tried and not bounds.startswith("==") and "<" not in bounds:
         bounds = f"{bounds},<={NEWEST_ORT_TRIED}".lstrip(",")
     return f"onnxruntime{bounds}"
@@ -284,6 +288,7 @@ def install_version(
         return nothing_fits(facts) if version is None else own_environment(facts)
     others = f" {remove}" if remove else ""
     pair = _pair_words(facts, version, only_tried=only_tried)
+    # Both go first: 1.x and plain onnxruntime write the same folder, and pip removes only what its record lists.
     return Remedy(words, pip(facts, f"uninstall -y onnxruntime{others} {QNN}", f"install {pair}"))
 
 
@@ -318,6 +323,7 @@ def after_removal(facts: Facts, folder: str | None, version: str | None) -> Reme
         return nothing_fits(facts) if version is None else own_environment(facts)
     lines = [f"-m pip uninstall -y onnxruntime {QNN}"]
     if folder:
+        # By Python: the shells have different commands for it. `True` passes over what is already gone.
         lines.append(f"-c \"import shutil; shutil.rmtree(r'{folder}', True)\"")
     lines.append(f"-m pip install {_pair_words(facts, version)}")
     return Remedy(commands=python_lines(facts, facts.host.path, *lines))
@@ -360,6 +366,7 @@ def set_up_host(facts: Facts, words: str = "") -> Remedy:
     pythons = _pythons(facts)
     sentences = [words] if words else []
     if not any(fitting_version(facts, python) for python in pythons):
+        # No Python helps here: the driver or the chip excludes every release.
         if facts.is_windows and facts.is_arm and fitting_version(facts, USUAL_PYTHON) is None:
             return nothing_fits(facts)
         if pythons and not words:
@@ -402,10 +409,14 @@ def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None 
     """``qnnbridge setup-host`` such that its result is also what is used afterwards."""
     line = SETUP_HOST + (f" --python {python}" if python else "")
     system = system_sdk(facts)
+    # `setup-host` asks the driver alone: without the option it does not know the version of an SDK, by which this
+    # fix chose.
     if system is not None and not facts.driver.runtime and facts.is_arm:
         line += f" --system-sdk {short_sdk(system[0])}"
+    # The default folder of `setup-host` is in the user's profile, where `user_site` is as well.
     if facts.is_windows and (plain_folder or not facts.application.user_site.isascii()):
         line += f" --dir {PLAIN_FOLDER}"
+    # Without it `setup-host` refuses to change an interpreter that the file names already.
     if facts.host.source == "configuration file":
         line += " --replace"
     # A variable would win over the configuration that setup-host writes.
@@ -433,6 +444,7 @@ def _pythons(facts: Facts) -> set[tuple[int, int]]:
     # A script such as pyenv's only stands for a Python, which may not be there.
     found = {python_of(facts, one.path) for one in facts.interpreters if one.refusal in usable and one.machine}
     answer = facts.host.answer
+    # On Windows on Arm only an ARM64 Python can run the host.
     if answer is not None and (answer.platform == "win-arm64" or not (facts.is_windows and facts.is_arm)):
         found.add(answer.minor)
     return {python for python in found if python is not None and python >= (3, 11)}

@@ -112,6 +112,7 @@ def _compute(
         run.begin("numbers")
         difference = float(np.max(np.abs(np.asarray(outputs[0], np.float64) - right)))
         run.result["difference"] = difference
+        # Written so that NaN fails, too.
         if not difference <= TOLERANCE:
             run.result |= {
                 "failed": "numbers",
@@ -140,6 +141,7 @@ def _probe_feeds(_session: Any) -> dict[str, Any]:
 def weights() -> Any:
     import numpy as np
 
+    # Multiples of 1/8 between -1 and 7/8: 16 bits hold them, and the sums of their products, exactly.
     return ((np.arange(64) * 7 % 16 - 8) / 8).reshape(8, 8)
 
 
@@ -174,10 +176,12 @@ def _failed(error: Exception, stage: str) -> dict[str, Any]:
     kind = type(error).__name__
     exit_record = details.get("exit") if isinstance(details.get("exit"), dict) else None
     failed = (
+        # The death of a process names its phase; any other error belongs to the stage that was begun here.
         STAGE_OF_PHASE.get(str(details.get("phase", "")), stage) if exit_record or kind == "HostCrashed" else stage
     )
     if kind == "ProviderUnavailable":
         failed = (
+            # One class for both stages: only its text says whether the registering failed or no device was listed.
             "devices" if "device" in str(error).lower() and "register" not in str(error).lower() else "register"
         )
     elif kind in ("DeadlineExceeded", "HostHung"):
@@ -188,6 +192,7 @@ def _failed(error: Exception, stage: str) -> dict[str, Any]:
         "message": str(getattr(error, "message", "") or error),
         "cause": getattr(error, "cause", None) or "",
         "fix": getattr(error, "fix", None) or "",
+        # The report is in the temporary state folder, which is gone before anybody can read it.
         "evidence": [
             str(line) for line in getattr(error, "evidence", ()) if not str(line).startswith("crash report:")
         ],

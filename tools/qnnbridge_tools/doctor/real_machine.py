@@ -139,6 +139,7 @@ class RealMachine:
                 return False
             folder = parent
         try:
+            # By trying it: `os.access` reads no access list on Windows.
             with tempfile.TemporaryFile(dir=folder or None):
                 return True
         except OSError:
@@ -216,6 +217,7 @@ class RealMachine:
                 timeout=ASK_TIMEOUT_S,
                 check=False,
                 env=host_environment(),
+                # No console window opens where the doctor runs without one, as under pythonw.
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
         except subprocess.TimeoutExpired:
@@ -226,6 +228,7 @@ class RealMachine:
         if done.returncode:
             return StartFailure(done.returncode, said)
         try:
+            # The last line: a .pth file of that Python may have printed something before.
             return answer_of(json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1]))
         except (ValueError, LookupError, TypeError):
             return StartFailure(0, said or "it printed something else than an answer: it may be no Python")
@@ -347,6 +350,7 @@ def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFact
         with link.reach(ANSWER_TIMEOUT_S) as daemon:
             status = daemon.status().get("daemon")
     except VersionMismatch as error:
+        # It has answered, so it runs; it only serves no application of this version.
         return facts("runs", found.qnnbridge, error.message, error.fix or "", fits=False)
     except BridgeError as error:
         return facts("stale" if link.is_none(error) else "silent", found.qnnbridge, error.cause or error.message)

@@ -76,6 +76,7 @@ def report_text(report: Report, screen: Screen | None = None) -> str:
 
 def _steps(count: int) -> Iterator[Callable[[_Layout], None]]:
     """The reductions in their order: details of later findings first."""
+    # Never the first: it blocks the most, and keeps its detail to the end.
     later = range(count - 1, 0, -1)
     yield lambda layout: setattr(layout, "dense", True)
     yield lambda layout: setattr(layout, "healthy", "cut")
@@ -83,6 +84,7 @@ def _steps(count: int) -> Iterator[Callable[[_Layout], None]]:
         yield from (functools.partial(_reduce, index=index, detail=detail) for index in later)
     yield lambda layout: setattr(layout, "healthy", "names")
     yield from (functools.partial(_reduce, index=index, detail=Detail.CODE) for index in later)
+    # The last resort: only here does the first finding lose its words.
     if count:
         yield from (functools.partial(_reduce, index=0, detail=detail) for detail in (Detail.SHORT, Detail.LINE))
 
@@ -161,6 +163,7 @@ def _cut(text: str, width: int) -> str:
     """The middle goes: paths say most at their ends."""
     if len(text) <= width:
         return text
+    # Five characters are for " ... " between the halves.
     half = (width - 5) // 2
     return f"{text[: width - 5 - half]} ... {text[-half:]}"
 

@@ -25,6 +25,7 @@ def describe() -> "dict[str, object]":  # as a text: a Python that is older must
         "machine": platform.machine(),
         "env_machine": os.environ.get("PROCESSOR_ARCHITECTURE", ""),
         "prefix": sys.prefix,
+        # In an environment on Windows `sys.executable` is a launcher; this is the program that it starts.
         "base_executable": getattr(sys, "_base_executable", None) or sys.executable or "",
         "path": [folder for folder in sys.path if folder],
         "user_site": user_site,

@@ -69,6 +69,7 @@ def read_snapshot(path: Path) -> Facts:
             )
         return decode_facts(document.get("facts"))
     except (ValueError, RecursionError) as error:
+        # `json` raises RecursionError for deep nesting.
         if isinstance(error, OptionError):
             raise
         raise OptionError(f"{path} is no snapshot of the doctor: {error}.") from None
@@ -85,14 +86,17 @@ def _clean(value: Any, machine: Machine) -> Any:
 
 
 def _clean_text(text: str, machine: Machine) -> str:
+    # First by the place: the folder of a profile may have another name than its user.
     text = _PROFILE.sub(lambda match: match["before"] + _stand_in(match["name"]), text)
     name = machine.user
     if len(name) < _LEAST_NAME or name.lower() in _TOO_COMMON:
         return text
+    # Not within a longer word. An underscore is a boundary: file names join words by it.
     return re.sub(rf"(?i)(?<![^\W_]){re.escape(name)}(?![^\W_])", _stand_in(name), text)
 
 
 def _stand_in(name: str) -> str:
+    # Profiles that Windows makes itself name nobody.
     if name.lower() in ("public", "all users", "default"):
         return name
     return USER if name.isascii() else FOREIGN_USER

@@ -75,16 +75,21 @@ class _Parts:
 def survey(machine: Machine, order: SurveyOptions) -> Facts:
     parts, complete = _Parts(), not order.quick
     running = parts.do("running interpreter", machine.running, _NOBODY)
+    # Before the rest: the driver's name for the NPU helps to recognise the chip, its folder to recognise foreign
+    # files.
     driven = parts.do("driver", lambda: driver.survey_driver(machine), Driver("unknown"))
     nothing: tuple[Interpreter, ...] = ()
     found = parts.do("interpreters", lambda: interpreters.survey_interpreters(machine), nothing)
     hosted = parts.do(
         "host", lambda: host.survey_host(machine, order.host_python, found, complete=complete), HostFacts()
     )
+    # Where both sides are one environment, its libraries are looked at once.
     own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None
+    # Not hashed below: what the application imports itself is not what QNN runs from.
     application = own or parts.do(
         "packages", lambda: packages.survey_packages(machine, running, complete=False), Packages()
     )
+    # Folders whose QNN libraries are accounted for: found on a search path, they are not foreign.
     folders = (
         tuple(one.folder for installed in (hosted.packages, application) if installed for one in installed.sets)
         + ((hosted.packages.plugin,) if hosted.packages and hosted.packages.plugin else ())
@@ -118,6 +123,7 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
         backend=parts.do("backend_path", lambda: sdk.survey_backend(machine, order.backend), None),
         complete=complete,
     )
+    # Last: these take the longest, and need all that was found before.
     probe = parts.do("probe", lambda: _probe(machine, facts, order), None)
     model = parts.do("model", lambda: _model(machine, facts, order), None)
     return dataclasses.replace(facts, probe=probe, model=model, unknown=tuple(parts.unknown))
@@ -136,6 +142,7 @@ def _sees_the_same(machine: Machine, running: PythonReport, host: PythonReport) 
 
 def _machine_of(machine: Machine, running: PythonReport) -> str:
     names = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
+    # Not from `platform.machine`: under emulation it depends on the version of Python.
     if running.platform in names:
         return names[running.platform]
     file = machine.library(running.executable, version=False)
@@ -170,6 +177,7 @@ def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedMode
         return None
     model = survey_model(machine, order.model, facts)
     skipped = _why_no_probe(facts, order)
+    # A model that is known to fail is not run: the probe would only report the same, later and in other words.
     if skipped or model.problem or not model.exists or model.layout or model.verdict == "cannot run here":
         return model
     result = machine.probe(ProbeRequest(facts.host.path, order.model, order.probe_timeout_s, order.dimensions))

@@ -37,6 +37,7 @@ def machine_of(given: MachineOptions) -> HostMachine:
         try:
             machine = found_machine()
         except OptionError:
+            # This computer is of a kind without QNN, and the question is about another one.
             machine = HostMachine(platform)
         if machine.platform != platform:
             machine = _other_platform(machine, platform)
@@ -64,6 +65,7 @@ def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
     """An x64 interpreter on this Arm computer is still on this computer; anything else is somewhere else."""
     asked = HostMachine(read_platform(platform))
     if machine.computer == "ARM64" and asked.platform == "win_amd64":
+        # None: it would be another interpreter than the running one.
         return dataclasses.replace(machine, platform="win_amd64", python=None)
     return dataclasses.replace(asked, computer=PLATFORM_MACHINES[asked.platform])
 

@@ -78,6 +78,7 @@ class SpokenAnswer:
 
     def _begin(self, stream: TextStream) -> None:
         self._stream = stream
+        # Ctrl+C may have come before there was a stream.
         if self._stopping.is_set():
             stream.cancel()
 
@@ -93,6 +94,7 @@ class SpokenAnswer:
             self.text += piece
             self.pieces.put(piece)
         if stream.finish_reason is None:
+            # The host has not said how it ended: it is stopped, and says it with the next piece.
             stream.cancel()
             next(stream, None)
         self.done = Answered(self._pace, stream.prompt_tokens, stream.finish_reason, stream.stats)
@@ -178,6 +180,7 @@ class Chat:
             try:
                 piece = answer.pieces.get(timeout=LOOK_S)
                 if piece is None:
+                    # The thread puts the end into the queue just before it ends itself.
                     answer.join()
                     return stopped
                 if not stopped:

@@ -72,6 +72,7 @@ def _load(folder: GenaiFolder, host_python: str | None) -> GenerationModelInfo:
     from qnnbridge import genai
 
     with qnnbridge.Host(host_python) as host:
+        # With a fallback: what is left to the CPU is the answer here and no fault.
         return genai.Model(folder.path, host=host, fallback="cpu").info
 
 

@@ -18,6 +18,7 @@ def main() -> None:
     genai: Any = None
     model: Any = None
     # What native libraries print must not get between the answers.
+    # QNN's simulator prints a banner on descriptor 1 with its first session.
     answers = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -42,6 +43,8 @@ def load_library() -> Any:
             "QNNExecutionProvider", onnxruntime_qnn.get_library_path()
         )
     except (ImportError, AttributeError):
+        # Without the plugin, or with an onnxruntime-genai that cannot register one, the model runs as its
+        # configuration says.
         pass
     return onnxruntime_genai
 

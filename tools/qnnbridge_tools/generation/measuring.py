@@ -123,6 +123,7 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
     try:
         generator.append_tokens(prompt)
         while not generator.is_done() and len(made) < tokens:
+            # Greedy, as the other way: sampling would give other tokens in each round.
             generator.generate_next_token()
             pace.token()
             made.append(int(generator.get_next_tokens()[0]))

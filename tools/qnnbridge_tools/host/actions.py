@@ -127,6 +127,7 @@ def metrics() -> None:
 
     with link.reach() as daemon:
         text = metrics_text(daemon.status(), os.getpid())
+    # What was printed as text goes out before the bytes below.
     sys.stdout.flush()
     # Bytes: the format is UTF-8 with line feeds, whatever the system's own are.
     sys.stdout.buffer.write(text.encode())
@@ -146,6 +147,7 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
             cause="No daemon has run yet with this state folder.",
             fix="Start one: qnnbridge host start",
         )
+    # Made before the last lines are read: a line that comes in between is shown twice, and never lost.
     follower = log.Follower(path) if follow else None
     for line in log.last_lines(path, count):
         print(output.visible(line))
@@ -209,6 +211,7 @@ def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | Non
         ended: The instance that was before.
     """
     while True:
+        # Looked at before the wait: a new daemon that comes to its turn writes the same file.
         another = link.replaced(ended)
         outcome = successor.wait(min(deadline, time.monotonic() + TURN_LOOK_S))
         if outcome is not None:
@@ -221,6 +224,7 @@ def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | Non
 
 def _stop(drain_s: float) -> dict[str, Any]:
     """The last status document. Returns when the daemon has ended; raises `HostError` if it does not."""
+    # Read while it runs: the file goes with the daemon.
     found = link.left_behind()
     try:
         with link.reach_soon(PATIENCE_S, any_release=True) as daemon:

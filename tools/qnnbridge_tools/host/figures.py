@@ -180,6 +180,7 @@ def _host(document: Mapping[str, Any]) -> HostFigures:
 
 
 def _latency(document: Mapping[str, Any]) -> Latency:
+    # Zeros of a client without calls would look like very quick ones.
     if not _int(document, "calls"):
         return Latency()
     part = _part(document, "latency_ms")
@@ -204,6 +205,7 @@ def _buckets(listed: object) -> tuple[tuple[float, int], ...]:
     for pair in listed:
         try:
             bound, count = pair
+            # JSON has no infinity: the last bound is null.
             found.append((float("inf") if bound is None else float(bound), int(count)))
         except (TypeError, ValueError):
             return ()
@@ -225,6 +227,7 @@ def _list(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _number(document: Mapping[str, Any], name: str) -> float | None:
     found = document.get(name)
+    # True is an int for Python, and no figure.
     return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 

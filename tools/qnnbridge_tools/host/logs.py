@@ -42,6 +42,7 @@ def rotated_files(path: Path) -> list[Path]:
         names = []
     for name in names:
         number = name[len(path.name) + 1 :]
+        # `isdigit` alone also takes characters such as a superscript 2, which `int` refuses.
         if name.startswith(path.name + ".") and number.isascii() and number.isdigit():
             numbered.append((int(number), path.parent / name))
     found = [file for _, file in sorted(numbered)]
@@ -67,6 +68,7 @@ def _tail(file: Path, count: int) -> list[str]:
     with file.open("rb") as stream:
         at = stream.seek(0, os.SEEK_END)
         data = b""
+        # One line end more than lines: the first line of a block may be cut.
         while at > 0 and data.count(b"\n") <= count:
             size = min(_BLOCK_BYTES, at)
             at -= size
@@ -95,6 +97,7 @@ class Follower:
     def new_lines(self) -> list[str]:
         identity = _identity(self._path)
         data = b""
+        # Another file stands there, or the same one was emptied.
         if identity != self._identity or _size(self._path) < self._at:
             data = self._rest_of_the_old_ones()
             self._identity, self._at = identity, 0

@@ -41,6 +41,7 @@ def family(kind: Kind, name: str, help_text: str, samples: Iterable[Sample], uni
         raise ValueError(f"{name} with unit {unit}")
     made = Metric(name, help_text, kind, unit)
     for suffix, labels, value in samples:
+        # A name from a file system may hold half a surrogate pair, which UTF-8 cannot encode.
         whole = {key: text.encode("utf-8", "replace").decode("utf-8") for key, text in labels.items()}
         made.add_sample(name + suffix, whole, value)
     return made
@@ -240,4 +241,5 @@ def _model_labels(model: ModelFigures) -> Labels:
 
 def _quantiles(latency: Latency) -> dict[float, float | None]:
     found = {0.5: latency.p50, 0.9: latency.p90, 0.99: latency.p99, 1.0: latency.max}
+    # Prometheus' base unit is the second.
     return {quantile: None if value is None else value / 1000 for quantile, value in found.items()}

@@ -153,6 +153,7 @@ def variables_note(service: ServiceCommand) -> str:
 
 
 def _body(service: ServiceCommand) -> str:
+    # Version 1.2 of the schema, which Windows takes since Vista.
     task = ET.Element("Task", {"version": "1.2", "xmlns": NAMESPACE})
     registration = ET.SubElement(task, "RegistrationInfo")
     _leaf(registration, "Description", "qnnbridge daemon: one NPU host for all applications.")
@@ -162,6 +163,7 @@ def _body(service: ServiceCommand) -> str:
     _leaf(trigger, "UserId", service.user)
     principal = ET.SubElement(ET.SubElement(task, "Principals"), "Principal", {"id": "Author"})
     _leaf(principal, "UserId", service.user)
+    # While the user is logged in: no password has to be stored for it.
     _leaf(principal, "LogonType", "InteractiveToken")
     _leaf(principal, "RunLevel", "LeastPrivilege")
     settings = ET.SubElement(task, "Settings")

@@ -39,6 +39,7 @@ def setup_host(
     from qnnbridge_tools.setup_host.plan import make_plan
     from qnnbridge_tools.setup_host.steps import carry_out
 
+    # Before anything is planned. With --json the question would stand in the document on stdout.
     if not (dry_run or yes) and (as_json or not sys.stdin.isatty()):
         raise OptionError(
             "This command cannot ask here whether to go on.",
@@ -73,9 +74,11 @@ def _say(text: str) -> None:
 def _detail(line: str) -> None:
     """The lines of pip that say why it takes long."""
     shown = line.strip()
+    # pip names a size for each download; only those in MB take time.
     if (shown.startswith("Downloading ") and shown.endswith("MB)")) or shown.startswith("Building wheel"):
         print(f"  {shown}", file=sys.stderr, flush=True)
     elif shown.startswith('{"progress":'):
+        # The line of `qnnbridge_host.windows_ml download`, a number from 0 to 1.
         percent = shown.removeprefix('{"progress":').removesuffix("}")
         print(f"  {float(percent):.0%}", file=sys.stderr, flush=True)
     elif shown.startswith("Installing collected packages"):

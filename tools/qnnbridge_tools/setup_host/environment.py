@@ -115,6 +115,7 @@ def _problem_of(folder: Path) -> str | None:
 
 def _existing(path: Path) -> Path:
     """The path or the nearest folder above it that is there."""
+    # A link that leads nowhere counts as there: no folder can be made in its place.
     return next((one for one in (path, *path.parents) if os.path.lexists(one)), Path(path.anchor))
 
 
@@ -136,6 +137,7 @@ class NewEnvironment:
         recover(self.folder)
         check_free(self.folder, replace=self._replace)
         if is_taken(self.folder):
+            # Windows refuses to rename a folder that a running program was started from.
             try:
                 self.folder.rename(self._old)
             except OSError as error:
@@ -144,6 +146,7 @@ class NewEnvironment:
                     cause="A program that runs from it, a host perhaps, is not at its end.",
                     fix="End the applications that use it, or choose another folder with --dir.",
                 ) from error
+        # Noted before they are made: afterwards they look like any other folder.
         self._made_above = [one for one in self.folder.parents if not one.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -151,6 +154,7 @@ class NewEnvironment:
             recover(self.folder)
             self._remove_folders_above()
             raise not_made(self.folder, error.strerror or str(error)) from error
+        # The first file in the folder, so that an interruption at any later moment is recognised.
         (self.folder / MARKER).write_text(
             "A set-up of qnnbridge did not finish; the next one removes this.\n", "utf-8"
         )
@@ -186,6 +190,7 @@ def recover(folder: Path) -> None:
                 _remove(entry)
         _remove(folder)
     if old.exists():
+        # On Windows nothing can be renamed to a name that exists, not even of an empty folder.
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         if folder.exists():
@@ -229,8 +234,10 @@ def _remove(path: Path) -> None:
     if not path.exists():
         return
 
+    # Windows deletes no file that is marked read-only.
     def make_writable(function: Callable[..., Any], name: str, _error: object) -> None:
         os.chmod(name, stat.S_IRWXU)
         function(name)
 
+    # `onexc` is new in Python 3.12.
     shutil.rmtree(path, onerror=make_writable)

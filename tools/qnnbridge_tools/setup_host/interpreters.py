@@ -25,6 +25,8 @@ SHOWN_CHARACTERS = 160
 # The exit code of a shell, and of a script such as pyenv's, for a program that is not there.
 NOT_FOUND = 127
 
+# Run by whatever is found, so it must not need a new Python. "@@" marks its line among those of a .pth file. Debian
+# has venv without ensurepip until python3-venv is installed; free-threaded Pythons load no common wheel.
 _QUESTION = """
 import importlib.util, json, platform, sys, sysconfig
 print("@@" + json.dumps({
@@ -60,6 +62,7 @@ def ask(python: str) -> PythonTraits | str:
     """The traits of the interpreter, or the reason why it gives none."""
     try:
         done = subprocess.run(
+            # Isolated, as the host will be: packages and variables of the user do not count.
             [python, "-I", "-X", "utf8", "-c", _QUESTION],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -127,6 +130,7 @@ def candidates(
         if isinstance(judged, str):
             looked_at.append(f"{place}: {path} {judged}")
         else:
+            # The Python of an environment leads to its base, which may be listed already.
             found.setdefault(os.path.realpath(judged.path), judged)
     return sorted(found.values(), key=lambda one: one.answer.version, reverse=True)
 
@@ -135,6 +139,7 @@ def _named(surroundings: Surroundings, text: str, asker: Callable[[str], PythonT
     path = _path_of(surroundings, text)
     judged = _judge(surroundings, path, asker) if path is not None else ""
     version = _VERSION.fullmatch(text)
+    # Also where none was found under that version: that it is too old is the reason that helps.
     if isinstance(judged, str) and version and (int(version[1]), int(version[2])) < OLDEST_HOST_PYTHON:
         raise HostNotFound(
             f"--python names Python {version[1]}.{version[2]}, which is too old: the host needs 3.11 or newer.",
@@ -161,6 +166,8 @@ def _path_of(surroundings: Surroundings, text: str) -> str | None:
     if os.path.isfile(text):
         return os.path.abspath(text)
     for python in surroundings.registered():
+        # A bare version takes a native interpreter. Only a full tag names an emulated one, which is then refused
+        # with its reason.
         if text.lower() in (python.launcher_tag.lower(), "{}.{}".format(*python.version)) and (
             _is_native(surroundings, python) or text.lower() == python.launcher_tag.lower()
         ):
@@ -176,6 +183,7 @@ def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
     for name in PATH_NAMES:
         for folder in _path_folders(surroundings):
             found = shutil.which(name, path=folder)
+            # Aliases of the Microsoft Store: such a file may open the Store instead of a Python.
             if found is not None and "windowsapps" not in found.lower():
                 yield "PATH", found
 
@@ -189,6 +197,7 @@ def _judge(
 ) -> BaseCandidate | str:
     """The candidate, or the reason why not, a text that follows "it"."""
     try:
+        # By the file's header, before it is started: on Windows no emulated program is run for this.
         problem = surroundings.why_not_machine(interpreter_machine(path))
     except OSError as error:
         return f"cannot be read ({error.strerror})"

@@ -88,6 +88,7 @@ def choose(
         for machine in [machine_with(candidate, facts, surroundings)]
         for judgement in _judged(machine, version)
     ]
+    # A doubtful release is usable: only a refusal excludes one.
     usable = [one for one in choices if one.judgement.verdict != "refused"]
     if not usable and force and version is not None:
         usable = [one for one in choices if _has_wheel(one)]
@@ -101,6 +102,7 @@ def _judged(machine: HostMachine, version: str | None) -> list[Judgement]:
     judged = judge(machine)
     if version is not None:
         return [one for one in judged if version_key(one.release.version) == version_key(version)]
+    # Refused ones only where nothing else is left, to give their reasons.
     best = best_of(judged)
     return [best] if best else judged
 
@@ -161,6 +163,8 @@ def with_host(text: str, python: str, others: Mapping[str, str | None] | None = 
     """
     settings = {"python": python, **(others or {})}
     result = text
+    # The file is edited by lines, since a TOML writer would drop its comments; `_only_that_changed` parses both
+    # texts to prove that nothing else changed.
     for name, value in reversed(settings.items()):  # a new one becomes the first of the table
         result = _with_setting(result, name, value)
     return result if _only_that_changed(text, result, settings) else None
@@ -170,6 +174,7 @@ def _with_setting(text: str, name: str, value: str | None) -> str:
     new = [] if value is None else [f"{name} = {toml_string(value)}"]
     is_it = re.compile(rf"^\s*(?:{name}|\"{name}\"|'{name}')\s*=").match
     line_end = "\r\n" if "\r\n" in text else "\n"
+    # The last line end is taken off for the splitting and put back by the joining.
     lines = text.removesuffix(line_end).split(line_end) if text else []
     start = next((index for index, line in enumerate(lines) if _table_name(line) == "host"), None)
     if start is None:
@@ -193,6 +198,7 @@ def toml_string(text: str) -> str:
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
 
 
+# "" for a table in double brackets: it ends [host], and is not it.
 def _table_name(line: str) -> str | None:
     found = _TABLE.match(line)
     return found[1].strip("\"'") if found else ("" if line.lstrip().startswith("[[") else None)
@@ -214,10 +220,12 @@ def _only_that_changed(old: str, new: str, settings: Mapping[str, str | None]) -
 
 
 def _parsed(text: str) -> dict[str, Any]:
+    # `tomllib` is new in Python 3.11.
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     return dict(toml.loads(text))
 
 
+# --prefer-binary: an older wheel rather than a newer source archive, for which the computer needs a compiler.
 PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--prefer-binary")
 
 
@@ -289,6 +297,7 @@ def make_plan(
     check_folder(folder)
     source = find_source(options.source)
     config, text, old = _configuration(options, engine, surroundings, python_in(folder))
+    # Here, after all that can be refused at once: each interpreter is started and may take `ASK_TIMEOUT_S`.
     looked_at: list[str] = []
     found = candidates(surroundings, options.python, looked_at, asker)
     if engine == "wheel":
@@ -341,6 +350,7 @@ def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSou
         )
     if path is None:
         return None
+    # Nothing counts as installed: the new environment does not exist yet.
     return choose_source(Installed({}), {EP_PATH_VARIABLE: os.path.abspath(os.path.expanduser(path))})
 
 
@@ -375,6 +385,7 @@ def _configuration(
         return None, "", None
     file = configuration_file(surroundings.environ)
     old = configured_host(file)
+    # Compared as the system compares paths: on Windows without regard to case.
     is_other = old is not None and os.path.normcase(old) != os.path.normcase(str(python))
     if is_other and not options.replace:
         raise AlreadyThere(

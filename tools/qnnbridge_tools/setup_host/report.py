@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qnnbridge_tools.doctor.findings import Report
 
 _PLAIN_CMD = re.compile(r"[A-Za-z0-9_\-.:\\/+=,@\[\]]+")
+# Fewer characters than for cmd: `@`, `,` and square brackets have a meaning in PowerShell.
 _PLAIN_POWERSHELL = re.compile(r"[A-Za-z0-9_\-.:\\/+=]+")
 
 
@@ -37,6 +38,7 @@ def powershell_text(command: Sequence[str]) -> str:
 
 def _quoted_for_windows(word: str) -> str:
     quoted = subprocess.list2cmdline([word])
+    # `list2cmdline` quotes for spaces alone, and `<` would redirect.
     return quoted if quoted.startswith('"') else f'"{word}"'
 
 
@@ -66,6 +68,7 @@ def print_plan(plan: SetupPlan) -> None:
 
 def print_commands(plan: SetupPlan) -> None:
     """The same work by hand."""
+    # Both shells of Windows are served: nobody knows which one the lines will be pasted into.
     shells = (("Command Prompt", cmd_text), ("PowerShell", powershell_text)) if os.name == "nt" else None
     for name, to_text in shells or (("Commands", posix_text),):
         print(f"{name}:")

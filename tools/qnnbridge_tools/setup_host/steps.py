@@ -40,6 +40,7 @@ if sys.platform == "win32":
     def _end_tree(process: subprocess.Popen[str]) -> None:
         import psutil
 
+        # Listed before the kill: once the parent is gone, its children cannot be found by it.
         try:
             started = psutil.Process(process.pid).children(recursive=True)
         except psutil.Error:
@@ -103,6 +104,8 @@ def run_program(
             text=True,
             encoding="utf-8",
             errors="replace",
+            # Elsewhere than on Windows: Ctrl+C at the terminal then reaches this process alone, which ends the
+            # whole group.
             start_new_session=True,
         )
     except BaseException:
@@ -110,6 +113,7 @@ def run_program(
         raise
     assert process.stdout is not None
     lines: list[str] = []
+    # By another thread: the loop below waits in a read.
     timer = threading.Timer(timeout_s, _end_tree, (process,))
     timer.daemon = True
     is_done = False
@@ -154,9 +158,11 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
             say("Downloading Windows' provider for QNN")
             _run("download", command, detail, plan.folder)
         say("Starting the new host")
+        # Before the configuration: it only ever names a host that has started.
         info = check_host(plan.python, plan.variables)
         if plan.config is not None:
             say(f"Writing {plan.config}")
+        # Within the change of the configuration: if the marker cannot be removed, the old text comes back.
         with _configured(plan):
             made.keep()
     return info
@@ -205,12 +211,14 @@ def write_text(file: Path, text: str) -> None:
     """The whole file or, if that fails, the old one. A link is followed: some keep their settings elsewhere."""
     file = Path(os.path.realpath(file))
     file.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: a rename replaces a file only within one file system.
     handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
+        # `mkstemp` makes the file readable by its owner alone.
         if file.exists():
             os.chmod(name, file.stat().st_mode & 0o777)
         os.replace(name, file)
@@ -226,6 +234,7 @@ def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
         for name, value in base.items()
         if name.upper() not in DROPPED
         and name.upper() not in _PIP_PLACES
+        # "_CE_": conda's own variables, beside those with its name.
         and not name.upper().startswith(("PYTHON", "CONDA_", "_CE_"))
     } | {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
 
@@ -241,6 +250,7 @@ def _run(step: str, command: Sequence[str], detail: Say, folder: Path) -> None:
 
 def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> BridgeError:
     output_lines = [line for line in lines if line.strip()]
+    # First: pip ends an unreachable index with "no matching distribution" as well, which would blame the version.
     if step == "install" and is_network_trouble("\n".join(output_lines)):
         return unreachable("\n".join(output_lines))
     if step == "download":
@@ -278,12 +288,15 @@ def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
 
 def _fix(lines: Sequence[str]) -> str | None:
     text = "\n".join(lines).lower()
+    # 28 is ENOSPC, and 112 is ERROR_DISK_FULL of Windows.
     if "no space left" in text or "errno 28" in text or "winerror 112" in text:
         return FREE_SPACE
+    # Before the general line: a version of qnnbridge that is not on the index is no fault of the network.
     if "qnnbridge==" in text and ("no matching distribution" in text or "could not find a version" in text):
         return "The index does not have this version of qnnbridge: give its wheel or its checkout with --from."
     if "no matching distribution" in text or "could not find a version" in text:
         return "The index lacks the package, or cannot be reached; `pip config list` says which one pip asks."
+    # 13 is EACCES, and 5 is ERROR_ACCESS_DENIED of Windows.
     if "permission denied" in text or "errno 13" in text or "winerror 5" in text:
         return "Choose a folder that you may write to with --dir."
     return None

@@ -47,6 +47,7 @@ if sys.platform == "win32":
                 left = end - time.monotonic()
                 if left <= 0:
                     return ""
+                # `kbhit` cannot wait: it is asked again, 20 times a second at most.
                 time.sleep(min(_LOOK_INTERVAL_S, left))
             key = msvcrt.getwch()
             if key in _PREFIXES:
@@ -77,6 +78,7 @@ else:
             if not readable:
                 return ""
             try:
+                # The whole sequence of an arrow key, of which the first character alone counts.
                 data = os.read(fd, 64)
             except OSError:
                 data = b""
@@ -109,6 +111,7 @@ def show(ask: Ask, view: WatchOptions) -> None:
     with (
         _ended_by_sigterm(),
         keyboard() as wait,
+        # Without auto_refresh rich starts no thread: the view draws when it has something new.
         Live(
             console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         ) as live,
@@ -120,6 +123,7 @@ def show(ask: Ask, view: WatchOptions) -> None:
             rounds += 1
             if view.rounds is not None and rounds >= view.rounds:
                 return
+            # A key does not put the next question off.
             due = time.monotonic() + view.interval_s
             while (left_s := due - time.monotonic()) > 0:
                 key = wait(left_s)
@@ -172,6 +176,7 @@ class Asking:
     """Asks for figures over one connection. One that was lost is looked for again at the next question."""
 
     def __init__(self) -> None:
+        # At once: without a daemon at the beginning the command ends with its reason.
         self._link: Link | None = reach()
 
     def __call__(self) -> Figures:
@@ -180,6 +185,7 @@ class Asking:
                 self._link = reach()
             return read_figures(self._link.status())
         except BridgeError:
+            # A connection that has failed once is not asked again.
             self.close()
             raise
 

@@ -36,6 +36,7 @@ class SortOrder(enum.Enum):
 
 def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figures:
     """Clients and models sorted. Models have no memory figure; `MEMORY` sorts them by sessions."""
+    # By name first; the second sort is stable, so that equal figures keep that order.
     clients = sorted(figures.clients, key=lambda client: (client.name.lower(), client.pid), reverse=reverse)
     models = sorted(figures.models, key=lambda model: (model.label.lower(), model.key), reverse=reverse)
     if order is not SortOrder.NAME:
@@ -115,6 +116,7 @@ def _tables(figures: Figures, width: int, height: int) -> list[RenderableType]:
     clients = [words.client_row(client) for client in figures.clients]
     models = [words.model_row(model) for model in figures.models]
     room = max(2, height - 2 * _TABLE_LINES)
+    # Models get half of the room, and what the clients leave of theirs.
     first = min(len(models), max(room // 2, room - len(clients)))
     second = max(1, room - first)
     return [
@@ -132,6 +134,7 @@ def _table(
 
     if not rows:
         return [Text(f"{title}: none", style="bold")]
+    # The line that says so takes the place of a row.
     says_more = 1 < most < len(rows)  # else the number in the title has to do
     shown = rows[: most - says_more]
     kept = _columns(headers, width)

@@ -41,11 +41,14 @@ class KnownFault:
     applies: Callable[[Release, HostMachine], bool]
 
 
+# The plugins 2.x need API version 24 of onnxruntime; 1.24.2 is the oldest release that they were run with.
 OLDEST_ORT_FOR_PLUGINS: Final = "1.24.2"
+# From then on onnxruntime checks which API version a plugin supports; those before 2.4 leave that field at 0.
 ORT_TOO_NEW_FOR_OLD_PLUGINS: Final = "1.28"
 # The newest onnxruntime that releases were run with. Of a newer one nothing is known, neither good nor bad.
 NEWEST_ORT_TRIED: Final = "1.32.0"
 
+# From 3.12 on `platform.machine` asks WMI first and says ARM64 in an emulated process; before, it says AMD64.
 OLDEST_PYTHON_THAT_KNOWS_EMULATION: Final = (3, 12)
 
 
@@ -142,6 +145,7 @@ def is_untried(ort: str) -> bool:
 def ort_bounds(release: Release) -> str:
     """The onnxruntime to install with a 2.x release: the bounds of its metadata without known faults."""
     clauses = [release.ort_requirement or f">={OLDEST_ORT_FOR_PLUGINS}"]
+    # A pin of the release's own metadata is not widened by a bound.
     if satisfies(release.version, "<2.4") and not release.ort_requirement.startswith("=="):
         clauses.append(f"<{ORT_TOO_NEW_FOR_OLD_PLUGINS}")
     return ",".join(clauses)
@@ -187,6 +191,7 @@ def judge(machine: HostMachine, releases: Iterable[Release] | None = None) -> li
         for release in candidates
         if platform_of_release(release) == machine.platform
     ]
+    # Two stable sorts: within a verdict the newest stays first.
     judged.sort(key=lambda one: version_key(one.release.version), reverse=True)
     judged.sort(key=lambda one: _RANK[one.verdict])
     return judged
@@ -221,6 +226,7 @@ def newest_for(
 
 def platform_of_release(release: Release) -> Platform:
     """The platform as machines are named: without the version of glibc."""
+    # manylinux_2_35_x86_64 and manylinux2014_x86_64 alike.
     name = re.sub(r"^manylinux(?:_\d+_\d+|\d+)_", "linux_", release.platform)
     return next(platform for platform in PLATFORM_MACHINES if platform == name)
 
@@ -247,6 +253,7 @@ def hexagons_text(versions: Sequence[int]) -> str:
 
 
 def _check_python(release: Release, machine: HostMachine) -> Iterator[Reason]:
+    # An unknown Python refuses nothing (`HostMachine`).
     if machine.python is not None and release.wheel_for(machine.python) is None:
         exist = pythons_text(release.python_tags)
         yield Reason(

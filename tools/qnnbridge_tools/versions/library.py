@@ -17,6 +17,7 @@ _VERSION_RESOURCE: Final = 16  # RT_VERSION
 _SUBDIRECTORY: Final = 0x80000000
 _MAX_RESOURCE_BYTES: Final = 1 << 20
 _PRODUCT_VERSION: Final = "ProductVersion".encode("utf-16-le") + b"\0\0"
+# The signature of VS_FIXEDFILEINFO, which stands where no text with the version does.
 _FIXED_INFO: Final = struct.pack("<I", 0xFEEF04BD)
 _BUILD_ID: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}[\d_]*)\0")
 _MAX_HEADERS: Final = 4096
@@ -40,6 +41,7 @@ def read_library(path: str, *, version: bool) -> Library | None:
         return None
     machine = header.machine
     if header.hybrid:
+        # A hybrid image: x64 code that calls into ARM64 (ARM64EC), or code of both kinds in one file (ARM64X).
         machine = {"x64": "ARM64EC", "ARM64": "ARM64X"}.get(machine, machine)
     if not version:
         return Library(machine)
@@ -73,16 +75,19 @@ def _pe_version(file: BinaryIO) -> str | None:
     at = resource.find(_FIXED_INFO)
     if at < 0:
         return None
+    # dwFileVersionMS and dwFileVersionLS follow the signature and the version of the structure.
     high, low = struct.unpack_from("<II", resource, at + 8)
     return f"{high >> 16}.{high & 0xFFFF}.{low >> 16}.{low & 0xFFFF}"
 
 
 def _version_resource(file: BinaryIO) -> bytes | None:
     head = file.read(_MAX_HEADERS)
+    # 0x3C holds the offset of "PE\0\0"; after its 4 bytes come the COFF header (20) and the optional header.
     start = struct.unpack_from("<I", head, 0x3C)[0]
     sections, optional_size = struct.unpack_from("<HxxxxxxxxxxxxH", head, start + 6)
     optional = start + 24
     magic = struct.unpack_from("<H", head, optional)[0]
+    # 0x20B is PE32+: its data directories begin at 112, those of PE32 at 96.
     directories = optional + (112 if magic == 0x20B else 96)
     address, size = struct.unpack_from("<II", head, directories + 8 * _RESOURCES)
     if not address or not size:
@@ -110,6 +115,7 @@ def _version_resource(file: BinaryIO) -> bytes | None:
 def _section_of(head: bytes, table: int, sections: int, address: int) -> tuple[int, int] | None:
     for index in range(sections):
         virtual_size, virtual, raw_size, raw = struct.unpack_from("<IIII", head, table + 40 * index + 8)
+        # The larger of both: a linker may leave the size in memory below the one in the file.
         if virtual <= address < virtual + max(virtual_size, raw_size):
             return virtual, raw
     return None
@@ -117,8 +123,10 @@ def _section_of(head: bytes, table: int, sections: int, address: int) -> tuple[i
 
 def _entry(file: BinaryIO, root: int, directory: int, wanted: int | None) -> int | None:
     """Offset (with the flag for a subdirectory) of an entry of a resource directory."""
+    # After its flags, time and version (12 bytes) a directory has two counts: entries by name, then by number.
     file.seek(directory + 12)
     named, numbered = struct.unpack("<HH", file.read(4))
+    # Bounded: a damaged file may claim 131,070 entries.
     for _ in range(min(named + numbered, 256)):
         number, offset = struct.unpack("<II", file.read(8))
         if wanted is None or number == wanted:

@@ -66,6 +66,7 @@ class HostMachine:
     @property
     def has_npu(self) -> bool:
         """Whether a computer of this kind may have an NPU of Qualcomm's."""
+        # An unknown computer is taken for what its interpreter was built for.
         return (self.computer or PLATFORM_MACHINES[self.platform]) in ("ARM64", "aarch64")
 
     @property
@@ -115,6 +116,7 @@ def read_chip(text: str) -> int:
 def _archs_by_product(text: str) -> set[int]:
     words = text.strip().lower().replace("snapdragon", "").strip()
     exact = {chip.arch for chip in CHIPS if chip.product.lower() == f"snapdragon {words}"}
+    # "8 Gen 1" is not "8+ Gen 1".
     pattern = re.compile(rf"\b{re.escape(words)}\b(?!\+)")
     return exact or {chip.arch for chip in CHIPS if words and pattern.search(chip.product.lower())}
 

@@ -18,6 +18,7 @@ from qnnbridge_tools.versions.fitness import OLDEST_ORT_FOR_PLUGINS, ort_bounds
 
 PACKAGE = "qnnbridge"
 # The releases of onnxruntime-qnn that the extra [host] allows.
+# The same bound as in pyproject.toml.
 HOST_EXTRA_TAKES = ">=2.4"
 
 # What the extra [host] brings besides onnxruntime, for the releases that it does not allow.
@@ -103,4 +104,5 @@ def _installed_from() -> Source | None:
         return None
     if not path.exists():
         return None
+    # PEP 610 marks an editable installation of a folder.
     return Source(path, editable=bool(record.get("dir_info", {}).get("editable")))

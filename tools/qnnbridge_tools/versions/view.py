@@ -174,12 +174,14 @@ def label_of(code: str) -> str:
 
 def advice(machine: HostMachine) -> str:
     """The one change that would make a release fit; empty if there is none."""
+    # The easiest change first: another Python before another driver, and a new computer last.
     without = {
         "python": dataclasses.replace(machine, python=None),
         "system_sdk": dataclasses.replace(machine, system_sdk=None),
         "ort": dataclasses.replace(machine, ort=None),
         "hexagon": dataclasses.replace(machine, hexagon=None),
     }
+    # An unknown value is left out of the judgement already: to forget it changes nothing.
     for name, other in without.items():
         best = best_of(judge(other)) if other != machine else None
         if best is not None:

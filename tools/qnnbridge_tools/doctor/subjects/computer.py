@@ -42,6 +42,7 @@ def _processor(machine: Machine) -> str | None:
     return None
 
 
+# The first build of Windows 11; x64 emulation on Arm came with it.
 WINDOWS_11 = 22000
 
 
@@ -53,6 +54,7 @@ def find_computer(facts: Facts) -> Iterator[Finding]:
     if (
         name
         and computer.chip is None
+        # Microsoft's own names for Qualcomm's chips (SQ1, SQ2, SQ3) do not have Qualcomm's in them.
         and not any(word in name for word in ("qualcomm", "snapdragon", "microsoft sq"))
     ):
         yield finding(
@@ -111,10 +113,13 @@ def _simulator(facts: Facts) -> Iterator[Finding]:
     """An emulated x64 Python with onnxruntime-qnn: which libraries would it load?"""
     packages = facts.application_packages
     loaded, version = packages.loaded_set, packages.version("onnxruntime-qnn")
+    # A stub is the way to the NPU: with one the set is not the simulator's.
     if loaded is None or version is None or loaded.of("stub"):
         return
     seen = f"onnxruntime-qnn {version} loads {loaded.folder}, which has no stub: no way to an NPU"
     fix = "Use qnnbridge.InferenceSession, which runs in the ARM64 host, in place of onnxruntime's."
+    # Such a wheel has both sets, and its loader has chosen the wrong one; otherwise the wheel has only the
+    # simulator.
     if loaded.folder.replace("\\", "/").endswith("libs/amd64"):
         yield finding(
             "application.python311-loader",

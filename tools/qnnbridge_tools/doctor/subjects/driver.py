@@ -40,12 +40,14 @@ def _of_windows(machine: Machine) -> Driver:
     service = next((name for name in SERVICES if _text(machine, rf"Services\{name}", "ImagePath")), None)
     if service is None:
         return Driver("none")
+    # Value "0" names the first device that the service drives.
     instance = _text(machine, rf"Services\{service}\Enum", "0")
     key = rf"Enum\{instance}"
     device = _text(machine, key, "FriendlyName") or _text(machine, key, "DeviceDesc") if instance else None
     driver_class = _text(machine, key, "Driver") if instance else None
     version = _text(machine, rf"Control\Class\{driver_class}", "DriverVersion") if driver_class else None
     folder = ntpath.dirname(_absolute(_text(machine, rf"Services\{service}", "ImagePath") or "", machine))
+    # The number of the device manager: the service may be on and its device not at work.
     problem = machine.device_problem(instance) if instance else None
     fastrpc = ntpath.join(folder, FASTRPC)
     library = machine.library(fastrpc, version=True)
@@ -55,6 +57,7 @@ def _of_windows(machine: Machine) -> Driver:
         service=service,
         version=version or (library.version if library else None),
         folder=folder,
+        # Windows stores "@oem12.inf,%name%;Snapdragon ..." and shows what follows the semicolon.
         device=device.rpartition(";")[2] if device else None,
         problem=problem,
         runtime=runtime.version if runtime else None,
@@ -63,6 +66,7 @@ def _of_windows(machine: Machine) -> Driver:
 
 
 def _status(machine: Machine, service: str, instance: str | None, problem: int | None) -> str:
+    # A disabled service shows as a problem of the device, too (32), and has another fix.
     start = machine.registry("HKLM", rf"{_CONTROL_SET}\Services\{service}", "Start")
     if start == _DISABLED_SERVICE or problem == _DISABLED_DEVICE:
         return "disabled"
@@ -73,6 +77,7 @@ def _status(machine: Machine, service: str, instance: str | None, problem: int |
 
 def _of_linux(machine: Machine) -> Driver:
     nodes = tuple(f"/dev/{name}" for name in machine.names("/dev") if _LINUX_NODE.match(name))
+    # `/dev` may list nodes of a DSP that this user must not open; one open node is enough (see `_linux`).
     closed = tuple(node for node in nodes if not machine.can_open_device(node))
     return Driver("ok" if nodes else "none", nodes=nodes, closed_nodes=closed)
 
@@ -119,6 +124,7 @@ _PROBLEMS: Final = {
 
 
 def find(facts: Facts) -> Iterator[Finding]:
+    # Elsewhere than on Arm there is no NPU to drive, and the absence of a driver is no fault.
     if not facts.is_arm:
         return
     if facts.is_windows:

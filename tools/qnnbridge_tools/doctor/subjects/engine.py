@@ -27,6 +27,7 @@ _DOWNLOAD: Final = "-m qnnbridge_host.windows_ml download"
 def survey_engine(machine: Machine, hosted: HostFacts) -> EngineFacts:
     wanted, path = _setting(machine)
     catalogue = None
+    # Only through the host's own `windowsml`: without the package the host could not use the catalogue either.
     if hosted.packages is not None and hosted.packages.version(WINDOWSML) and hosted.answer is not None:
         catalogue = machine.catalogue(hosted.path)
     if catalogue is not None:
@@ -43,6 +44,7 @@ def _setting(machine: Machine) -> tuple[str, str]:
         try:
             host = toml.loads(text_of(machine, configuration_path(machine)) or "").get("host", {})
         except ValueError:  # `host.config-broken` says it
+            # A broken file is one finding, not two.
             host = {}
         if isinstance(host, dict):
             engine, path = str(host.get("engine") or ""), str(host.get("ep_path") or "")
@@ -51,6 +53,7 @@ def _setting(machine: Machine) -> tuple[str, str]:
 
 def _sdk(machine: Machine, library: str) -> str | None:
     paths = paths_of(machine.system)
+    # The library in the catalogue is the provider; the version of QNN is in its backend beside it.
     for name in _BACKENDS if library else ():
         found = machine.library(paths.join(paths.dirname(library), name), version=True)
         if found is not None and found.version:
@@ -73,6 +76,7 @@ def qnn_provider(facts: Facts) -> CatalogueProvider | None:
     """The catalogue's for QNN: what is on this computer before what is not."""
     catalogue = facts.engine.catalogue
     found = [one for one in catalogue.providers if one.name == _QNN_PROVIDER] if catalogue is not None else []
+    # False sorts before True: what is on this computer comes first.
     return min(found, key=lambda one: one.state == NOT_PRESENT, default=None)
 
 

@@ -37,6 +37,7 @@ KNOWN_VARIABLES: Final = (
     "QNNBRIDGE_STATE_DIR",
     "QNNBRIDGE_VERBOSE",
 )
+# Variables of the project's own tests and labs, which users never set.
 FOR_DEVELOPERS: Final = ("QNNBRIDGE_LAB_", "QNNBRIDGE_REQUIRE_", "QNNBRIDGE_TEST_")
 # The allow-list of what a snapshot holds.
 SHOWN_VARIABLES: Final = (
@@ -63,6 +64,7 @@ VC_RUNTIME: Final = ("MSVCP140.dll", "MSVCP140_1.dll", "VCRUNTIME140.dll", "VCRU
 
 
 def survey_environment(machine: Machine) -> dict[str, str]:
+    # Variables of Windows have no case.
     upper = {name.upper(): value for name, value in machine.environ.items()}
     return {name: upper[name] for name in SHOWN_VARIABLES if upper.get(name)}
 
@@ -130,6 +132,7 @@ def survey_vc_runtime(machine: Machine, host: PythonReport) -> tuple[str, ...]:
     root = next((v for n, v in machine.environ.items() if n.upper() == "SYSTEMROOT"), r"C:\Windows")
     program = paths.dirname(host.base_executable or host.executable)
     capi = [paths.join(folder, "onnxruntime", "capi") for folder in host.path]
+    # Python brings VCRUNTIME140 in its own folder.
     places = [paths.join(root, "System32"), program, *capi]
     here = {name.lower() for place in places for name in machine.names(place)}
     return tuple(name for name in VC_RUNTIME if name.lower() not in here)
@@ -224,6 +227,7 @@ def _host_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             place.path,
             fix=move,
         )
+    # Whichever path is longer: the library's, or that of the process which loads it.
     longest = max((place.path, program), key=len)
     if facts.is_windows and len(longest) > LONGEST_PROGRAM:
         yield finding(
@@ -245,6 +249,7 @@ def _own_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             place.path,
             fix=elsewhere,
         )
+        # A folder that cannot be written to is one fault; where it lies no longer matters.
         return
     if place.what != "cache":
         return

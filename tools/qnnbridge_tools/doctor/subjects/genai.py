@@ -30,6 +30,7 @@ def _wheel(facts: Facts, installed: Distribution) -> Iterator[Finding]:
     answer = facts.host.answer
     if answer is None or not installed.tags:
         return
+    # As wheels write it: win_arm64 for win-arm64.
     platform = answer.platform.replace("-", "_").replace(".", "_")
     tags = [tag.split("-") for tag in installed.tags]
     fits = any(fits_platform(tag[-1], platform) and fits_python(tag[0], answer.tag) for tag in tags)
@@ -50,6 +51,7 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             f"{GENAI} {installed.version} ({installed.folder})",
             fix=fixes.by_pip(facts, f"install -U {word(f'{GENAI}>=' + '.'.join(map(str, OLDEST)))}"),
         )
+        # A release that goes anyway needs no onnxruntime to be found for it.
         return
     if "ort-too-old" in fixes.known_reasons(facts):
         return  # `packages.onnxruntime-too-old` has the cause and the fix
@@ -60,6 +62,7 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             "genai.onnxruntime-too-old",
             f"onnxruntime {runtime} is too old for {GENAI} {installed.version}",
             f"{GENAI} {installed.version} needs {wanted}",
+            # With 1.x, onnxruntime-genai gives way: another onnxruntime would overwrite files of the provider.
             fix=_older_genai(facts) if _qnn_is_whole(packages) else fixes.by_pip(facts, f"install {word(wanted)}"),
         )
 

@@ -102,8 +102,10 @@ def configuration_path(machine: Machine) -> str:
 def _configured(machine: Machine) -> str | HostFacts | None:
     """The interpreter that the configuration file names, ``None`` without one, or why the file cannot be used."""
     path = configuration_path(machine)
+    # 64 KiB: the variable may name a file of any kind and size.
     text = text_of(machine, path, 1 << 16)
     if text is None:
+        # A file that was named has to be there; the default one need not.
         if machine.environ.get(CONFIG_VARIABLE):
             return HostFacts("", path, "host.config-broken", "the file does not exist")
         return None
@@ -112,6 +114,7 @@ def _configured(machine: Machine) -> str | HostFacts | None:
         host = toml.loads(text).get("host", {})
         python = host.get("python")
     except (ValueError, AttributeError) as error:
+        # ValueError: no TOML. AttributeError: `host` is no table.
         return HostFacts("", path, "host.config-broken", str(error))
     if python is None:
         return None
@@ -130,6 +133,7 @@ def _registered(interpreters: Sequence[Interpreter], looked_at: list[str]) -> Ho
     for one in native:
         if not one.refusal:
             return HostFacts(one.path, "registry", looked_at=tuple(looked_at))
+    # The nearest to being usable first: packages are installed more easily than a Python.
     for wanted in ("host.packages-missing", "host.python-too-old", "host.base-missing", "host.file-missing"):
         for one in native:
             if one.refusal == wanted:
@@ -159,10 +163,12 @@ def _running(machine: Machine, interpreters: Sequence[Interpreter], looked_at: t
 
 def _hidden_packages(machine: Machine) -> str:
     """The running interpreter sees packages of the user (``pip install --user``) that an isolated one does not."""
+    # The host is started with -I, which leaves out the packages of the user.
     answer = machine.running()
     paths = paths_of(machine.system)
     for name in ("qnnbridge_host", "onnxruntime"):
         folders = [f for f in answer.path if machine.kind(paths.join(f, name, "__init__.py")) == "file"]
+        # " " equals no folder: an interpreter without a home has no such packages.
         if folders and paths.normcase(folders[0]) == paths.normcase(answer.user_site or " "):
             return f"it has {name} in {folders[0]}, which the host does not see"
     return ""
@@ -314,6 +320,7 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
     status = ExitStatus(death.exit_code, platform) if death.exit_code is not None else None
     said = [line for line in death.said.splitlines() if line.strip()][-3:]
     named = facts.host.source in _NAMED
+    # Exit code 0 without an answer: some other program that knows nothing of these arguments.
     if status is None or death.exit_code == 0:
         what = "is no Python interpreter" if death.exit_code == 0 else "does not start"
         return finding(
@@ -347,6 +354,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
             f"{answer.executable} says that it is {answer.platform}",
             fix=_fix_path(facts),
         )
+        # The other findings would be about packages of an interpreter that cannot be the host.
         return
     if answer.minor < OLDEST_HOST_PYTHON:
         yield finding(
@@ -358,6 +366,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
         return
     missing = lacking(packages) if packages is not None else []
     if missing:
+        # Named in one finding: the same command installs all of it.
         if packages is not None and packages.version(fixes.QNN) is None:
             missing += [fixes.QNN] if packages.runtime else ["onnxruntime", fixes.QNN]
         yield finding(

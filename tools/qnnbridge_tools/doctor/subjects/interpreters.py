@@ -37,6 +37,7 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
     for candidate, source in zip(candidates, sources, strict=True):
         if not candidate.executable:
             continue
+        # One file under several sources is one interpreter; its sources are joined.
         key = _identity(machine, candidate.executable)
         if key in found:
             known = found[key]
@@ -102,6 +103,7 @@ def _refusal(
     found = re.match(r"(\d+)\.(\d+)", interpreter.version or "")
     if found and (int(found[1]), int(found[2])) < OLDEST_HOST_PYTHON:
         return "host.python-too-old", f"it is Python {found[1]}.{found[2]}, and the host needs 3.11 or newer"
+    # Without a known folder for packages nothing is said of them: a guess would refuse a usable interpreter.
     if site:
         missing = [name for name in HOST_PACKAGES if not _has(machine, site, name)]
         if missing:
@@ -113,6 +115,7 @@ def _site_packages(machine: Machine, candidate: RegisteredInterpreter) -> tuple[
     """Package folders of an installation with a known prefix, or of the running interpreter."""
     paths = paths_of(machine.system)
     if _key(machine, candidate.executable) == _key(machine, machine.running().executable):
+        # `sys.path` names an archive of the standard library (python313.zip), also where there is none.
         return tuple(folder for folder in machine.running().path if not folder.endswith(".zip"))
     prefix = candidate.prefix
     if not prefix and machine.system == "Windows":
@@ -128,6 +131,7 @@ def _has(machine: Machine, site: tuple[str, ...], module: str) -> bool:
     stem = HOST_PACKAGES[module] + "-"
     return any(
         machine.kind(paths.join(folder, module)) == "folder"
+        # Also by its metadata: an editable installation has no folder there.
         or any(name.startswith(stem) and name.endswith(".dist-info") for name in machine.names(folder))
         for folder in site
     )
@@ -149,6 +153,7 @@ def _on_path(machine: Machine) -> Iterator[str]:
     value = next((value for name, value in machine.environ.items() if name.upper() == "PATH"), "")
     for folder in dict.fromkeys(value.split(separator)):
         folder = folder.strip('"')
+        # A relative entry means another folder for each process.
         if not folder or not paths.isabs(folder):
             continue
         for name in machine.names(folder):

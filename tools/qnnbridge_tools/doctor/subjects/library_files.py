@@ -23,7 +23,9 @@ _ROLES: Final = (
     ("catalog", re.compile(r"^libqnnhtpv(?P<arch>\d+)\.cat$", re.IGNORECASE)),
     ("other", re.compile(r"^(?:lib)?(?:Qnn\w+|Genie)\.(?:dll|so)$")),
 )
+# Where the version of a set comes from: the backend first, since it is what the provider talks to.
 _SDK_FROM: Final = ("backend", "system", "stub", "prepare", "other")
+# Bytes. On Linux the version is a text somewhere in the file, so that all of it must be read.
 _BIG_BYTES: Final = 16 << 20
 _MAX_CATALOG_BYTES: Final = 1 << 20
 
@@ -79,6 +81,7 @@ def _in_catalog(machine: Machine, folder: str, skel: str, arch: int | None) -> b
     """Whether the signed catalog beside a skel lists it; ``None`` if there is no catalog for it."""
     catalog = machine.data(paths_of(machine.system).join(folder, f"libqnnhtpv{arch}.cat"), _MAX_CATALOG_BYTES)
     digest = machine.sha256(skel) if catalog is not None else None
+    # The catalog holds the hash as raw bytes; found in there, the skel is the signed one.
     return bytes.fromhex(digest) in catalog if catalog is not None and digest else None
 
 
@@ -92,6 +95,7 @@ def _sdk(files: Sequence[QnnFile]) -> str | None:
 
 LOADABLE: Final = {
     "win-arm64": {"ARM64", "ARM64X"},
+    # ARM64X files hold code for both, and an emulated x64 process loads ARM64EC.
     "win-amd64": {"x64", "ARM64EC", "ARM64X"},
     "linux-x86_64": {"x86_64"},
     "linux-aarch64": {"aarch64"},
@@ -127,6 +131,7 @@ def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
         for one in packages.distributions
         if one.name.startswith("onnxruntime")
         for file in one.wrong
+        # Libraries alone: missing .py files are `packages.half-installed`.
         if not file.path.endswith(".py") and file.path.rpartition("/")[2] not in others
     ]
     kinds = {
@@ -162,6 +167,7 @@ def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: Qn
     allowed = LOADABLE.get(answer.platform)
     if allowed is None:
         return
+    # A skel is a program for the NPU: its machine type is Hexagon everywhere.
     bad = [f for f in loaded.files if f.role != "skel" and f.machine is not None and f.machine not in allowed]
     seen = [f"{file.name}: {file.machine}" for file in bad]
     if packages.runtime_machine is not None and packages.runtime_machine not in allowed:
@@ -182,12 +188,14 @@ def _of_other_builds(loaded: QnnSet, expected: str | None) -> list[QnnFile]:
     counts = collections.Counter(_build(file) for file in versioned)
     if len(counts) < 2:
         return []
+    # What the package says of itself wins over the majority: of two files each may be the stray one.
     named = (build for build in counts if expected and build.startswith(expected + "."))
     main = next(named, counts.most_common(1)[0][0])
     return [file for file in versioned if _build(file) != main]
 
 
 def _build(file: QnnFile) -> str:
+    # Behind an underscore Windows libraries have a further number: 2.37.1.250807093845_124904.
     return ".".join((file.version or "").split("_")[0].split(".")[:4])
 
 
@@ -217,6 +225,7 @@ def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Find
     ]
     missing = [role for role in needed if not loaded.of(role)]
     arch = facts.computer.arch
+    # Only for a chip that the set knows in part; one that it does not know at all is `sdk.too-old-for-chip`.
     if facts.is_arm and arch is not None and arch in loaded.archs("stub") | loaded.archs("skel"):
         missing += [f"{role} V{arch}" for role in ("stub", "skel") if arch not in loaded.archs(role)]
         if facts.is_windows and arch not in _UNSIGNED_ARCHS and arch not in loaded.archs("catalog"):

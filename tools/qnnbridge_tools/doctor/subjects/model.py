@@ -41,6 +41,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         zero=tuple(node.name for node in (*scan.inputs, *scan.outputs) if 0 in (node.shape or ())),
         quarantined=name in facts.state.quarantined,
     )
+    # Only a compiled model can be judged without running it: the file says what it was compiled for.
     return _judge(known, scan, facts) if scan.is_compiled else known
 
 
@@ -180,6 +181,7 @@ def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding
             *model.reasons[:4],
             fix=Remedy("Compile the original model again (in place of ORIGINAL.onnx).", _COMPILE),
         )
+    # A probe with --dim that ran on QNN proves that the sizes were given.
     if model.dynamic and not _ran_on_qnn(model):
         yield finding(
             "model.dynamic-shape",

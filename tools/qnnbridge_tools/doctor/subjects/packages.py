@@ -28,6 +28,7 @@ _MODULES: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy", "
 _DIST_INFO: Final = re.compile(r"^(?P<name>[A-Za-z0-9]+(?:[._-][A-Za-z]+)*)-(?P<version>\d[^-]*)\.dist-info$")
 _ASSIGNMENT: Final = re.compile(r"""^(\w+)\s*=\s*['"]([^'"]*)['"]""", re.MULTILINE)
 _NATIVE: Final = re.compile(r"\.(?:dll|pyd|cat|so(?:\.[\d.]+)?)$", re.IGNORECASE)
+# Of each distribution: a snapshot stays small also where a folder was emptied.
 _MAX_WRONG: Final = 20
 # What the host imports before anything of QNN.
 NEEDED: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy")
@@ -45,6 +46,7 @@ def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -
     plugin_built = _constants(machine, plugin) if plugin else {}
     places = [place for place in (capi, *_plugin_folders(machine, plugin)) if place]
     found = (survey_set(machine, place, complete=complete) for place in places)
+    # A folder with neither is no set of QNN that anything would load.
     sets = tuple(one for one in found if one is not None and (one.of("backend") or one.of("provider")))
     state = next((n for n in machine.names(capi or "") if n.startswith("onnxruntime_pybind11_state")), None)
     library = machine.library(paths.join(capi, state), version=False) if capi and state else None
@@ -69,9 +71,11 @@ def loaded_folder(
     """The folder whose libraries would be loaded: the choice that onnxruntime_qnn's own platform_loader makes."""
     if plugin is None:
         return next((one.folder for one in sets if one.folder == capi), None)
+    # Without a folder `libs` the package has one set, beside its module.
     if not any("libs" in one.folder[len(plugin) :] for one in sets if one.folder.startswith(plugin)):
         return plugin
     on_arm = answer.machine.lower() in ("arm64", "aarch64")
+    # An emulated Python 3.12 says ARM64 and has AMD64 in its environment: the loader then takes the ARM64EC set.
     name = ("arm64ec" if answer.env_machine.upper() == "AMD64" else "arm64") if on_arm else "amd64"
     return str(paths_of(system).join(plugin, "libs", name))
 
@@ -142,6 +146,7 @@ def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool
     """Files that are missing, and libraries of another size or, if asked for, with other contents."""
     paths = paths_of(machine.system)
     for row in csv.reader((record or "").splitlines()):
+        # Rows without a size are the RECORD itself; ".." leads to scripts; .pyc files are made again at any time.
         if len(row) < 3 or not row[2].isdigit() or row[0].startswith("..") or row[0].endswith(".pyc"):
             continue
         name, expected = row[0], int(row[2])
@@ -153,6 +158,7 @@ def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool
         if size is None:
             yield DamagedFile(name, "missing", expected)
         elif native and size != expected:
+            # A .py file is compared by presence alone (see `library_files`).
             yield DamagedFile(name, "size", expected, size)
         elif native and hashes and row[1].startswith("sha256=") and machine.sha256(path) != _hex(row[1][7:]):
             yield DamagedFile(name, "hash", expected, size)
@@ -243,6 +249,7 @@ def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
 def fits_platform(tag: str, platform: str) -> bool:
     if tag == "any" or platform.startswith(("win", "macosx")):
         return tag in ("any", platform)
+    # manylinux tags end with the processor's name, whatever glibc they ask for.
     return tag.endswith("_" + platform.split("_", 1)[-1])
 
 
@@ -252,9 +259,11 @@ def fits_python(tag: str, wanted: str) -> bool:
 
 def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
     for one in packages.distributions:
+        # An absent file of these does not keep the host from starting.
         if one.name in ("onnx", GENAI):
             continue
         missing = [wrong.path for wrong in one.wrong if wrong.what == "missing"]
+        # The distribution is listed and neither module is there: its files were deleted by hand.
         gone = one.name == QNN and not (packages.plugin or packages.runtime)
         lost_code = [path for path in missing if path.endswith(".py")]
         if one.has_record and not gone and len(missing) < _MANY_FILES and not lost_code:
@@ -282,6 +291,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             *(f"{one.version} in {one.folder}" for one in copies),
             fix=_once(facts, copies),
         )
+        # A copy of each line of releases: the files of 1.x lie in the folder of the other.
         if any(_is_old(one.version) for one in copies) and not all(_is_old(one.version) for one in copies):
             yield _leftover(facts, packages, f"both {' and '.join(one.version for one in copies)} are listed")
             return
@@ -389,6 +399,7 @@ def _once(facts: Facts, copies: list[Distribution]) -> Remedy:
     remedy = fixes.install_version(facts, _kept(facts, _newest(copies)))
     if fixes.is_managed(facts):
         return remedy
+    # pip removes one copy at a time, so it is called once for each of them.
     further = fixes.pip(facts, *[f"uninstall -y {QNN}"] * (len(copies) - 1))
     return dataclasses.replace(remedy, commands=(*further, *remedy.commands))
 

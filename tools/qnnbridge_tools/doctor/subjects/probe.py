@@ -23,6 +23,7 @@ _MAX_SAID: Final = 2000
 
 def run_probe(order: ProbeRequest) -> ProbeResult:
     """Takes at most the order's time and `GRACE_S`."""
+    # A frozen program would start itself again, with all that it does.
     if getattr(sys, "frozen", False) or not sys.executable:
         return ProbeResult(skipped="this program is no Python interpreter that could start another one")
     request = {
@@ -31,11 +32,13 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
         "timeout_s": order.timeout_s,
         "dimensions": list(order.dimensions),
     }
+    # Windows keeps a file of a process that is just ending; the folder is then left to the system.
     with tempfile.TemporaryDirectory(prefix="qnnbridge-doctor-", ignore_cleanup_errors=True) as state:
         env = {
             **os.environ,
             "QNNBRIDGE_STATE_DIR": os.path.join(state, "state"),
             "QNNBRIDGE_CACHE_DIR": os.path.join(state, "cache"),
+            # OpenBLAS starts a thread with buffers for each core when numpy is imported.
             "OPENBLAS_NUM_THREADS": "1",
         }
         return _run(json.dumps(request), env, order.timeout_s + GRACE_S)
@@ -66,6 +69,7 @@ def _read(out: str, err: str, code: int, timed_out: bool) -> ProbeResult:
         try:
             message = json.loads(line)
         except ValueError:
+            # A library may print lines of its own between ours.
             continue
         if isinstance(message, dict) and "result" in message:
             return _result(message["result"])
@@ -124,6 +128,7 @@ def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
     if probe.failed == "timeout":
         words = "Restart the computer, in case the NPU hangs; then give it more time."
         return Remedy(words, ("qnnbridge doctor --timeout 300",))
+    # Of versions that the table does not have, the pair that was tried is the safer advice than the same one again.
     if probe.failed != "start" and fixes.unknown_packages(facts):
         return fixes.install_known(facts, "Update qnnbridge, which may know more, or install what it knows.")
     again = fixes.reinstall(facts)

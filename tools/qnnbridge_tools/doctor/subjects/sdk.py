@@ -34,6 +34,7 @@ def survey_sdks(machine: Machine) -> tuple[SdkRoot, ...]:
     found: dict[str, SdkRoot] = {}
     for name, folder in roots:
         key = f"{name} {folder}" if name != "default folder" else paths.normcase(paths.normpath(folder))
+        # The variable is the stronger statement: a folder that it names is not listed a second time.
         if name == "default folder" and any(_same(machine, folder, root.folder) for root in found.values()):
             continue
         exists = machine.kind(folder) == "folder"
@@ -48,6 +49,7 @@ def survey_foreign(machine: Machine, own: tuple[str, ...]) -> tuple[ForeignQnn, 
     found = []
     for via in _SEARCHED.get(machine.system) or _SEARCHED[""]:
         value = next((value for name, value in machine.environ.items() if name.upper() == via), "")
+        # FastRPC separates the entries of ADSP_LIBRARY_PATH by a semicolon on each system.
         separator = ";" if machine.system == "Windows" or via == "ADSP_LIBRARY_PATH" else ":"
         for folder in dict.fromkeys(value.split(separator)):
             folder = folder.strip('" ')
@@ -83,6 +85,7 @@ def _version(machine: Machine, folder: str) -> str | None:
         match = _VERSION.search(text_of(machine, paths.join(folder, name), 1 << 16) or "")
         if match:
             return match[1].rstrip(".")
+    # An SDK without its file has the version in the name of its folder.
     match = _FOLDER.search(folder.rstrip("\\/"))
     return match[1] if match else None
 
@@ -134,6 +137,7 @@ def _chip(facts: Facts) -> Iterator[Finding]:
     loaded = packages.loaded_set if packages else None
     if not facts.is_arm or arch is None or packages is None or loaded is None:
         return
+    # A set without any stub is the simulator's: `library_files` judges it.
     known = loaded.archs("stub")
     if not known or arch in known:
         return
@@ -181,6 +185,7 @@ def _roots(facts: Facts) -> Iterator[Finding]:
                 fix=removal(facts, root.name, "Correct the variable, or remove it"),
             )
     versions = {root.version for root in named if root.version}
+    # Of several variables that name one version nothing gets mixed.
     if len(versions) > 1:
         yield finding(
             "sdk.roots-disagree",
@@ -208,6 +213,7 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
 
 
 def _same_build(one: str, other: str) -> bool:
+    # The build without its number behind the underscore. Three numbers (an SDK's) match each build of that release.
     return one.split("_")[0] == other.split("_")[0] or (short_sdk(one) == short_sdk(other) and one.count(".") < 3)
 
 

@@ -35,6 +35,7 @@ def survey_state(machine: Machine) -> SavedState:
 
 
 def _quarantined(machine: Machine, path: str) -> tuple[str, ...]:
+    # As the supervisor keeps them: a model is refused for a day.
     ttl_s = 24 * 3600.0
     found: list[str] = []
     for account in _read_json(machine, path).get("accounts", ()):
@@ -48,6 +49,7 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
     """The reports of the last day, newest first."""
     paths = paths_of(machine.system)
     found: list[Crash] = []
+    # The names begin with the time, so that the newest comes first.
     for name in sorted(machine.names(folder), reverse=True):
         if not name.endswith(".json") or len(found) >= _MAX_CRASHES:
             continue
@@ -71,6 +73,7 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
     return tuple(found)
 
 
+# A host that is killed on purpose is no crash, and would be a false alarm.
 def _was_wanted(killed_because: object) -> bool:
     """Whether qnnbridge ended the host for a reason of the application's (Ctrl+C, a deadline), not for a hang."""
     return isinstance(killed_because, str) and _HUNG.match(killed_because) is None
