@@ -62,7 +62,7 @@ def test_objects_are_released_with_the_next_call_after_their_end(host: qnnbridge
     assert kept(host) == 20
     del made
     gc.collect()
-    assert host.stats.objects == 0
+    until(lambda: host.stats.objects == 0)  # a thread takes them off
     last = adapter(host)
     until(lambda: kept(host) == 1)
     last.release()
