@@ -1,4 +1,4 @@
-"""Replays the calls of a session: in the next host, on the CPU, or without the cache.
+"""Replays calls that a death ended: in the next host; those of a session also on the CPU, or without the cache.
 
 A call goes through these states::
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -63,6 +64,110 @@ class Live(NamedTuple):
 
     process: HostProcess
     session: int
+
+
+class Death(NamedTuple):
+    """A death in a call. innocent: the call did not cause it. lost: calls of the serving host that died with it."""
+
+    error: BridgeError
+    innocent: bool
+    lost: int = 1
+
+
+class Policy:
+    """What a call decides when a host dies under it. context: what a death counts against."""
+
+    # Whether a request may be sent twice.
+    may_repeat = True
+
+    def __init__(self, host: Host, context: CallContext) -> None:
+        self.host = host
+        self.context = context
+
+    def check_quarantine(self) -> None:
+        """Raises `ModelQuarantined`."""
+        self.host.supervisor.check_quarantine(self.context)
+
+    def excuses(self, _death: BridgeError) -> bool:
+        """Whether the call is repeated as if nothing had happened."""
+        return False
+
+    @abstractmethod
+    def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
+        """An error of the host: a death, or whether the call is repeated; else the error is raised."""
+
+    @abstractmethod
+    def repeats(self, death: Death, patience: Patience) -> bool:
+        """Whether the call is repeated, which it counts; else the death is raised."""
+
+
+def survive(
+    host: Host,
+    policy: Policy,
+    attempt: Callable[[HostProcess, float | None], T],
+    deadline: float | None,
+    timeout_s: float | None,
+    on_deadline: OnDeadline = "raise",
+    failed: FastCallFailed | None = None,
+) -> T:
+    """Do `attempt` in a living host; again in the next one if that dies meanwhile, as `policy` decides.
+
+    deadline: on `time.monotonic`. timeout_s: the time that the caller gave, for messages. failed: how the call
+    ended on the fast path. It enters the loop as if the first attempt had failed: same blame, same repetition.
+    """
+    supervisor, patience = host.supervisor, Patience(deadline)
+    while True:
+        # An account of the quarantine holds for one set of versions (ONNX Runtime, QNN, driver), so it is checked
+        # twice. Before: a known poison must not cost a start of the host. Behind: the first HELLO names the
+        # versions.
+        if failed is None:
+            policy.check_quarantine()
+            try:
+                process = supervisor.process(deadline)
+            except HostStartFailed as error:
+                # From outside: SIGKILL, SIGTERM or Ctrl+C by another program, or the kernel when memory is short.
+                if error.details.get("from_outside") and policy.may_repeat and patience.is_left():
+                    continue  # killed while it started
+                raise
+            host.settle_versions(process, deadline)
+            policy.check_quarantine()
+            host.before_call(process)
+        else:
+            process = failed.process
+        try:
+            if failed is not None:
+                before, failed = failed, None
+                raise before.take()
+            return attempt(process, deadline)
+        # The host is being replaced by plan and does not work on the request. No death, so nothing is counted.
+        except ChannelRetired:
+            continue
+        except ChannelFailed as failure:
+            if process.retiring:
+                continue  # it did not finish in time, by our own plan
+            lost = supervisor.lost(process, failure, deadline)
+            if policy.excuses(lost):
+                continue
+            innocent = not supervisor.may_be_caused_by(process, failure)
+            # A caller that wants no request sent twice means also one that another call's death took along. A
+            # request without an id was never written.
+            innocent = innocent and (policy.may_repeat or failure.request_id is None)
+            death: Death | bool | None = Death(lost, innocent)
+            del lost
+        except Deadline as late:
+            raise overdue(process, late, policy.context, timeout_s, on_deadline) from None
+        except BridgeError as error:
+            death = policy.judge(process, error)
+            if death is False:
+                raise as_onnxruntime(error) from None
+        if death is True:
+            continue
+        try:
+            assert isinstance(death, Death)
+            if not policy.repeats(death, patience):
+                raise as_onnxruntime(death.error) from None
+        finally:
+            death = None  # else it and this frame would keep each other, and the call's arrays
 
 
 class ReplayingSession:
@@ -127,103 +232,18 @@ class ReplayingSession:
         retry: how many deaths it may have caused itself. 0 repeats nothing of which the host had the request.
         deadline: if the time began before this.
         """
-        supervisor = self.host.supervisor
         deadline = deadline_after(timeout_s) if deadline is None else deadline
-        may_repeat = retry > 0
-        patience = Patience(deadline)
-        while True:
-            # An account of the quarantine holds for one set of versions (ONNX Runtime, QNN, driver), so it is
-            # checked twice.
-            # Before: a known poison must not cost a start of the host. Behind: the first HELLO names the versions.
-            if failed is None:
-                self._check_quarantine()
-                try:
-                    process = supervisor.process(deadline)
-                except HostStartFailed as error:
-                    if error.details.get("from_outside") and may_repeat and patience.is_left():
-                        # From outside: SIGKILL, SIGTERM or Ctrl+C by another program, or the kernel when
-                        # memory is short.
-                        continue  # killed while it started
-                    raise
-                self.host.settle_versions(process, deadline)
-                self._check_quarantine()
-                self.host.before_call(process)
-            else:
-                process = failed.process
-            # Before the attempt: only a death on QNN is cured by going to the CPU, and another thread may
-            # move the session.
-            on_cpu = self.recipe.on_cpu
-            try:
-                if failed is not None:
-                    before, failed = failed, None
-                    # The failure of the fast path enters the loop as if this attempt had failed: same blame,
-                    # same repetition.
-                    raise before.take()
-                return attempt(process, deadline)
-            # The host is being replaced by plan and does not work on the request. No death, so nothing is
-            # counted.
-            except ChannelRetired:
-                continue
-            except ChannelFailed as failure:
-                if process.retiring:
-                    continue  # it did not finish in time, by our own plan
-                death: BridgeError | None = supervisor.lost(process, failure, deadline)
-                assert death is not None
-                # A creation from the cache that kills the host is repeated without `retry`: the caller never
-                # asked for that entry.
-                if self._is_the_entrys_fault(death) and context.op == self._create_context.op:
-                    continue  # it was not requested; the model itself has not been tried yet
-                counts, innocent = 1, not supervisor.may_be_caused_by(process, failure)
-                # With retry=0 the caller wants no request sent twice, not even one that another call's death
-                # took along. A request without an id was never written.
-                innocent = innocent and (may_repeat or failure.request_id is None)
-            # The process that compiles for the host. The host itself lives on, so its sessions and generation
-            # stay.
-            except WorkerDied as error:
-                # Here and below: a daemon has repeated, blamed and explained already. This side only raises
-                # what it says.
-                if self.host.is_daemon:
-                    raise as_onnxruntime(error) from None
-                # `counts` is 0: no call of the serving host was lost.
-                death, counts = self._worker_died(process, error), 0
-                innocent = may_repeat and death.details.get("from_outside") is True
-            except ModelQuarantined as refusal:
-                if self.host.is_daemon:
-                    raise as_onnxruntime(refusal) from None
-                self._refused_by_the_host(refusal)
-                continue
-            except Deadline as late:
-                raise overdue(process, late, context, timeout_s, on_deadline) from None
-            except BridgeError as error:
-                if self.host.is_daemon or not error.details.get("host_must_restart"):
-                    raise as_onnxruntime(error) from None
-                supervisor.npu_lost(process, error, self.context)
-                if retry <= 0:
-                    raise as_onnxruntime(error) from None
-                retry -= 1
-                supervisor.counters.retried_calls += 1
-                continue
-            # The death was another's: repeated without using up `retry`, as long as the deadline (or
-            # `Patience`) lasts.
-            if innocent and not isinstance(death, Closed) and patience.is_left():
-                supervisor.counters.retried_calls += counts
-                continue
-            # "Pointless": a cause that a restart does not cure, such as a missing library.
-            if retry <= 0 or (death.retry == "pointless" and self._concerns_me(death)):
-                # The last way out: the death just counted may have put the model into quarantine, and
-                # fallback="cpu" allows the CPU.
-                if not may_repeat or on_cpu or not self._went_to_cpu():
-                    try:
-                        raise as_onnxruntime(death) from None
-                    finally:
-                        death = None  # else it and this frame would keep each other, and the call's arrays
-                continue
-            retry -= 1
-            supervisor.counters.retried_calls += counts
+        policy = _SessionPolicy(self, retry, context)
+
+        def attempt_there(process: HostProcess, deadline: float | None) -> T:
+            policy.on_cpu = self.recipe.on_cpu
+            return attempt(process, deadline)
+
+        return survive(self.host, policy, attempt_there, deadline, timeout_s, on_deadline, failed)
 
     # --- blame ---
 
-    def _is_the_entrys_fault(self, error: BridgeError) -> bool:
+    def is_the_entrys_fault(self, error: BridgeError) -> bool:
         """Whether only the cache's compiled model killed a host; the next host then learns it."""
         # Only if this session's call was the only one in native code: with several, blame is not proven.
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
@@ -238,7 +258,7 @@ class ReplayingSession:
         self.host.invalid_entries[where] = EntryFault(*entry, "crashed", error.message)
         return True
 
-    def _worker_died(self, process: HostProcess, error: WorkerDied) -> HostCrashed:
+    def worker_died(self, process: HostProcess, error: WorkerDied) -> HostCrashed:
         """The process that compiles for the host has died: explained and booked like the death of a host."""
         details = error.details
         if isinstance(details.get("fingerprint"), str):
@@ -266,14 +286,14 @@ class ReplayingSession:
         if without != self.context.without_qnn:
             self.context = dataclasses.replace(self.context, without_qnn=without)
 
-    def _concerns_me(self, error: BridgeError) -> bool:
+    def concerns_me(self, error: BridgeError) -> bool:
         """Whether a death that a restart does not cure says anything about this model: not if another may be it."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         return not suspects or suspects == {self.context.fingerprint}
 
     # --- quarantine ---
 
-    def _check_quarantine(self) -> None:
+    def check_quarantine(self) -> None:
         """Raises `ModelQuarantined`, or moves the session to the CPU if it allows that."""
         try:
             if self.context.fingerprint:
@@ -283,7 +303,7 @@ class ReplayingSession:
         except ModelQuarantined as error:
             self._bear(error)
 
-    def _refused_by_the_host(self, refusal: ModelQuarantined) -> None:
+    def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
         """The host has found out that the model is one of those that were named to it."""
         details = refusal.details
         self._book_on(str(details.get("fingerprint", "")), str(details.get("label", self.context.model)))
@@ -301,10 +321,10 @@ class ReplayingSession:
             raise error
         self._move_to_cpu(error)
 
-    def _went_to_cpu(self) -> bool:
+    def went_to_cpu(self) -> bool:
         """After a death: whether the model is in quarantine now and the session moves to the CPU."""
         try:
-            self._check_quarantine()
+            self.check_quarantine()
         except ModelQuarantined:
             return False
         return self.recipe.on_cpu
@@ -326,3 +346,60 @@ class ReplayingSession:
             self.live = None
         self.host.supervisor.counters.cpu_fallbacks += 1
         _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)
+
+
+class _SessionPolicy(Policy):
+    """Of a session's call. retry: how many deaths it may have caused itself."""
+
+    def __init__(self, session: ReplayingSession, retry: int, context: CallContext) -> None:
+        super().__init__(session.host, context)
+        self._session = session
+        self._retry = retry
+        self.may_repeat = retry > 0
+        # Before the attempt: only a death on QNN is cured by going to the CPU, and another thread may move the
+        # session.
+        self.on_cpu = session.recipe.on_cpu
+
+    def check_quarantine(self) -> None:
+        self._session.check_quarantine()
+
+    def excuses(self, death: BridgeError) -> bool:
+        """A creation from the cache that kills the host is repeated without `retry`: the caller never asked for
+        that entry, and the model itself has not been tried yet."""
+        return self._session.is_the_entrys_fault(death) and self.context.op == "session.create"
+
+    def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
+        session, supervisor = self._session, self.host.supervisor
+        # A daemon has repeated, blamed and explained already. This side only raises what it says.
+        if self.host.is_daemon:
+            return False
+        if isinstance(error, WorkerDied):
+            # The process that compiles for the host. The host itself lives on, so its sessions and generation
+            # stay, and no call of it was lost.
+            death = session.worker_died(process, error)
+            return Death(death, self.may_repeat and death.details.get("from_outside") is True, 0)
+        if isinstance(error, ModelQuarantined):
+            session.refused_by_the_host(error)
+            return True
+        if not error.details.get("host_must_restart"):
+            return False
+        supervisor.npu_lost(process, error, session.context)
+        if self._retry <= 0:
+            return False
+        self._retry -= 1
+        supervisor.counters.retried_calls += 1
+        return True
+
+    def repeats(self, death: Death, patience: Patience) -> bool:
+        session, error = self._session, death.error
+        # The death was another's: repeated without using up `retry`, as long as the deadline (or `Patience`)
+        # lasts.
+        if not (death.innocent and not isinstance(error, Closed) and patience.is_left()):
+            # "Pointless": a cause that a restart does not cure, such as a missing library.
+            if self._retry <= 0 or (error.retry == "pointless" and session.concerns_me(error)):
+                # The last way out: the death just counted may have put the model into quarantine, and
+                # fallback="cpu" allows the CPU.
+                return self.may_repeat and not self.on_cpu and session.went_to_cpu()
+            self._retry -= 1
+        self.host.supervisor.counters.retried_calls += death.lost
+        return True

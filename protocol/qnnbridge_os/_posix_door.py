@@ -9,7 +9,6 @@ called by any.
 from __future__ import annotations
 
 import os
-import resource
 import select
 import signal
 import socket
@@ -325,6 +324,8 @@ def let_go_of_terminal() -> None:
 
 def allow_descriptors() -> None:
     """As many as the system lets this user have. By default it is 1024, and each client takes a few."""
+    import resource  # of the daemon alone; a client loads this module, too
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     # Every process may raise its soft limit up to the hard one.

@@ -87,6 +87,12 @@ kernel32.GetDllDirectoryW.argtypes = (wintypes.DWORD, wintypes.LPWSTR)
 kernel32.SetDllDirectoryW.argtypes = (wintypes.LPCWSTR,)
 # The longest path of Windows, in UTF-16 units, with the zero at its end.
 _MOST_CHARACTERS = 32768
+kernel32.CreateFileW.argtypes = (
+    *(wintypes.LPCWSTR, wintypes.DWORD, wintypes.DWORD, ctypes.c_void_p),
+    *(wintypes.DWORD, wintypes.DWORD, wintypes.HANDLE),
+)
+kernel32.CreateFileW.restype = wintypes.HANDLE
+_INVALID_HANDLE = ctypes.c_void_p(-1).value
 kernel32.CancelIoEx.argtypes = (wintypes.HANDLE, ctypes.c_void_p)
 kernel32.DisconnectNamedPipe.argtypes = (wintypes.HANDLE,)
 kernel32.GetCurrentProcess.restype = wintypes.HANDLE
@@ -101,6 +107,18 @@ _ntdll.NtQueryInformationFile.argtypes = (
 
 def _last_error() -> OSError:
     return ctypes.WinError(ctypes.get_last_error())
+
+
+def open_file(path: str, access: int, share: int, how: int, flags: int, security: int = 0) -> int:
+    """A handle. security: the address of SECURITY_ATTRIBUTES, or 0. Raises `OSError`.
+
+    Before Python 3.11.8 and 3.12.2 `_winapi.CreateFile` opens names of the code page only, and none longer than 260
+    characters (python/cpython#114611).
+    """
+    handle: int | None = kernel32.CreateFileW(path, access, share, security or None, how, flags, None)
+    if handle is None or handle == _INVALID_HANDLE:
+        raise _last_error()
+    return handle
 
 
 def create_job() -> int:

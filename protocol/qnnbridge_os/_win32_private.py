@@ -18,7 +18,7 @@ from typing import Final
 
 assert sys.platform == "win32"
 
-from qnnbridge_os._win32_api import kernel32  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_api import kernel32, open_file  # noqa: E402 - type checkers find it empty on Linux
 
 SYSTEM: Final = "SY"
 ADMINISTRATORS: Final = "BA"
@@ -237,9 +237,7 @@ def how_to_make_private(path: Path) -> str | None:
 def read_private_file(path: Path, limit: int) -> bytes:
     """The beginning of a file that only this user can have written: what was opened is looked at, not its name,
     which another file may have by now. Raises `OSError`."""
-    handle = _winapi.CreateFile(
-        str(path), _GENERIC_READ, _SHARE_ALL, _winapi.NULL, _winapi.OPEN_EXISTING, _OPEN_REPARSE_POINT, _winapi.NULL
-    )
+    handle = open_file(str(path), _GENERIC_READ, _SHARE_ALL, _winapi.OPEN_EXISTING, _OPEN_REPARSE_POINT)
     with open(msvcrt.open_osfhandle(handle, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT), "rb") as file:
         status = os.fstat(file.fileno())
         if status.st_file_attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT:
@@ -254,6 +252,6 @@ def write_private_file(path: Path, data: bytes) -> None:
     """Make a new file that only this user can read. Raises `FileExistsError`."""
     attributes = OwnerOnly()
     # Shared with nobody until it is written whole.
-    handle = _winapi.CreateFile(str(path), _GENERIC_WRITE, 0, attributes.address, _CREATE_NEW, 0, 0)
+    handle = open_file(str(path), _GENERIC_WRITE, 0, _CREATE_NEW, 0, attributes.address)
     with open(msvcrt.open_osfhandle(handle, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT), "wb") as file:
         file.write(data)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from typing import Final
+
+# How the names of files begin that are not written whole yet. A killed process leaves one behind.
+TEMPORARY: Final = ".qnnbridge-part-"
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = False) -> None:
     """A reader sees the old file or the new one, never a part. durable: it survives a loss of power. Raises
     `OSError`."""
-    folder, name = os.path.split(os.fspath(path))
-    # In the same folder: `os.replace` is atomic only within a file system.
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
+    folder = os.path.dirname(os.fspath(path))
+    # In the same folder: `os.replace` is atomic only within a file system. Without the file's name, which may be as
+    # long as the file system allows.
+    temporary = os.path.join(folder, f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         with open(temporary, "xb") as file:
             file.write(data)
@@ -32,8 +37,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
 
 def sync_file(path: str | os.PathLike[str]) -> None:
     """Make the written data survive a loss of power."""
-    # Windows flushes through handles only that may write.
-    with open(path, "rb+") as file:
+    # Windows flushes through handles only that may write; elsewhere the file may be read-only.
+    with open(path, "rb+" if sys.platform == "win32" else "rb") as file:
         os.fsync(file.fileno())
 
 
@@ -42,13 +47,13 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
     # `os.open` takes no folder on Windows.
     if sys.platform == "win32":
         return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass  # some network file systems refuse it
-    finally:
-        os.close(descriptor)
+    # A folder that may not be listed cannot be opened, and some network file systems refuse to sync one.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def make_folders(folder: str | os.PathLike[str]) -> None:
@@ -60,7 +65,10 @@ def make_folders(folder: str | os.PathLike[str]) -> None:
     missing, place = [], os.path.abspath(folder)
     while not os.path.exists(place):
         missing.append(place)
-        place = os.path.dirname(place)
+        above = os.path.dirname(place)
+        if above == place:
+            break  # a drive or share that is not there, which `mkdir` reports
+        place = above
     # `os.makedirs` would give the mode to the last folder only (since Python 3.7).
     for one in reversed(missing):
         # Another process has made it meanwhile.

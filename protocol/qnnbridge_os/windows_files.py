@@ -14,7 +14,7 @@ from ctypes import wintypes
 
 assert sys.platform == "win32"
 
-from qnnbridge_os._win32_api import kernel32  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_api import kernel32, open_file  # noqa: E402 - type checkers find it empty on Linux
 
 _FILE_READ_ATTRIBUTES = 0x0080
 _SHARE_ALL = 0x1 | 0x2 | 0x4
@@ -45,10 +45,9 @@ _get_short_path.restype = wintypes.DWORD
 
 def change_time_ns(path: str, status: os.stat_result) -> int:
     """Nanoseconds since 1970. The time of the last write where the file system keeps no other (FAT)."""
-    no, existing = _winapi.NULL, _winapi.OPEN_EXISTING
     try:
         # Without BACKUP_SEMANTICS Windows opens no folder.
-        handle = _winapi.CreateFile(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, no, existing, _BACKUP_SEMANTICS, no)
+        handle = open_file(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, _winapi.OPEN_EXISTING, _BACKUP_SEMANTICS)
     except OSError:
         return status.st_mtime_ns
     try:

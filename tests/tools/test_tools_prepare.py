@@ -28,6 +28,7 @@ from qnnbridge_host.model.manifest import read_manifest
 from qnnbridge_models.prepare import PrepareOptions, prepare_model
 from qnnbridge_models.prepare import journal as journals
 from qnnbridge_models.prepare.journal import PrepareJournal, key_of
+from qnnbridge_os.files import TEMPORARY
 from qnnbridge_protocol.errors import Busy
 from qnnbridge_tools.cli import app
 
@@ -158,7 +159,10 @@ def test_a_file_that_is_not_whole_is_made_again(damage: str, copy: Path) -> None
 
 def test_a_journal_that_cannot_be_read_is_no_obstacle(copy: Path) -> None:
     (copy / "out" / journals.JOURNAL_NAME).write_text('{"schema": 1, "steps": ')
+    left_behind = copy / "out" / f"{TEMPORARY}1234-56.part"
+    left_behind.write_text("{")
     assert set(states(again(copy)).values()) == {"done"}
+    assert not left_behind.exists()
 
 
 # It kills itself, so that it is in that step for certain.

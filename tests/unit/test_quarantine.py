@@ -133,6 +133,37 @@ def test_deaths_seen_by_two_processes_add_up(path: Path, clock: FakeClock) -> No
     assert refused(theirs)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"deaths": []},
+        {"since": float("nan")},
+        {"since": float("inf")},
+        {"since": 10**400},
+        {"since": 1e300},
+        {"deaths": [{"when": float("nan"), "points": 1.0}]},
+    ],
+    ids=str,
+)
+def test_an_account_that_cannot_be_reckoned_with_accuses_no_model(
+    path: Path, quarantine: Quarantine, clock: FakeClock, change: dict[str, object]
+) -> None:
+    kill(quarantine, times=2)
+    document = json.loads(path.read_text())
+    (account,) = document["accounts"]
+    deaths = [{**account["deaths"][0], **death} for death in change.get("deaths", account["deaths"])]  # type: ignore[attr-defined]
+    path.write_text(json.dumps({**document, "accounts": [{**account, **change, "deaths": deaths}]}))
+    again = Quarantine(path, VERSIONS, clock)
+    assert not refused(again)
+    assert again.accounts() == []
+
+
+def test_a_file_that_is_nested_without_end_accuses_no_model(path: Path, clock: FakeClock) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('{"schema": 1, "accounts": ' + "[" * 100_000)
+    assert not refused(Quarantine(path, VERSIONS, clock))
+
+
 def test_it_survives_the_process(path: Path, quarantine: Quarantine, clock: FakeClock) -> None:
     kill(quarantine, times=2)
     assert refused(Quarantine(path, VERSIONS, clock))

@@ -41,6 +41,8 @@ MAX_ACCOUNTS: Final = 500
 SCHEMA: Final = 1
 # Three shares of 1/3 are less than 1 in floating point.
 _ROUNDING: Final = 1e-6
+# The beginning of the year 9999, the last that `datetime` has, in seconds since 1970.
+_LAST_SECOND: Final = 253_370_764_800.0
 # Number of models that are remembered by their source.
 _MAX_SOURCES: Final = 1000
 
@@ -265,7 +267,7 @@ class Quarantine:
         try:
             return _decode(self.path.read_text(encoding="utf-8"))
         # All that reading a file of foreign contents may raise, json's errors included (`ValueError`).
-        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             return {}  # absent or damaged: a damaged file accuses no model
 
     def _use(self, accounts: Accounts) -> None:
@@ -336,4 +338,10 @@ def _decode(text: str) -> Accounts:
     if data["schema"] != SCHEMA:
         return {}
     accounts = [read_document(QuarantineAccount, item, "an account") for item in data["accounts"]]
-    return {account.id: account for account in accounts}
+    return {account.id: account for account in accounts if _is_sound(account)}
+
+
+def _is_sound(account: QuarantineAccount) -> bool:
+    """Whether its times can be reckoned with. JSON also has NaN and whole numbers without a limit."""
+    times = [account.since or 0.0, *(number for death in account.deaths for number in (death.when, death.points))]
+    return all(abs(time) <= _LAST_SECOND for time in times) and bool(account.deaths or account.since is None)

@@ -19,14 +19,14 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from qnnbridge import _replay
 from qnnbridge._host_objects import HostObject, object_message
-from qnnbridge._supervision.deadlines import Patience, overdue
+from qnnbridge._replay import Death
 from qnnbridge._terminate import Terminable, TerminateRelay
-from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge.errors import as_onnxruntime
+from qnnbridge._transport.channel import CallContext, Deadline
 from qnnbridge_os.native import RLock
 from qnnbridge_os.shield import TooLate, in_turn
-from qnnbridge_protocol.errors import BridgeError, Closed, HostCrashed, HostStartFailed, StateLost
+from qnnbridge_protocol.errors import BridgeError, Closed, HostCrashed, StateLost
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qnnbridge._host import Host
+    from qnnbridge._supervision.deadlines import Patience
     from qnnbridge._supervision.host_process import HostProcess
 
 T = TypeVar("T")
@@ -55,64 +56,39 @@ def survive(
     deadline: float | None = None,
     timeout_s: float | None = None,
 ) -> T:
-    """Do `attempt` in a living host; again in the next one if that dies meanwhile.
+    """`_replay.survive` for a call on objects. context: what a death in the call counts against."""
 
-    Args:
-        host: the host.
-        attempt: does the call in this process. It may have been tried before, in another one.
-        context: what a death in the call counts against.
-        deadline: when the caller's time is up, on `time.monotonic`; ``None``: never.
-        timeout_s: the time that the caller gave, for messages.
+    def alone(process: HostProcess, deadline: float | None) -> T:
+        with host.isolate(context, deadline):
+            return attempt(process)
 
-    Raises:
-        BridgeError: what the host answered, or why it died.
-    """
-    supervisor, patience, own = host.supervisor, Patience(deadline), 0
-    while True:
-        # Twice, as in `_replay`: before a start that a known poison must not cost, and when the versions are
-        # known.
-        supervisor.check_quarantine(context)
-        try:
-            process = supervisor.process(deadline)
-        except HostStartFailed as error:
-            if error.details.get("from_outside") and patience.is_left():
-                continue  # killed while it started
-            raise
-        host.settle_versions(process, deadline)
-        supervisor.check_quarantine(context)
-        host.before_call(process)
-        try:
-            with host.isolate(context, deadline):
-                result = attempt(process)
-            break
-        except ChannelRetired:
-            continue
-        except ChannelFailed as failure:
-            # Replaced by plan: not a death.
-            if process.retiring:
-                continue
-            death: BridgeError = supervisor.lost(process, failure, deadline)
-            innocent = not supervisor.may_be_caused_by(process, failure)
-        except (StateLost, HostCrashed) as error:
-            if not host.is_daemon:
-                raise
-            # Of the daemon's host, already explained. The connection stays, its objects are gone.
-            death, innocent = error, isinstance(error, StateLost) or error.details.get("from_outside") is True
-            _losses[host] = _losses.get(host, 0) + 1
-        except Deadline as late:
-            raise overdue(process, late, context, timeout_s, "raise") from None
-        except BridgeError as error:
-            raise as_onnxruntime(error) from None
-        if isinstance(death, Closed):
-            raise death
-        # Only deaths that the call may have caused count against it.
-        own += not innocent
-        if own > OWN_DEATHS or not patience.is_left():
-            supervisor.check_quarantine(context)
-            raise death
-        supervisor.counters.retried_calls += 1
-    supervisor.good_reply(context, "running")
+    result = _replay.survive(host, _ObjectPolicy(host, context), alone, deadline, timeout_s)
+    host.supervisor.good_reply(context, "running")
     return result
+
+
+class _ObjectPolicy(_replay.Policy):
+    """Of a call on objects."""
+
+    _own = 0
+
+    def judge(self, _process: HostProcess, error: BridgeError) -> Death | bool:
+        if not self.host.is_daemon or not isinstance(error, (StateLost, HostCrashed)):
+            return False
+        # Of the daemon's host, already explained. The connection stays, its objects are gone.
+        _losses[self.host] = _losses.get(self.host, 0) + 1
+        return Death(error, isinstance(error, StateLost) or error.details.get("from_outside") is True)
+
+    def repeats(self, death: Death, patience: Patience) -> bool:
+        if isinstance(death.error, Closed):
+            return False
+        # Only deaths that the call may have caused count against it.
+        self._own += not death.innocent
+        if self._own > OWN_DEATHS or not patience.is_left():
+            self.check_quarantine()
+            return False
+        self.host.supervisor.counters.retried_calls += 1
+        return True
 
 
 def call_object(

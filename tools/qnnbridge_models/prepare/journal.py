@@ -20,6 +20,7 @@ from typing import Any
 from qnnbridge_host.cache.locks import try_hold
 from qnnbridge_host.graph.files import inside_folder, write_whole
 from qnnbridge_host.model.manifest import FileRecord
+from qnnbridge_os.files import TEMPORARY
 from qnnbridge_protocol.errors import Busy, OptionError
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_tools import output
@@ -195,5 +196,5 @@ def _sweep(folder: Path) -> None:
         for path in place.iterdir():
             if path.is_dir() and path.name.startswith(_LEFT_BEHIND):
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name.startswith((JOURNAL_NAME, *SAYS_ALL_IS_THERE)) and path.name.endswith(".part"):
+            elif path.name.startswith(TEMPORARY):
                 path.unlink(missing_ok=True)
