@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _winapi
 import ctypes
 import msvcrt
 import os
@@ -129,7 +130,9 @@ def create_job() -> int:
     limits = _ExtendedLimits()
     limits.BasicLimitInformation.LimitFlags = _JOB_KILL_ON_CLOSE | _JOB_DIE_ON_UNHANDLED_EXCEPTION
     if not kernel32.SetInformationJobObject(job, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)):
-        raise _last_error()
+        error = _last_error()
+        _winapi.CloseHandle(job)
+        raise error
     return job
 
 

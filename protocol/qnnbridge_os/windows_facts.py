@@ -101,7 +101,9 @@ def wine_version() -> str | None:
 def is_network(path: str) -> bool:
     drive = ntpath.splitdrive(ntpath.abspath(path))[0]
     if drive.startswith("\\\\"):
-        return not drive.startswith("\\\\?\\") and not drive.startswith("\\\\.\\")
+        if drive.upper().startswith("\\\\?\\UNC"):
+            return True
+        return not drive.startswith(("\\\\?\\", "\\\\.\\"))
     kind: int = kernel32.GetDriveTypeW(drive + "\\")
     return kind == _DRIVE_REMOTE
 

@@ -105,9 +105,10 @@ def test_quantised_convolutions_are_right() -> None:
     assert names_in(helper.make_model(graph).SerializeToString()) == []
 
 
-def test_the_shape_behind_other_operators_is_found_without_onnx() -> None:
+@pytest.mark.parametrize(("op", "domain"), [("Relu", ""), ("QuickGelu", "com.microsoft")])
+def test_the_shape_behind_other_operators_is_found_without_onnx(op: str, domain: str) -> None:
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node(op, ["x"], ["a"], domain=domain),
         helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
         helper.make_node("Add", ["b", "c"], ["d"]),
         helper.make_node("Conv", ["d", "w"], ["y"], name="far", kernel_shape=[3], dilations=[6], pads=[6, 6]),

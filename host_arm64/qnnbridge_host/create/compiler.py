@@ -317,7 +317,10 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
     source = job.source.path
     assert source is not None
     home = os.path.dirname(source)
-    beside = [(path, os.path.relpath(path, home)) for path in job.source.files if os.path.exists(path)]
+    try:
+        beside = [(path, os.path.relpath(path, home)) for path in job.source.files if os.path.exists(path)]
+    except ValueError:  # on another drive of Windows
+        return None
     # The model names its files by relative paths, so they must lie at the same places beside the staged one.
     if any(name.startswith(os.pardir) or os.path.isabs(name) for _, name in beside):
         return None

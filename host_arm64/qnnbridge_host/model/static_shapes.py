@@ -340,7 +340,7 @@ _UNARY: Final = (
     *("Mish", "Neg", "Not", "QuantizeLinear", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu"),
     *("Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
     *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear", "com.microsoft.Gelu"),
-    *("com.microsoft.QuickGelu"),
+    "com.microsoft.QuickGelu",
 )
 _BINARY: Final = (
     *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod", "PRelu", "Sum", "Mean", "And", "Or", "Xor", "Equal"),
