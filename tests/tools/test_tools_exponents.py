@@ -68,6 +68,62 @@ def test_a_masked_log_softmax_is_left_alone_where_its_axis_means_something_else(
         np.testing.assert_allclose(_run(model, one), expected, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize("opset", [8, 18])
+@pytest.mark.parametrize(
+    ("op", "limits", "is_low"),
+    [
+        ("Clip", (-50.0, None), False),
+        ("Clip", (-1000.0, None), True),
+        ("Clip", (None, 4.1), True),  # as torchvision decodes boxes
+        ("Max", (-50.0,), False),
+        ("Max", (-1000.0,), True),
+    ],
+)
+def test_a_limit_in_front_counts_for_what_it_is(
+    opset: int, op: str, limits: tuple[float | None, ...], is_low: bool
+) -> None:
+    given = {name: value for name, value in zip(("min", "max"), limits, strict=False) if value is not None}
+    if op == "Clip" and opset < 11:
+        first, more = SweepNode(op, ("x",), given), {}
+    else:
+        first = SweepNode(op, ("x", *(name if name in given else "" for name in ("min", "max")[: len(limits)])))
+        more = {name: SweepTensor((), "float", (value,), True) for name, value in given.items()}
+    model = float_model(case(first, SweepNode("Exp", ("y0",)), opset=opset, **more))
+    assert rewritten(model) == ["1 Exp"] * is_low
+    assert rewritten(model) == []
+
+
+@pytest.mark.parametrize(("base", "exponent", "changed"), [(2.0, "float", 1), (0.5, "float", 1), (2.0, "int64", 0)])
+def test_a_power_whose_types_qnn_takes_is_limited(base: float, exponent: str, changed: int) -> None:
+    nodes = (SweepNode("Pow", ("b", "x")),)
+    tensors = {"b": SweepTensor((), "float", (base,), True), "x": SweepTensor((4, 6), exponent, ("ints", -9, 9))}
+    assert rewritten(float_model(Case(tensors, nodes, 18))) == ["1 Pow"] * changed
+
+
+def test_double_is_computed_on_the_cpu_and_stays() -> None:
+    model = float_model(case(SweepNode("Exp", ("x",))))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    assert rewritten(model) == []
+
+
+def test_an_operator_of_unknown_type_stays() -> None:
+    model = float_model(case(SweepNode("Abs", ("x",)), SweepNode("Exp", ("y0",)), SweepNode("Relu", ("y1",))))
+    model.graph.node[0].op_type, model.graph.node[0].domain = "Unheard", "com.example"
+    del model.graph.value_info[:]
+    assert rewritten(model) == []
+
+
+def test_a_log_of_a_sum_of_nothing_but_infinities_is_a_number() -> None:
+    model = float_model(case(SweepNode("ReduceLogSumExp", ("x",), {"axes": [-1], "keepdims": 1}), opset=13))
+    assert rewritten(model) == ["1 ReduceLogSumExp"]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for value, expected in ((-np.inf, -1e38), (np.inf, 1e38)):
+        (made,) = session.run(None, {"x": np.full((3, 5, 8), value, np.float32)})
+        assert (np.sign(made) == np.sign(expected)).all()
+        assert (np.abs(made) >= abs(expected)).all()
+
+
 @pytest.mark.parametrize("maker", ["Relu", "Tanh", "Abs", "Sigmoid"])
 def test_what_cannot_be_so_low_stays(maker: str) -> None:
     assert rewritten(float_model(case(SweepNode(maker, ("x",)), SweepNode("Exp", ("y0",))))) == []

@@ -3,9 +3,10 @@
 Names are the node's attributes, and for windows `sizes`, `kernel`, `strides`, `dilations`, `before` and `after`:
 the pads, also those of auto_pad; of poolings `made`: the sizes of the result. `users` are the operators
 that take the result, `beside` the inputs of each, `output` is the result's name, `node_name` the node's own.
-Functions take the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`,
-`name(0)`, `quantised(0)`; `way(1, 0)` gives the operator that makes input 1, and the one that makes input 0 of
-that. An expression is read with `ast`, it is never executed. Pure functions; any thread.
+Functions take the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`,
+`given(2)`, `name(0)`, `quantised(0)`, and `least(0)`, `most(0)`: the limits that a Max, Min or Clip in front of
+it sets; `way(1, 0)` gives the operator that makes input 1, and the one that makes input 0 of that. An
+expression is read with `ast`, it is never executed. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -98,6 +99,32 @@ def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
     """The operator that makes it, "" for an input or a constant."""
     maker = None if tensor.constant else graph.origin(tensor.name)
     return "" if maker is None else maker.op
+
+
+def _least(graph: GraphIndex, node: GraphNode, number: int) -> float:
+    """What an input is at least, by a Max or Clip with a constant in front of it."""
+    found = _limits(graph, node, number, "Max", "min", 1)
+    return max(map(min, found), default=-math.inf)
+
+
+def _most(graph: GraphIndex, node: GraphNode, number: int) -> float:
+    """What an input is at most, by a Min or Clip with a constant in front of it."""
+    found = _limits(graph, node, number, "Min", "max", 2)
+    return min(map(max, found), default=math.inf)
+
+
+def _limits(
+    graph: GraphIndex, node: GraphNode, number: int, op: str, of_clip: str, place: int
+) -> list[tuple[float, ...]]:
+    maker = graph.origin(_input(node, number).name)
+    if maker is None or maker.op not in (op, "Clip"):
+        return []
+    given = maker.inputs if maker.op == op else maker.inputs[place : place + 1]
+    found = [one.values for one in given if one is not None and one.constant and one.values]
+    # Before opset 11 the limits of a Clip are attributes.
+    if maker.op == "Clip" and of_clip in maker.attributes:
+        found.append((float(maker.attributes[of_clip]),))
+    return found
 
 
 def _way(graph: GraphIndex, node: GraphNode, *numbers: int) -> list[str]:
@@ -210,6 +237,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 _OF_GRAPH: Final[Mapping[str, Callable[..., Any]]] = {
     "maker": lambda graph, node, number: maker_of(_input(node, number), graph),
     "way": _way,
+    "least": _least,
+    "most": _most,
     # The type of the integers of a quantised input.
     "quantised": _quantised,
 }

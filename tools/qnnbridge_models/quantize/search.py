@@ -152,7 +152,7 @@ def reach(trial: PrecisionTrial, start: Precision, target: float, timeout_s: flo
     found = _on_cpu(trial, start, target, deadline)
     if trial.qnn is not None:
         found = _on_qnn(trial, found, target, deadline)
-    if time.monotonic() <= deadline:
+    if found.reached or time.monotonic() <= deadline:
         return found
     cut = f"The search ended at its limit of {timeout_s:g} s; with more time (--search-timeout) it may find others."
     return dataclasses.replace(found, notes=(*found.notes, cut))

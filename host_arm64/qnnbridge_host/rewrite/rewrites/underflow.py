@@ -15,7 +15,7 @@ from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.rewrite.rewrites.rewriting import LEAST_ARGUMENT, NodeChain, rewrite_matched
 
 # The opset from which the axes of an operator are an input.
-_SINCE = {"ReduceSum": 13, "ReduceMax": 18}
+_SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
 
 
 def limit_arguments(editor: Editor) -> list[str]:
@@ -33,15 +33,24 @@ def limit_arguments(editor: Editor) -> list[str]:
 
 
 def _limit_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    if not _may_limit(editor, node.input[0]):
+        return None
     chain = NodeChain(editor, node)
     node.input[0] = chain("Max", node.input[0], chain.constant(LEAST_ARGUMENT))
     return [*chain.made, node]
 
 
+def _may_limit(editor: Editor, name: str) -> bool:
+    """Its type is known and one of QNN's, and Max broadcasts."""
+    return editor.element(name) in (1, 10) and editor.opset >= _SINCE["Max"]
+
+
 def _limit_exponent(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """base ** x is exp(x * log(base)): a base above 1 has a least exponent, one below 1 a largest."""
     base = editor.constant(node.input[0], 1)
-    if base is None or editor.element(node.input[1]) != editor.element(node.input[0]):
+    if base is None or not np.isfinite(base).all() or not _may_limit(editor, node.input[1]):
+        return None
+    if editor.element(node.input[0]) != editor.element(node.input[1]):
         return None
     factor = math.log(float(base.reshape(-1)[0]))
     chain = NodeChain(editor, node)
@@ -59,19 +68,24 @@ def _log_sum_exp(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
     else:
         axes = [int(axis) for axis in record.attributes.get("axes", ())]
     rank = editor.rank(node.input[0])
-    if rank is None or not (axes := axes or list(range(rank))):
+    if not axes and record.attributes.get("noop_with_empty_axes"):
+        return None
+    if rank is None or not _may_limit(editor, node.input[0]) or not (axes := axes or list(range(rank))):
         return None
     keep = int(record.attributes.get("keepdims", 1))
     chain = NodeChain(editor, node)
-    top = _reduced(chain, "ReduceMax", chain.x, axes, 1)
+    # Infinity minus infinity would be no number.
+    most = 3e38 if editor.element(node.input[0]) == 1 else 65504.0
+    finite = chain("Min", chain("Max", chain.x, chain.constant(-most)), chain.constant(most))
+    top = _reduced(chain, "ReduceMax", finite, axes, 1)
     total = _reduced(chain, "ReduceSum", chain.exp(chain("Sub", chain.x, top)), axes, keep)
-    chain("Add", chain("Log", total), top if keep else _reduced(chain, "ReduceMax", chain.x, axes, 0))
+    chain("Add", chain("Log", total), top if keep else _reduced(chain, "ReduceMax", finite, axes, 0))
     return chain.nodes()
 
 
 def _log_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """(x - max) - log(sum(exp(x - max))). Before opset 13 it takes all dimensions from its axis on as one."""
-    if editor.opset < _SINCE["ReduceSum"]:
+    if editor.opset < _SINCE["ReduceSum"] or not _may_limit(editor, node.input[0]):
         return None
     axes = [int(record.attributes.get("axis", -1))]
     chain = NodeChain(editor, node)
