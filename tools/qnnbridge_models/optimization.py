@@ -130,6 +130,7 @@ def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, i
             f"The result holds operators that are ONNX Runtime's own, which QNN cannot run: {counts}. "
             f"Use --level {DEFAULT_LEVEL} for QNN."
         )
+    # com.microsoft.nchwc: the blocks have the width of this processor's vectors.
     if any("nchwc" in op for op in foreign):
         warnings.append(
             "Its weights are arranged for the CPU of this machine; on another one it may be slow or not load."
@@ -317,6 +318,7 @@ def _optimize(given: Path, output: files.Output, graph_level: Any, external: boo
     try:
         cpu.open_session(given, given.name, options)
     except OrtError as error:
+        # Only this error is cured by a file of weights.
         if external or "protobuf" not in (error.cause or "").lower() or "2GB" not in (error.cause or ""):
             raise
         # Folding made a small model larger than one protobuf message can be.

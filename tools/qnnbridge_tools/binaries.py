@@ -266,6 +266,7 @@ def _place(binary: str, folder: str) -> _Place:
     if os.path.normcase(real).startswith(with_folder) and os.path.realpath(
         os.path.dirname(binary)
     ) == os.path.dirname(real):
+        # Relative, with slashes: onnxruntime-qnn 2.7.0 refuses an absolute path.
         name = os.path.relpath(real, root).replace(os.sep, "/")
         if path_problem(name) is None:
             return _Place(real, name, copy=False)

@@ -66,6 +66,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
     scan = scan_model(path)
     files = tuple(DataFile(name, _size(os.path.join(os.path.dirname(path), name))) for name in scan.external_files)
     if not scan.is_compiled:
+        # A model that is not compiled runs wherever ONNX Runtime does: there is nothing to hold it against.
         return ModelFacts(path, scan, files)
     host: HostTraits | None = None
     python: str | None = None
@@ -128,6 +129,7 @@ def _is_simulator(platform: str) -> bool | None:
     """By the platform of an interpreter. Only Windows on ARM is sure to have the libraries for an NPU."""
     if platform == "win-arm64":
         return False
+    # An Arm computer with Linux may be either.
     return True if platform.endswith(("x86_64", "amd64")) else None
 
 

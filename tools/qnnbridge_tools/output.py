@@ -69,6 +69,7 @@ def _print_rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         table.add_column(Text(header), overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
+    # Without markup and emoji: [red] and :key: may be parts of a model's names.
     Console(markup=False, highlight=False, emoji=False).print(table)
 
 

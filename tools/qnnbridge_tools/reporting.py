@@ -60,6 +60,7 @@ def make_streams_safe() -> None:
 def exit_code_of(error: errors.BridgeError) -> int:
     if (state := error.details.get("daemon_state")) in _DAEMON_STATES:
         return _DAEMON_STATES[state]
+    # A host that was not found is bad input only where the command line named it.
     mistyped = isinstance(error, errors.HostNotFound) and error.details.get("source") == "argument"
     return EXIT_BAD_INPUT if mistyped or isinstance(error, _BAD_INPUT) else EXIT_FAILED
 

@@ -236,6 +236,7 @@ def perform(request: RunRequest) -> RunResult:
         _make_folder(request.output)
     try:
         result = _performed(request, loaded)
+        # Nothing ran on QNN although the session was made: that is reported as a move as well.
         moved = request.fallback == "cpu" and request.provider != "cpu" and not result.placement.qnn_nodes
         return dataclasses.replace(result, moved_because=result.placement.cause or "") if moved else result
     except PlacementRefused as refused:

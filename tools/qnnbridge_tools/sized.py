@@ -37,4 +37,5 @@ def sized_model(
     with work_folder("sized") as folder:
         copy = Path(folder) / model.name
         fix_model(model, copy, shapes=shapes, dims=dims, constants=constants, only=(_FIXED_SHAPES,), check=False)
+        # All sizes are in the copy: nothing is left for the session.
         yield copy, Dimensions()

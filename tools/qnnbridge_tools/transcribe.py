@@ -168,6 +168,7 @@ def _pieces(order: _Order, found: Transcription, segments: list[SpeechSegment], 
     elif order.form == "srt" or order.form == "vtt":
         yield from subtitles(order.form, coming)
     else:
+        # JSON is one document: nothing of it can be written before the end.
         for _ in coming:
             pass
         yield written(order.form, _whole(order, found, segments))
@@ -202,6 +203,7 @@ def _writer(place: Path | None, quiet: bool) -> Iterator[Callable[[str], object]
         yield _nowhere if quiet else _to_stdout
         return
     place.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its target: a rename replaces a file only within one file system.
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
         with part.open("w", encoding="utf-8", newline="\n") as file:
@@ -234,6 +236,7 @@ def _targets(files: Sequence[Path], target: Path | None, form: SpeechFormat, ove
     for place in places:
         if not place.exists():
             continue
+        # A file that is the audio itself would be replaced by its text.
         if not place.is_file() or any(file.exists() and place.samefile(file) for file in files):
             raise OptionError(f"{place} cannot be written: it is the audio, or no file.", fix="Name another OUT.")
         if not overwrite:

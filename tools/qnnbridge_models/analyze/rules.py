@@ -281,6 +281,7 @@ def empty_tensors(node: GraphNode) -> list[GraphTensor]:
     return [tensor for tensor in (*node.given, *node.made) if tensor.is_empty and not tensor.constant]
 
 
+# QNN ends with SIGFPE while it prepares the graph (onnxruntime-qnn 2.4.0, 2.6.0 and 2.7.0), without a message.
 def _zero_size(node: GraphNode, context: RuleContext) -> str | None:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
@@ -350,6 +351,7 @@ def _rank(node: GraphNode, context: RuleContext) -> str | None:
 
 
 def _constant_inputs(node: GraphNode, context: RuleContext) -> str | None:
+    # Constants that follow from fixed shapes are folded before the rules are asked.
     for number in tables.CONSTANT_INPUTS.get(node.op, ()):
         tensor = node.input(number)
         if tensor is not None and not tensor.constant and tensor.elements != 0:

@@ -43,6 +43,7 @@ REFUSED_BY_HTP: Final[Mapping[str, str]] = {
 
 # Operators that end the process if one of these inputs is no constant.
 # frame_step and frame_length.
+# With onnxruntime-qnn 2.7 it is a SIGSEGV when the session is made.
 CRASHES: Final[Mapping[str, tuple[int, ...]]] = {"STFT": (1, 3)}
 
 # Operators that chips before V73 do not have for float: QNN fails with error 1002 when it finishes the graph.
@@ -56,6 +57,7 @@ NEEDS_V73: Final = frozenset(
 )
 
 FIRST_FLOAT_ARCH: Final = 73
+# Of rank 6 and 7 QNN refuses every operator that was tried (error 3110).
 MOST_DIMENSIONS: Final = 5
 # The newest ONNX Runtime that was tried, and the newest models that it loads.
 NEWEST_ORT: Final = "1.32"
@@ -114,6 +116,7 @@ FAILS_BEYOND: Final[Mapping[str, int]] = {
 }
 
 # Operators that ONNX Runtime rearranges for QNN before QNN refuses the type; it cannot give them back then.
+# The error names the NHWC format. It comes with a fallback to the CPU as well.
 FAILS_UNLESS_FLOAT: Final = frozenset({"DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "MaxPool"})
 
 LEAST_DIMENSIONS: Final[Mapping[str, int]] = {"GlobalAveragePool": 3, "Pad": 1, "Tile": 1}
@@ -124,6 +127,7 @@ DATA_INPUT: Final[Mapping[str, int]] = {"Where": 1}
 
 # From -> to.
 CASTS: Final[Mapping[str, tuple[str, ...]]] = {
+    # int64 is missing in the rows of floats: a graph that ends with such a Cast keeps it on the CPU.
     "float": ("float", "float16", "int32", "uint8", "uint32", "bool"),
     "float16": ("float", "float16", "int32", "bool"),
     "int64": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),

@@ -40,6 +40,7 @@ COMMAND = "qnnbridge prepare"
 # Called with the title of a step when it begins (None), and with its result when it is over.
 OnStep = Callable[[StepResult | None, str], None]
 
+# Every further step would meet these errors as well, so they end the whole.
 _NOT_ABOUT_THE_MODEL = (HostStartFailed, OptionError, ProviderUnavailable)
 
 

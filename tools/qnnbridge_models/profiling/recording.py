@@ -161,6 +161,7 @@ def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
 
     options = arguments.session_options(dimensions) or SessionOptions()
     options.enable_profiling = True
+    # ONNX Runtime adds the time and ".json" to it.
     options.profile_file_prefix = str(folder / ORT_PREFIX)
     return options
 

@@ -293,6 +293,7 @@ def _config(
             weight_type=settings.ort_type(settings.weight_type),
             per_channel=per_channel,
             init_overrides=overrides or None,
+            # Tensors of 8 and of 16 bits meet: the quantizer then puts conversions between them.
             add_qtype_converts=bool(precision.wide_tensors),
             activation_symmetric=settings.symmetric_activations,
             weight_symmetric=settings.symmetric_weights,

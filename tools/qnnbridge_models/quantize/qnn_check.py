@@ -195,6 +195,8 @@ class QnnRunner:
                     some = [samples[number] for number in range(len(samples))[first : first + self._at_once]]
                     for found in pool.map(lambda feeds: list(session.run(list(names), dict(feeds))), some):
                         outputs.append(found)
+                        # Asked in the order of the samples, so that the choice does not depend on the number of
+                        # threads.
                         if enough(placement, outputs):
                             return placement, outputs
             return placement, outputs
@@ -233,6 +235,7 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
     with contextlib.ExitStack() as stack:
         try:
             host = stack.enter_context(Host(python=options.python))
+            # None: the host has no QNN, neither a simulator nor an NPU.
             if host.info.simulator is None:
                 raise ProviderUnavailable(
                     "The host has no QNN.",

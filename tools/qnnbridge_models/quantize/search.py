@@ -249,6 +249,7 @@ def _written(
 def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadline: float) -> FoundPrecision:
     trial.on_progress("trying it on QNN", 0, 0)
     there = trial.on_qnn(trial.write(found.precision))
+    # QNN may refuse single weights of 16 bits that it takes elsewhere.
     if there is None:
         found = without_refused(trial, found, deadline)
         there = trial.on_qnn(trial.write(found.precision))

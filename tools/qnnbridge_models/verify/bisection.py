@@ -31,7 +31,9 @@ from qnnbridge_tools.sessions import CPU, DEATHS, QNN, SessionSettings, one_line
 if TYPE_CHECKING:
     from qnnbridge import Host
 
+# Six cuts make seven parts: four rounds are enough for 2,401 nodes.
 CUTS_AT_ONCE = 6
+# Where QNN dies there is one cut in a round: twelve halve 4,096 nodes to one.
 MOST_ROUNDS = 12
 # A cut that QNN does not finalize is no evidence; after this many the search ends.
 MOST_NOT_FINALIZED = 6

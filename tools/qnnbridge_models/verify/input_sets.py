@@ -25,7 +25,9 @@ Array = npt.NDArray[Any]
 # Every seventh value is NaN or infinite: data with some holes in it.
 _EVERY = 7
 _WIDE_BYTES = 4
+# The lower half is 5: what comes back shows whether the upper one was lost.
 BIG_INTEGER = 2**33 + 5
+# Half floats hold 1e4 and end at 65504, below 1e5; the square of 1e-5 is 0 in them.
 LARGE = 1e4
 HUGE = 1e5
 TINY = 1e-5
@@ -223,6 +225,7 @@ EXTREMES = (
     ExtremeInput("beyond half floats: up to 1e5", True, _holds(HUGE), _spread(HUGE)),
     ExtremeInput("tiny: up to 1e-5", True, _is_float, _spread(TINY)),
     ExtremeInput(
+        # As an index -1 counts from the end, which QNN does not do with every operator.
         "negative numbers (-1)",
         False,
         lambda value: value.dtype.kind == "i" and value.dtype.itemsize >= _WIDE_BYTES,

@@ -43,6 +43,7 @@ def of_values(
     """The traps that one output, or a tensor inside of the model, shows: those that explain all of its error."""
     if not all(isinstance(value, np.ndarray) and value.dtype.kind in "fiub" for value in (expected, found)):
         return ()
+    # Another shape or type is no trap of values.
     if expected.shape != found.shape or expected.dtype != found.dtype or not expected.size:
         return ()
     seen = [(trap, hit) for trap in VALUE_TRAPS if (hit := trap.saw(expected, found)) is not None and hit.any()]
@@ -86,6 +87,7 @@ def _saw_32_bits(expected: Array, found: Array) -> Array | None:
         return None
     # The difference of 64-bit integers may itself go beyond 64 bits.
     with np.errstate(over="ignore"):
+        # Equal in the lower half: the upper one was cut off.
         low = (expected - found) % expected.dtype.type(LOW_32_BITS) == 0
     return np.asarray((expected != found) & low)
 

@@ -119,6 +119,7 @@ def prepare_trials(
     }
     first = answered[0]
     if extreme:
+        # Ids and masks stay as they are, unless --strict asks for all.
         held = frozenset[str]() if strict else codes(cpu.inputs, knowledge)
         trials += _extreme_trials(cpu, first.feeds, operators, held, strict=strict, counts=not given)
     return TrialSet(tuple(trials), _is_stable(cpu, first), tuple(cpu.outputs), number_format, scales)

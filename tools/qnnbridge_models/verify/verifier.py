@@ -152,6 +152,7 @@ class _Known:
 
 
 def _known_of(path: Path, sizes: FixedSizes, soc_model: str | None) -> _Known:
+    # Without onnx the inputs are known by their types alone.
     try:
         import onnx  # noqa: F401 - only whether it is there
     except ImportError:

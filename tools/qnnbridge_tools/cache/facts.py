@@ -121,6 +121,7 @@ def _size(folder: Path) -> int:
     size = 0
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
+            # The link itself counts and not what it leads to.
             size += file.lstat().st_size
     return size
 

@@ -49,6 +49,7 @@ def verify(store: Store, entry: EntryFacts) -> Verified:
     except OSError:
         held = None  # a read-only folder: it does not change
     try:
+        # Read anew: a session trusts files that have not changed since they were checked.
         found = store.find(entry.key, fresh=True)
     except Damaged as damage:
         return Verified(entry, "bad", str(damage))
@@ -72,6 +73,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
     set_aside = _drop_bad(facts)
     limit = time.time() - unused_s if unused_s is not None else 0.0
     old = [entry for entry in facts.entries if entry.last_used < limit]
+    # One that is in use, or being compiled, stays.
     gone = [entry for entry in old if eviction.evict(store, entry.key)]
     keys = set(eviction.shrink(store, max_bytes))
     return Removed(

@@ -16,6 +16,7 @@ from qnnbridge_tools import output
 
 def adopt(models: Sequence[Path], *, overwrite: bool, as_json: bool) -> None:
     """Write the manifests and print their names. Raises what `adopt_one` raises, before any is written."""
+    # All of them first: no manifest is written if one of the models cannot have one.
     files = [_files_of(model, overwrite=overwrite) for model in models]
     made = [adopt_one(model, beside) for model, beside in zip(models, files, strict=True)]
     if as_json:
@@ -72,4 +73,5 @@ def _files_of(model: Path, *, overwrite: bool) -> tuple[str, ...]:
     examined = examine(model, scan, HostTraits())
     if examined.broken is not None:
         raise examined.broken.error(scan.label, scan.path)
+    # A node with main_context 0 uses the binary of the main node.
     return tuple(dict.fromkeys(node.cache_path for node in scan.ep_contexts if node.owns_blob and node.cache_path))

@@ -168,6 +168,7 @@ def _portable(cell: Cell, validate: bool, timeout_s: float | None, python: str |
     path, data, name = recipe.spec.model_path, recipe.data, WITHOUT_A_NAME + MODEL_SUFFIX
     if path is not None:
         name = os.path.basename(path)
+        # Weights beside a model may be gigabytes: such a model has to lie on the worker.
         if not ModelSource.open(path).files:
             with open(path, "rb") as file:
                 data = file.read()

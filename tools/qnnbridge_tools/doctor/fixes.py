@@ -284,6 +284,7 @@ def install_version(
         remove: Other distributions to remove.
         only_tried: As `ort_requirement` has it.
     """
+    # pip refuses an interpreter of the system (PEP 668): an environment is the way that it names itself.
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     others = f" {remove}" if remove else ""

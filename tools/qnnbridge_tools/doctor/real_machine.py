@@ -128,6 +128,7 @@ class RealMachine:
             status = os.lstat(path)
         except (OSError, ValueError):
             return False
+        # Elsewhere than on Windows there is no such attribute.
         return getattr(status, "st_reparse_tag", 0) == _APP_ALIAS_TAG or (
             status.st_size == 0 and "windowsapps" in path.lower()
         )
@@ -271,6 +272,7 @@ def _what_is_wrong(store: Store, key: str) -> str:
 
     try:
         entry = store.peek(key)
+        # By size alone: hashing all of the cache would take minutes.
         for record in entry.manifest.files if entry is not None else ():
             size = (store.entry_folder(key) / record.name).lstat().st_size
             if size != record.size:
@@ -331,6 +333,7 @@ def look_for_daemon(job_flags: int | None) -> DaemonFacts:
         return DaemonFacts(dies_with_us=dies_with_us)
     folder = str(runtime_folder())
     try:
+        # The folder is looked at first: a file in an untrusted folder is not read.
         found = left_behind() if existing_runtime_folder() is not None else None
     except BridgeError as error:
         return DaemonFacts("untrusted", folder, said=error.message, fix=error.fix or "", dies_with_us=dies_with_us)

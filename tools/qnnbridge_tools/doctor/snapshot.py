@@ -51,6 +51,7 @@ _PROFILE: Final = re.compile(
 
 def snapshot_text(facts: Facts, machine: Machine) -> str:
     document = {"kind": KIND, "schema": SCHEMA, "facts": _clean(encode(facts), machine)}
+    # ASCII alone, so that the file survives any encoding on its way.
     return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
 
 

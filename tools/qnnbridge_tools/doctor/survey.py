@@ -121,6 +121,7 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
         daemon=parts.do("daemon", machine.daemon, DaemonFacts()),
         missing_vc_runtime=_vc_runtime(parts, machine, hosted),
         backend=parts.do("backend_path", lambda: sdk.survey_backend(machine, order.backend), None),
+        # A snapshot says whether hashes were compared: without them a library that looks whole may be changed.
         complete=complete,
     )
     # Last: these take the longest, and need all that was found before.

@@ -180,6 +180,7 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
     """
     from qnnbridge._daemon.start import TAKE_OVER, Starting
 
+    # Each try may take all of that: the new daemon waits at the lock for as long.
     patience_s = drain_s + END_GRACE_S + START_TIMEOUT_S
     successor = Starting([*words, TAKE_OVER, f"{REPLACE_TRIES * patience_s:g}"])
     ended: list[dict[str, Any]] = []

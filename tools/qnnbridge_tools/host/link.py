@@ -170,6 +170,7 @@ def is_running() -> bool:
     path = runtime_folder() / LOCK_NAME
     if not path.exists():
         return False
+    # The operating system frees the lock of a process that ends, however it ends.
     lock = FileLock(path, mode=0o600)
     try:
         lock.acquire(timeout=0)

@@ -204,6 +204,7 @@ def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
         "StartLimitBurst=5",
         "",
         "[Service]",
+        # From systemd 240 on: a program that cannot be started is an error of `systemctl start`.
         "Type=exec",
         f"ExecStart={command}",
         "# Else it is the home folder, and Python would take a file there for a module of its own.",

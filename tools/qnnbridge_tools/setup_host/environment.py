@@ -169,6 +169,7 @@ class NewEnvironment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._kept:
+            # The old environment goes last: until here it could come back.
             _remove(self._old)
         else:
             recover(self.folder)
@@ -189,6 +190,7 @@ def recover(folder: Path) -> None:
             if entry.name != MARKER:  # last, because this may be interrupted, too
                 _remove(entry)
         _remove(folder)
+    # Left by a set-up that was killed.
     if old.exists():
         # On Windows nothing can be renamed to a name that exists, not even of an empty folder.
         if folder.is_dir() and not any(folder.iterdir()):

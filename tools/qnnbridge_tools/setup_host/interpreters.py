@@ -208,6 +208,7 @@ def _judge(
         return answer
     if answer.minor < OLDEST_HOST_PYTHON:
         return "is Python {}.{}, and the host needs 3.11 or newer".format(*answer.minor)
+    # onnxruntime-qnn has wheels for CPython, with the GIL.
     if answer.implementation != "cpython" or answer.free_threaded:
         return "is not a common CPython, which onnxruntime-qnn has its wheels for"
     if not answer.has_venv:

@@ -333,6 +333,7 @@ def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSou
     """The provider in the folder that is named, if one is. Raises `OptionError`, `ProviderUnavailable`."""
     # A path without an engine means the folder; "wheel" is the default and so no contradiction to it.
     named = "" if options.engine == "wheel" and options.ep_path is not None else options.engine
+    # An engine that does not exist, or a path that does not fit it, is refused here.
     engine, path = checked_engine(named, None if options.ep_path is None else str(options.ep_path))
     if engine != "wheel" and (options.version is not None or options.force):
         raise OptionError(

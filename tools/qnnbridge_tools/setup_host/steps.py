@@ -229,6 +229,7 @@ def write_text(file: Path, text: str) -> None:
 
 def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
     """The environment for venv and pip: without what belongs to the running interpreter's environment."""
+    # PYTHONUTF8=1: what venv and pip print is UTF-8, as `run_program` reads it.
     return {
         name: value
         for name, value in base.items()

@@ -281,12 +281,14 @@ def _check_libraries(release: Release, machine: HostMachine) -> Iterator[Reason]
         if release.npu_set is None:
             yield Reason("simulator-only", "refused", "holds the simulator only, nothing that reaches an NPU")
     elif release.simulator_set is None:
+        # The win_amd64 wheels of 1.20.0, 1.22.0, 1.23, 1.24.1 and 2.0.0 hold ARM64EC code, for emulated Pythons.
         yield Reason("arm-only", "refused", "holds code for Arm computers only; it does not load on this processor")
     else:
         yield Reason("simulator", "note", "compiles models and computes in QNN's simulator: there is no NPU here")
 
 
 def _check_emulated(release: Release) -> Iterator[Reason]:
+    # The win_amd64 wheel of 1.22.2 is plain x64 code without stub and skel.
     if release.npu_set is None:
         yield Reason(
             "simulator-only",
@@ -306,6 +308,7 @@ def _check_emulated(release: Release) -> Iterator[Reason]:
 
 def _check_chip(release: Release, machine: HostMachine) -> Iterator[Reason]:
     stubs = release.stubs
+    # A set without any stub is judged by `_check_libraries`.
     if not (machine.has_npu and machine.hexagon is not None and stubs) or machine.hexagon in stubs:
         return
     if machine.hexagon > max(stubs):
@@ -317,6 +320,7 @@ def _check_chip(release: Release, machine: HostMachine) -> Iterator[Reason]:
 
 
 def _check_sdk(release: Release, machine: HostMachine) -> Iterator[Reason]:
+    # A driver that does not say its version refuses no release.
     if not machine.has_npu or machine.system_sdk is None or release.qnn_sdk is None:
         return
     if sdk_is_newer(release.qnn_sdk, machine.system_sdk):

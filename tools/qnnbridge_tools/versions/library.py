@@ -19,6 +19,7 @@ _MAX_RESOURCE_BYTES: Final = 1 << 20
 _PRODUCT_VERSION: Final = "ProductVersion".encode("utf-16-le") + b"\0\0"
 # The signature of VS_FIXEDFILEINFO, which stands where no text with the version does.
 _FIXED_INFO: Final = struct.pack("<I", 0xFEEF04BD)
+# The version and the time of the build: v2.51.0.260929181845.
 _BUILD_ID: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}[\d_]*)\0")
 _MAX_HEADERS: Final = 4096
 

@@ -59,6 +59,7 @@ class HostMachine:
         from qnnbridge._launch.installed import computer_machine, process_machine
 
         process, computer = process_machine(), computer_machine()
+        # The host will be an ARM64 Python, whatever this process is.
         if computer == "ARM64" and process != "ARM64":
             return cls("win_arm64", computer)
         return cls(platform_of(process), computer, sys.version_info[:2], glibc=_glibc())

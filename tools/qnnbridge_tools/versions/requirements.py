@@ -64,6 +64,7 @@ def requirements_without_qnn(source: Source, provider: str | None, *, catalogue:
 
     Not the extra, which brings onnxruntime-qnn. catalogue: with the package that reads the catalogue of Windows.
     """
+    # The provider in a folder decides which onnxruntime takes it, as its wheel would.
     known = next((one for one in for_version(provider) if one.layout == "2.x plugin"), None) if provider else None
     bounds = f">={OLDEST_ORT_FOR_PLUGINS}" if known is None else ort_bounds(known)
     words = [*_own(source, ""), f"onnxruntime{bounds}", *COMPANIONS]

@@ -22,11 +22,13 @@ SERVICES: Final = ("qcnspmcdm", "qcadsprpc")
 
 FASTRPC: Final = "libcdsprpc.dll"
 # The driver's own QNN (HNRD). Its version is the QNN version that the system has.
+# Drivers with a QNN before 2.24 have no version in it.
 RUNTIME: Final = ("HTP", "HtpUsrDrv.dll")
 
 _CONTROL_SET: Final = r"SYSTEM\CurrentControlSet"
 _DISABLED_SERVICE: Final = 4
 _DISABLED_DEVICE: Final = 22  # CM_PROB_DISABLED
+# The names of the kernel's FastRPC driver, and that of Android's kernels (adsprpc-smd).
 _LINUX_NODE: Final = re.compile(r"^(?:fastrpc-(?:cdsp|adsp)(?:-secure)?\d?|adsprpc-smd(?:-secure)?)$")
 
 
@@ -55,6 +57,7 @@ def _of_windows(machine: Machine) -> Driver:
     return Driver(
         status=_status(machine, service, instance, problem),
         service=service,
+        # The driver's version is that of libcdsprpc.dll, where the registry has none.
         version=version or (library.version if library else None),
         folder=folder,
         # Windows stores "@oem12.inf,%name%;Snapdragon ..." and shows what follows the semicolon.

@@ -48,6 +48,7 @@ def _setting(machine: Machine) -> tuple[str, str]:
             host = {}
         if isinstance(host, dict):
             engine, path = str(host.get("engine") or ""), str(host.get("ep_path") or "")
+    # A path alone means the engine "folder", as in the host.
     return ("folder" if path else engine.strip().lower() or "auto"), path
 
 

@@ -78,6 +78,7 @@ def _full_path(machine: Machine, text: str) -> str | None:
         expanded = paths.join(machine.home, text[2:]) if home else text
         return str(paths.abspath(expanded) if machine.system != "Windows" else paths.normpath(expanded))
     separator = ";" if machine.system == "Windows" else ":"
+    # PATH is written Path on Windows.
     value = next((value for name, value in machine.environ.items() if name.upper() == "PATH"), "")
     names = (text, text + ".exe") if machine.system == "Windows" else (text,)
     for folder in value.split(separator):
@@ -130,6 +131,7 @@ def _registered(interpreters: Sequence[Interpreter], looked_at: list[str]) -> Ho
     registered.sort(key=lambda one: _version(one.version), reverse=True)
     native = [one for one in registered if one.real_machine == "ARM64"]
     looked_at += [f"{one.tag}: {one.path}: {one.said}" for one in registered if one.refusal]
+    # A usable one with an older Python goes before the newest that lacks packages.
     for one in native:
         if not one.refusal:
             return HostFacts(one.path, "registry", looked_at=tuple(looked_at))

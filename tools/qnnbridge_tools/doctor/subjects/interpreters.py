@@ -152,6 +152,7 @@ def _on_path(machine: Machine) -> Iterator[str]:
     separator = ";" if machine.system == "Windows" else ":"
     value = next((value for name, value in machine.environ.items() if name.upper() == "PATH"), "")
     for folder in dict.fromkeys(value.split(separator)):
+        # Windows allows quotes around an entry of the PATH.
         folder = folder.strip('"')
         # A relative entry means another folder for each process.
         if not folder or not paths.isabs(folder):
@@ -176,6 +177,7 @@ def _identity(machine: Machine, path: str) -> str:
 
 def _version_by_name(machine: Machine, path: str) -> str | None:
     """ "3.11" of python3.11, or of a python3 that is a link to such a name."""
+    # Only from the name: the interpreter is not started for it.
     for name in (path, machine.real_path(path)):
         found = re.match(r"python(\d+\.\d+)", paths_of(machine.system).basename(name))
         if found:

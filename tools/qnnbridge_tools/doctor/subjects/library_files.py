@@ -16,9 +16,11 @@ from qnnbridge_tools.doctor.machine import Machine, paths_of
 _ROLES: Final = (
     ("provider", re.compile(r"^(?:lib)?onnxruntime_providers_qnn\.(?:dll|so)$")),
     ("backend", re.compile(r"^(?:lib)?QnnHtp\.(?:dll|so)$")),
+    # QnnHtpPrepare.dll on Windows, libHtpPrepare.so on Linux.
     ("prepare", re.compile(r"^(?:lib)?(?:Qnn)?HtpPrepare\.(?:dll|so)$")),
     ("system", re.compile(r"^(?:lib)?QnnSystem\.(?:dll|so)$")),
     ("stub", re.compile(r"^(?:lib)?QnnHtpV(?P<arch>\d+)Stub\.(?:dll|so)$")),
+    # A skel runs on the NPU: it is an ELF file on Windows as well.
     ("skel", re.compile(r"^libQnnHtpV(?P<arch>\d+)Skel\.so$")),
     ("catalog", re.compile(r"^libqnnhtpv(?P<arch>\d+)\.cat$", re.IGNORECASE)),
     ("other", re.compile(r"^(?:lib)?(?:Qnn\w+|Genie)\.(?:dll|so)$")),
@@ -61,6 +63,7 @@ def _file(machine: Machine, folder: str, name: str, complete: bool) -> QnnFile:
     path = paths_of(machine.system).join(folder, name)
     role, arch = role_of(name) or ("other", None)
     size = machine.size(path) or 0
+    # A catalog is read only when the hash of its skel is looked for in it.
     if role == "catalog":
         return QnnFile(name, role, size, arch)
     quick = machine.system == "Windows" or size < _BIG_BYTES or role == "backend"
@@ -223,6 +226,7 @@ def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Find
         *(["prepare"] if facts.is_arm else []),  # the simulator has it in its backend, some releases only there
         "system",
     ]
+    # The roles that no chip decides; stub, skel and catalog follow by its Hexagon version.
     missing = [role for role in needed if not loaded.of(role)]
     arch = facts.computer.arch
     # Only for a chip that the set knows in part; one that it does not know at all is `sdk.too-old-for-chip`.

@@ -20,6 +20,7 @@ from qnnbridge_tools.doctor.subjects.probe import died_text
 
 
 def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
+    # A folder is a model only with its configuration; any other folder is a typing error.
     if machine.kind(path) == "folder" and machine.kind(paths_of(machine.system).join(path, CONFIG)) == "file":
         return _survey_folder(path)
     if machine.kind(path) != "file":
@@ -38,6 +39,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         node_count=scan.node_count,
         dynamic=tuple(f"{node.name}: {_free(node.shape)}" for node in scan.inputs if _free(node.shape)),
         free=tuple(name for node in scan.inputs for name in _names(node.name, node.shape)),
+        # Inputs and outputs alone: what is empty inside of the model is found by `qnnbridge analyze`.
         zero=tuple(node.name for node in (*scan.inputs, *scan.outputs) if 0 in (node.shape or ())),
         quarantined=name in facts.state.quarantined,
     )
@@ -108,6 +110,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     model = facts.model
     if model is None:
         return
+    # `ntpath` splits at both kinds of slashes, so it serves for either system.
     name = ntpath.basename(model.path.rstrip("\\/")) or model.path
     if model.layout:
         yield from _generation(facts, model, name)
@@ -226,6 +229,7 @@ def _live(model: ExaminedModel, name: str) -> Iterator[Finding]:
     probe = model.probe
     if probe is None or not probe.failed:
         return
+    # The placement was refused: no fault of the host.
     if probe.error == "PlacementRefused":
         yield finding(
             "model.on-cpu",

@@ -20,6 +20,7 @@ from qnnbridge_tools.doctor.subjects.library_files import survey_set
 QNN: Final = "onnxruntime-qnn"
 GENAI: Final = "onnxruntime-genai"
 # Distributions that bring the module onnxruntime (or are onnxruntime-qnn).
+# onnxruntime-genai and onnxruntime-extensions bring modules of their own.
 RUNTIMES: Final = re.compile(r"^(?:onnxruntime(?:-(?!genai|extensions)[a-z]+)?|ort-nightly(?:-[a-z]+)?)$")
 
 _OTHERS: Final = ("numpy", "msgpack", "qnnbridge", "onnx", "windowsml", GENAI)
@@ -48,6 +49,7 @@ def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -
     found = (survey_set(machine, place, complete=complete) for place in places)
     # A folder with neither is no set of QNN that anything would load.
     sets = tuple(one for one in found if one is not None and (one.of("backend") or one.of("provider")))
+    # The extension module: its machine type is that of the whole wheel.
     state = next((n for n in machine.names(capi or "") if n.startswith("onnxruntime_pybind11_state")), None)
     library = machine.library(paths.join(capi, state), version=False) if capi and state else None
     return Packages(
@@ -295,6 +297,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
         if any(_is_old(one.version) for one in copies) and not all(_is_old(one.version) for one in copies):
             yield _leftover(facts, packages, f"both {' and '.join(one.version for one in copies)} are listed")
             return
+    # Files of 1.x without a distribution: pip has forgotten them, and cannot remove them.
     if qnn is None:
         if packages.runtime_package == QNN or packages.runtime_folder_has_qnn:
             yield _leftover(facts, packages, "no onnxruntime-qnn is listed as installed")
@@ -406,6 +409,7 @@ def _once(facts: Facts, copies: list[Distribution]) -> Remedy:
 
 def _kept(facts: Facts, version: str | None) -> str | None:
     """This version, unless it does not fit this host."""
+    # What is there stays, so that a repair changes as little as it can.
     return version if version and fixes.fits(facts, version) else fixes.fitting_version(facts)
 
 

@@ -20,6 +20,7 @@ from qnnbridge_tools.doctor.subjects.library_files import qnn_names
 
 VARIABLES: Final = ("QNN_SDK_ROOT", "QAIRT_SDK_ROOT", "SNPE_ROOT")
 DEFAULT_FOLDER: Final = r"C:\Qualcomm\AIStack\QAIRT"
+# sdk.yaml is read by a pattern: the doctor has no library for YAML.
 _VERSION: Final = re.compile(r"^\s*version\s*:\s*[\"']?v?(\d+\.\d+[\d.]*)", re.MULTILINE)
 _FOLDER: Final = re.compile(r"(\d+\.\d+\.\d+(?:\.\d+)?)\D*$")
 _SEARCHED: Final = {"Windows": ("PATH", "ADSP_LIBRARY_PATH"), "": ("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH")}
@@ -200,6 +201,7 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
     if bundled is None:
         return
     for one in facts.foreign:
+        # The same build on a search path is the same library: nothing gets mixed.
         if one.version and _same_build(one.version, bundled):
             continue
         code = "files.foreign-on-adsp-path" if one.via == "ADSP_LIBRARY_PATH" else "files.foreign-on-path"

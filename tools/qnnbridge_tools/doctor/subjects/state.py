@@ -40,6 +40,7 @@ def _quarantined(machine: Machine, path: str) -> tuple[str, ...]:
     found: list[str] = []
     for account in _read_json(machine, path).get("accounts", ()):
         since = account.get("since") if isinstance(account, dict) else None
+        # An account that is older has ended, though the file still has it.
         if isinstance(since, (int, float)) and machine.now() - since < ttl_s:
             found.append(str(account.get("model") or account.get("fingerprint", "")[:12]))
     return tuple(found)
