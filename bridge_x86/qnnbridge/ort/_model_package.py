@@ -214,40 +214,6 @@ def _no_other_providers(*_: Any, **__: Any) -> NoReturn:
     )
 
 
-# Methods that the host's object answers with a plain value: what they take, and what makes their result.
-_REMOTE: Final[Mapping[type[_Proxy], Mapping[str, Callable[..., Any]]]] = {
-    ModelPackage: {
-        "close": lambda: None,
-        "get_info": lambda: dict,
-        "add_shared_asset": lambda source_dir, expected_uri=None, copy_in=True: str,
-        "remove_shared_asset": lambda uri: None,
-        "resolve_asset_uri": lambda uri: str,
-        "resolve_string_ref": lambda string_ref, base_dir=None, must_exist=False: str,
-        "prune": lambda: None,
-        "set_layout": lambda layout: None,
-        "set_metadata": lambda name=None, version=None, description=None: None,
-        "set_additional_metadata_json": lambda scope, component_name=None, variant_name=None, json=None: None,
-        "get_component_json": lambda component_name: str,
-        "set_component_inline": lambda name, component_json: None,
-        "set_component_external": lambda name, path: None,
-        "remove_component": lambda name: None,
-        "get_variant_json": lambda component_name, variant_name: str,
-        "set_variant": lambda component_name, variant_name, variant_json: None,
-        "remove_variant": lambda component_name, variant_name: None,
-        "set_variant_executor_info_inline": lambda component_name, variant_name, namespace_key, info_json: None,
-        "set_variant_executor_info_external": lambda component_name, variant_name, namespace_key, path: None,
-        "remove_variant_executor_info": lambda component_name, variant_name, namespace_key: None,
-    },
-    ModelPackageContext: {
-        "get_component_count": lambda: int,
-        "get_component_names": lambda: list,
-        "get_schema_version": lambda: int,
-        "get_variant_count": lambda component_name: int,
-        "get_variant_ep_name": lambda component_name, variant_name: str,
-        "get_variant_names": lambda component_name: list,
-        "resolve_string_ref": lambda string_ref, base_dir=None, must_exist=False: str,
-    },
-}
 # The host's working folder is another one.
 _FOLDERS: Final = ("source_dir", "base_dir")
 
@@ -268,6 +234,42 @@ def _remote(owner: type[_Proxy], name: str, shape: Callable[..., Any]) -> Callab
     return as_ort_raises(method)
 
 
-for _class, _methods in _REMOTE.items():
-    for _name, _shape in _methods.items():
-        setattr(_class, _name, _remote(_class, _name, _shape))
+def _remote_methods(owner: type[_Proxy], **shapes: Callable[..., Any]) -> None:
+    """Methods that the host's object answers with a plain value: what they take, and what makes their result."""
+    for name, shape in shapes.items():
+        setattr(owner, name, _remote(owner, name, shape))
+
+
+_remote_methods(
+    ModelPackage,
+    close=lambda: None,
+    get_info=lambda: dict,
+    add_shared_asset=lambda source_dir, expected_uri=None, copy_in=True: str,
+    remove_shared_asset=lambda uri: None,
+    resolve_asset_uri=lambda uri: str,
+    resolve_string_ref=lambda string_ref, base_dir=None, must_exist=False: str,
+    prune=lambda: None,
+    set_layout=lambda layout: None,
+    set_metadata=lambda name=None, version=None, description=None: None,
+    set_additional_metadata_json=lambda scope, component_name=None, variant_name=None, json=None: None,
+    get_component_json=lambda component_name: str,
+    set_component_inline=lambda name, component_json: None,
+    set_component_external=lambda name, path: None,
+    remove_component=lambda name: None,
+    get_variant_json=lambda component_name, variant_name: str,
+    set_variant=lambda component_name, variant_name, variant_json: None,
+    remove_variant=lambda component_name, variant_name: None,
+    set_variant_executor_info_inline=lambda component_name, variant_name, namespace_key, info_json: None,
+    set_variant_executor_info_external=lambda component_name, variant_name, namespace_key, path: None,
+    remove_variant_executor_info=lambda component_name, variant_name, namespace_key: None,
+)
+_remote_methods(
+    ModelPackageContext,
+    get_component_count=lambda: int,
+    get_component_names=lambda: list,
+    get_schema_version=lambda: int,
+    get_variant_count=lambda component_name: int,
+    get_variant_ep_name=lambda component_name, variant_name: str,
+    get_variant_names=lambda component_name: list,
+    resolve_string_ref=lambda string_ref, base_dir=None, must_exist=False: str,
+)
