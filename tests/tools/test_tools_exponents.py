@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +26,6 @@ def case(*nodes: SweepNode, opset: int = 18, values: tuple[object, ...] = LOW, *
 def rewritten(model: onnx.ModelProto) -> list[str]:
     editor = Editor(model, Path())
     return [line for rewrite in chosen(["exponent-limits"], []) for line in rewrite.apply(editor)]
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    pytest.importorskip("onnxruntime_qnn")
-    process = Worker(sys.executable, "60")
-    process.start()
-    yield process
-    process.close()
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18])

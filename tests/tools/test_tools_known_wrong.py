@@ -6,7 +6,6 @@ The short form of `python -m lab.sweep`: the example of each row, once as it is 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +28,6 @@ ROWS = {row.name: row for row in table()}
 CURED = {name: row for name, row in ROWS.items() if row.rewrite}
 # Of each family, for the cures beside the recorded examples.
 _GENERATED = 300
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    pytest.importorskip("onnxruntime_qnn")
-    import sys
-
-    process = Worker(sys.executable, "60")
-    process.start()
-    yield process
-    process.close()
 
 
 @pytest.mark.simulator
