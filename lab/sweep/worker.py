@@ -134,7 +134,7 @@ def result_of(case: Case, qnn: _Qnn, rewrite: str = "") -> dict[str, Any]:
 
 
 def _rewritten(data: bytes, name: str) -> bytes:
-    from qnnbridge_host.graph.editor import Editor
+    from qnnbridge_host.graph.model_index import Editor
     from qnnbridge_host.rewrite.rewrites import chosen
 
     model = onnx.load_from_string(data)

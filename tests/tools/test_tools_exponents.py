@@ -13,7 +13,7 @@ from lab.sweep.cases import Case, SweepNode, SweepTensor, feeds_of, float_model
 from lab.sweep.driver import Worker
 
 import qnnbridge
-from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.rewrite.rewrites import chosen
 
 LOW = ("uniform", -300, 3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_host.numerics.declared_inputs import full_shape, random_value
+from qnnbridge_host.numerics.sampling import full_shape, random_value
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo

@@ -20,8 +20,8 @@ import model_work_models as models
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
+from qnnbridge_host.rewrite import operators as operators
 from qnnbridge_host.rewrite import rewrites
-from qnnbridge_host.rewrite.rewrites import operators
 from qnnbridge_models.fix import REWRITES, fix_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app

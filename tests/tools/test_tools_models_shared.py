@@ -20,8 +20,8 @@ import model_work_models as models
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import shapes
 from qnnbridge_host.graph.files import Output, inside_folder
-from qnnbridge_host.graph.inserted_casts import INSERTED_CAST, strip_inserted_casts
 from qnnbridge_host.numerics.comparing import OutputComparison, compare, cosine
+from qnnbridge_host.rewrite.removals import INSERTED_CAST, strip_inserted_casts
 from qnnbridge_models.quantize.ort_quantizer import Quiet
 from qnnbridge_models.shared.progress import ShownProgress
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError

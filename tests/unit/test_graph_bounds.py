@@ -13,9 +13,9 @@ from lab.attack import large_models, models
 from onnx import TensorProto, helper, numpy_helper
 
 from qnnbridge_host.graph import bounds, graphs, runnable
-from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model.scan import scan_model
-from qnnbridge_host.rewrite import folding
+from qnnbridge_host.rewrite import constants
 from qnnbridge_protocol.errors import InvalidGraph, NoSuchFile
 
 
@@ -41,7 +41,7 @@ def test_tensors_of_sizes_that_grow_without_end_are_not_computed() -> None:
 @pytest.mark.parametrize("make", [models.gigantic_constant, models.gigantic_tile, models.gigantic_expand])
 def test_gigantic_constants_are_not_folded(make: object, tmp_path: Path) -> None:
     model = make()  # type: ignore[operator]
-    assert folding.fold(Editor(model, tmp_path)) == 0
+    assert constants.fold(Editor(model, tmp_path)) == 0
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_division_that_ends_the_process_is_not_computed(tmp_path: Path) -> Non
     smallest = numpy_helper.from_array(np.array(np.iinfo(np.int64).min), "a")
     division = [helper.make_node("Div", ["a", "b"], ["q"]), helper.make_node("Cast", ["q"], ["w"], to=1)]
     model = _added(*division, weights=(smallest, numpy_helper.from_array(np.array(-1), "b")))
-    folding.fold(Editor(model, tmp_path))
+    constants.fold(Editor(model, tmp_path))
     assert [node.op_type for node in model.graph.node] == ["Div", "Cast", "Add"]
     with pytest.raises(InvalidGraph, match="divides the smallest number"):
         runnable.check_runnable(model)

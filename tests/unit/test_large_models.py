@@ -14,11 +14,11 @@ from lab.attack import large_models
 from onnx import helper, numpy_helper
 
 from qnnbridge_host.graph import bounds, shapes
-from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.graph.inserted_casts import strip_inserted_casts
-from qnnbridge_host.rewrite import folding
+from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.rewrite import constants
+from qnnbridge_host.rewrite import removals as removals
 from qnnbridge_host.rewrite.fixer import fix_model
-from qnnbridge_host.rewrite.rewrites import removals
+from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models.analyze.predict import predict_model
 from qnnbridge_protocol.errors import OptionError
 
@@ -78,7 +78,7 @@ def test_what_can_be_computed_is_computed_beside_what_onnxruntime_refuses(tmp_pa
     model.graph.node.insert(17, good)
     model.graph.node[-1].input[0] = "two"
     model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 4), np.float32), "one"))
-    assert folding.fold(Editor(model, tmp_path)) >= 1
+    assert constants.fold(Editor(model, tmp_path)) >= 1
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     assert found["two"].tolist() == [[2, 2, 2, 2]]
     assert "r3" not in found
@@ -86,9 +86,9 @@ def test_what_can_be_computed_is_computed_beside_what_onnxruntime_refuses(tmp_pa
 
 def test_constants_that_are_large_only_together_are_computed_up_to_a_bound(tmp_path: Path) -> None:
     model = large_models.large_constants(80)
-    folding.fold(Editor(model, tmp_path))
+    constants.fold(Editor(model, tmp_path))
     made = sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer)
-    assert 0 < made <= folding.TOTAL_LIMIT + folding.OUTPUT_LIMIT
+    assert 0 < made <= constants.TOTAL_LIMIT + constants.OUTPUT_LIMIT
 
 
 def test_what_leads_to_text_is_computed_though_the_text_is_not(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_what_leads_to_text_is_computed_though_the_text_is_not(tmp_path: Path) -
     texts = [helper.make_tensor_value_info(*one) for one in (("x", 1, [1]), ("y", 8, [1]), ("z", 1, [1]))]
     one = numpy_helper.from_array(np.ones(1, np.float32), "one")
     model = helper.make_model(helper.make_graph(nodes, "g", texts[:1], texts[1:], [one]))
-    assert folding.fold(Editor(model, tmp_path)) == 1
+    assert constants.fold(Editor(model, tmp_path)) == 1
     assert [node.op_type for node in model.graph.node] == ["Cast", "Identity", "Mul"]
     assert [(one.name, one.dims[0]) for one in model.graph.initializer] == [("two", 1)]
 
@@ -108,8 +108,8 @@ def test_only_what_others_need_of_computed_nodes_becomes_a_constant(tmp_path: Pa
     model.graph.output.add().CopyFrom(helper.make_tensor_value_info("s", 1, []))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Editor, "drop_dead", lambda editor: 0)
-        patch.setattr(folding, "_ROUNDS", 1)
-        folding.fold(Editor(model, tmp_path))
+        patch.setattr(constants, "_ROUNDS", 1)
+        constants.fold(Editor(model, tmp_path))
     given = {"zero", "one", *(f"l{n}" for n in range(5))}
     assert {tensor.name for tensor in model.graph.initializer} - given == {"f3", "s"}
 

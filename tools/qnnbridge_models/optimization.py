@@ -27,14 +27,14 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.bounds import MANY_NODES
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_host.graph.editor import Editor
 from qnnbridge_host.graph.files import Output, inside_folder, total_size
-from qnnbridge_host.graph.inserted_casts import strip_inserted_casts
+from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
+from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models.shared import progress
 from qnnbridge_models.shared.progress import OnProgress
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError

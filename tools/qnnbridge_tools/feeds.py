@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_host.numerics.declared_inputs import DeclaredInput, full_shape, random_value
+from qnnbridge_host.numerics.sampling import DeclaredInput, full_shape, random_value
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import NotImplemented as NotCarried
 from qnnbridge_protocol.errors import OptionError

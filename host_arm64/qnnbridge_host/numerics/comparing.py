@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.numerics.declared_inputs import DeclaredInput
-from qnnbridge_host.numerics.sampling import Feeds, NotMade, Samples, make_samples
+from qnnbridge_host.numerics.sampling import DeclaredInput, Feeds, NotMade, Samples, make_samples
 from qnnbridge_protocol.errors import OrtError
 
 # 8- and 16-bit integers are mostly quantised values: they may be rounded the other way.

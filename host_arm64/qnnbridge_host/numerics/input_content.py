@@ -19,8 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_host.numerics.declared_inputs import DeclaredInput, full_shape, random_value
-from qnnbridge_host.numerics.sampling import Feeds, NotMade, refuse_unmakeable
+from qnnbridge_host.numerics.sampling import (
+    DeclaredInput,
+    Feeds,
+    NotMade,
+    full_shape,
+    random_value,
+    refuse_unmakeable,
+)
 from qnnbridge_protocol.errors import BridgeError
 
 Array = npt.NDArray[Any]

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.numerics import decisions as tasks
-from qnnbridge_host.numerics.columns import Columns, unlike_columns
-from qnnbridge_host.numerics.decisions import OFF_OF_RANGE
+from qnnbridge_host.numerics.decisions import OFF_OF_RANGE, Columns, unlike_columns
 from qnnbridge_protocol.model_records import JudgedNumbers
 
 Array = npt.NDArray[Any]

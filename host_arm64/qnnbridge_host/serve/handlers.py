@@ -269,7 +269,7 @@ class HostHandlers:
             raise desync(f"worker.fix without a proper description ({error})") from None
         _ = self._sessions.engine  # two threads that import onnxruntime at once can meet it half made
         if target is None:
-            from qnnbridge_host.rewrite.suggestion import what_would_change
+            from qnnbridge_host.rewrite.fixer import what_would_change
 
             changes, constants = what_would_change(source, sizes)
         else:

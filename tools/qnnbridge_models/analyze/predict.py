@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.model.graph_index import GraphNode
-from qnnbridge_host.rewrite.folding import fold
-from qnnbridge_host.rewrite.rewrites.removals import taken_branch
+from qnnbridge_host.rewrite.constants import fold
+from qnnbridge_host.rewrite.removals import taken_branch
 from qnnbridge_models.analyze import quantized, rules
 from qnnbridge_models.analyze.analysis import ON_QNN, NodePlace, NodeVerdict
 from qnnbridge_models.analyze.rules import RuleContext, placement_rules

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from qnnbridge_host.rewrite.fix_report import FixResult, RewriteStep
-from qnnbridge_host.rewrite.fixer import fix_model
+from qnnbridge_host.rewrite.fixer import FixResult, RewriteStep, fix_model
 from qnnbridge_host.rewrite.rewrites import REWRITES
 
 __all__ = ["REWRITES", "FixResult", "RewriteStep", "fix_model"]

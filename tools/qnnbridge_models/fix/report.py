@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qnnbridge_host.numerics.comparing import check_lines
-from qnnbridge_host.rewrite.fix_report import FixResult, RewriteStep
+from qnnbridge_host.rewrite.fixer import FixResult, RewriteStep
 from qnnbridge_tools import output
 
 _SHOWN_CHANGES = 6

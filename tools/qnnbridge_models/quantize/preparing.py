@@ -18,9 +18,9 @@ from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.graph.inserted_casts import strip_inserted_casts
 from qnnbridge_host.numerics.comparing import OutputComparison, compare, difference_text
 from qnnbridge_host.numerics.sampling import Feeds
+from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models.quantize.ort_quantizer import Quiet
 from qnnbridge_protocol.errors import ModelError, OrtError
 

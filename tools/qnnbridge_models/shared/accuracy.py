@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from qnnbridge_host.numerics.columns import unlike_columns
+from qnnbridge_host.numerics.decisions import unlike_columns
 from qnnbridge_host.numerics.judge import NO_ERROR_DB, judge
 from qnnbridge_protocol.model_records import JudgedNumbers
 

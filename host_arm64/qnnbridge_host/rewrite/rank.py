@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.graph.editor import Editor
+from qnnbridge_host.graph.model_index import Editor
 
 ELEMENTWISE = frozenset(
     {

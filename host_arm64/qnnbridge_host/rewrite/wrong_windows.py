@@ -1,6 +1,6 @@
-"""Rewrites of operators that QNN is known to compute wrong into others that it computes right.
+"""Rewrites of padded operators that QNN computes wrong: Conv, ConvTranspose, poolings, Pad.
 
-Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
+Each but `edge_by_concat` changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_host.graph import graphs, shapes
-from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.model.conditions import nearest_places, window_of_node
+from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model.conditions import window_of_node
 from qnnbridge_host.model.graph_index import GraphNode
-from qnnbridge_host.rewrite.rewrites.rewriting import rewrite_matched
-from qnnbridge_protocol.elements import ElementType
+from qnnbridge_host.rewrite.rewriting import drop_attribute, dtype_of, rewrite_matched, set_attribute, sliced
 
 _SMALL = 64
 # An end that is behind every axis: Slice cuts it to the axis.
 _LAST = 2**31 - 1
 # Of the result of a high AveragePool with few channels that QNN computes right.
 _LEAST_WIDTH = 9
-# Products are not longer.
-_HIGHEST_POWER = 16
+# Input of a Pad that names the axes.
+_AXES_INPUT = 3
 
 
 def pad_convolutions(editor: Editor) -> list[str]:
@@ -34,14 +33,30 @@ def pad_convolutions(editor: Editor) -> list[str]:
         window = window_of_node(record)
         before, after = window["before"], window["after"]
         # QNN computes every other padding right.
-        _set(node, "pads", [*before[:-1], before[-1] + 1, *after])
-        _drop(node, "auto_pad")
+        set_attribute(node, "pads", [*before[:-1], before[-1] + 1, *after])
+        drop_attribute(node, "auto_pad")
         output = node.output[0]
         node.output[0] = editor.fresh(f"{output}/longer")
         last = len(before) + 1
-        return [node, _slice(editor, node, node.output[0], last, 1, _LAST, output)]
+        return [node, sliced(editor, node, node.output[0], last, 1, _LAST, output)]
 
     return rewrite_matched(editor, "Conv", ("conv-equal-padding",), change, "Conv")
+
+
+def step_before_conv(editor: Editor) -> list[str]:
+    """A depthwise Conv of one value with a stride becomes Slice with a step, and Conv."""
+
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        # From 33 channels on QNN takes other values with a stride of 2.
+        step = record.attributes["strides"][0]
+        # Start, end, axis and step: along axis 2, the only spatial one.
+        limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
+        first = editor.make("Slice", [node.input[0], *limits], node)
+        node.input[0] = first.output[0]
+        drop_attribute(node, "strides")
+        return [first, node]
+
+    return rewrite_matched(editor, "Conv", ("conv-depthwise-step",), change, "depthwise Conv of one value")
 
 
 def split_padding(editor: Editor) -> list[str]:
@@ -59,7 +74,7 @@ def split_padding(editor: Editor) -> list[str]:
         padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
         first = editor.make("Pad", [node.input[0], *node.input[1:]], node, mode="constant")
         first.input[1] = editor.add_constant(inner, f"{node.input[1]}/others")
-        kind = _dtype(editor, node.input[0])
+        kind = dtype_of(editor, node.input[0])
         block = np.full((*padded[:-1], int(pads[-1])), fill.reshape(-1)[0], kind)
         end = editor.add_constant(block, f"{node.output[0]}/end")
         return [first, editor.make("Concat", [first.output[0], end], node, node.output[0], axis=rank - 1)]
@@ -67,37 +82,55 @@ def split_padding(editor: Editor) -> list[str]:
     return rewrite_matched(editor, "Pad", ("pad-constant-one-sided",), change, "Pad of several dimensions")
 
 
-def powers_by_products(editor: Editor) -> list[str]:
-    """Pow with a whole exponent becomes products."""
+def edge_by_concat(editor: Editor) -> list[str]:
+    """`Pad` with mode edge becomes the first and the last slice of an axis, joined around it by `Concat`.
 
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        value = editor.constant(node.input[1], 1)
-        exponent = 0.0 if value is None else float(value.reshape(-1)[0])
-        rank = editor.rank(node.input[0])
-        # QNN computes the first power of a negative zero wrong, too.
-        if exponent == 1 and value is not None and not value.ndim:
-            return [editor.make("Identity", [node.input[0]], node, node.output[0])]
-        if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
+    QNN 2.7 writes 131008 or zeros into the border.
+    """
+
+    def change(node: Any) -> list[Any] | None:
+        mode = graphs.attribute_values(node).get("mode", "constant")
+        pads = _pads(editor, node) if mode == "edge" else None
+        shape = editor.shape(node.input[0])
+        if not pads or shape is None or 0 in shape:
             return None
-        if value is not None and value.ndim and (rank is None or value.ndim > rank):
-            return None  # the result would have more dimensions
         made: list[Any] = []
-
-        def product(left: str, right: str) -> str:
-            made.append(editor.make("Mul", [left, right], node))
-            return str(made[-1].output[0])
-
-        # By squares, so that a high power takes few products.
-        square, result, left = str(node.input[0]), "", int(exponent)
-        while left:
-            if left % 2:
-                result = product(result, square) if result else square
-            left //= 2
-            square = product(square, square) if left else square
-        made[-1].output[0] = node.output[0]
+        name, last = node.input[0], list(pads)[-1]
+        for axis, (before, after) in pads.items():
+            first, end = (
+                sliced(editor, node, name, axis, start, start + 1, hints=(f"{node.output[0]}/bound",) * 3)
+                for start in (0, shape[axis] - 1)
+            )
+            # The slice is computed once, and joined as often as the edge is repeated.
+            parts = [first.output[0]] * before + [name] + [end.output[0]] * after
+            made += [first] if before else []
+            made += [end] if after else []
+            output = node.output[0] if axis == last else None
+            made.append(editor.make("Concat", parts, node, output, axis=axis))
+            name = made[-1].output[0]
         return made
 
-    return rewrite_matched(editor, "Pow", ("pow-negative-zero", "pow-high"), change, "Pow")
+    return editor.replace("Pad", change, "Pad with mode edge")
+
+
+def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
+    """Before and after, of each axis that is padded; ``None`` if they are not known, or cut something off."""
+    rank = editor.rank(node.input[0])
+    attribute = graphs.attribute_values(node).get("pads")
+    values = np.asarray(attribute) if attribute is not None else None
+    if values is None and len(node.input) > 1:
+        values = editor.constant(node.input[1])
+    if rank is None or values is None or (values < 0).any():
+        return None
+    axes = list(range(rank))
+    if len(node.input) > _AXES_INPUT and node.input[_AXES_INPUT]:
+        given = editor.constant(node.input[_AXES_INPUT])
+        if given is None:
+            return None
+        axes = [int(axis) % rank for axis in given.ravel()]
+    counts = values.ravel()
+    pairs = {axis: (int(counts[n]), int(counts[n + len(axes)])) for n, axis in enumerate(axes)}
+    return {axis: pair for axis, pair in pairs.items() if any(pair)}
 
 
 def average_by_sums(editor: Editor) -> list[str]:
@@ -129,16 +162,16 @@ def average_by_sums(editor: Editor) -> list[str]:
             if any(sides):
                 value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
         for name in ("pads", "auto_pad", "ceil_mode", "count_include_pad"):
-            _drop(node, name)
+            drop_attribute(node, name)
         node.input[0] = value
         made.append(node)
         output, factor = node.output[0], functools.reduce(np.multiply.outer, factors)
         if wider:
             node.output[0] = editor.fresh(f"{output}/wider")
-            made.append(_slice(editor, node, node.output[0], len(shape) - 1, 0, made_shape[-1]))
+            made.append(sliced(editor, node, node.output[0], len(shape) - 1, 0, made_shape[-1]))
         if np.any(factor != 1):
             made[-1].output[0] = editor.fresh(f"{output}/sum")
-            scale = editor.add_constant(factor[None, None].astype(_dtype(editor, output)), f"{output}/factor")
+            scale = editor.add_constant(factor[None, None].astype(dtype_of(editor, output)), f"{output}/factor")
             made.append(editor.make("Mul", [made[-1].output[0], scale], node))
         made[-1].output[0] = output
         return made
@@ -166,6 +199,29 @@ def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]
     return _LEAST_WIDTH - made[-1] if 2 <= made[-1] < _LEAST_WIDTH else 0
 
 
+def _with_zeros(
+    editor: Editor,
+    node: Any,
+    value: str,
+    axis: int,
+    sides: tuple[int, int],
+    shape: Sequence[int],
+    pads: Sequence[int],
+    made: list[Any],
+) -> str:
+    """Zeros before and after along one axis of a tensor that is padded along the axes before it already."""
+    rank = len(shape)
+    sizes = [size + (pads[i] + pads[i + rank] if 1 < i < axis else 0) for i, size in enumerate(shape)]
+    parts = [value]
+    for front, many in zip((True, False), sides, strict=True):
+        if many:
+            block = np.zeros((*sizes[:axis], many, *sizes[axis + 1 :]), dtype_of(editor, node.input[0]))
+            name = editor.add_constant(block, f"{node.output[0]}/zeros")
+            parts = [name, *parts] if front else [*parts, name]
+    made.append(editor.make("Concat", parts, node, axis=axis))
+    return str(made[-1].output[0])
+
+
 def pool_whole_windows(editor: Editor) -> list[str]:
     """A pooling with ceil_mode becomes one without, padded at its end for the windows that count."""
 
@@ -182,8 +238,8 @@ def pool_whole_windows(editor: Editor) -> list[str]:
         if beyond and record.attributes.get("count_include_pad", 0):
             return None  # the average would count what is added
         for name in ("auto_pad", "ceil_mode"):
-            _drop(node, name)
-        _set(node, "pads", [*window["before"], *after])
+            drop_attribute(node, name)
+        set_attribute(node, "pads", [*window["before"], *after])
         return [node]
 
     rows = ("pool-ceil-shape",)
@@ -210,167 +266,6 @@ def _declare_outputs(editor: Editor) -> None:
     editor.changed(shapes=True)
 
 
-def _with_zeros(
-    editor: Editor,
-    node: Any,
-    value: str,
-    axis: int,
-    sides: tuple[int, int],
-    shape: Sequence[int],
-    pads: Sequence[int],
-    made: list[Any],
-) -> str:
-    """Zeros before and after along one axis of a tensor that is padded along the axes before it already."""
-    rank = len(shape)
-    sizes = [size + (pads[i] + pads[i + rank] if 1 < i < axis else 0) for i, size in enumerate(shape)]
-    parts = [value]
-    for front, many in zip((True, False), sides, strict=True):
-        if many:
-            block = np.zeros((*sizes[:axis], many, *sizes[axis + 1 :]), _dtype(editor, node.input[0]))
-            name = editor.add_constant(block, f"{node.output[0]}/zeros")
-            parts = [name, *parts] if front else [*parts, name]
-    made.append(editor.make("Concat", parts, node, axis=axis))
-    return str(made[-1].output[0])
-
-
-def resize_by_gather(editor: Editor) -> list[str]:
-    """Resize to nearest values becomes Gather with the indices that its attributes mean."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
-        if shape is None or made_shape is None or shape[:2] != made_shape[:2]:
-            return None
-        made: list[Any] = []
-        value = node.input[0]
-        for axis, (places, _) in enumerate(nearest_places(record), 2):
-            if places == list(range(shape[axis])):
-                continue
-            indices = editor.add_constant(np.array(places), f"{node.output[0]}/places")
-            made.append(editor.make("Gather", [value, indices], node, axis=axis))
-            value = made[-1].output[0]
-        if not made:
-            return None
-        made[-1].output[0] = node.output[0]
-        return made
-
-    return rewrite_matched(editor, "Resize", ("resize-nearest",), change, "Resize to nearest values")
-
-
-def gather_by_list(editor: Editor) -> list[str]:
-    """Gather with indices in rows and columns becomes one with a list of them, and Reshape."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        made_shape = editor.shape(node.output[0])
-        if made_shape is None:
-            return None
-        # With a table QNN takes other elements along the last of three dimensions.
-        flat = editor.add_constant(np.array([-1]), "flat")
-        first = editor.make("Reshape", [node.input[1], flat], node)
-        node.input[1] = first.output[0]
-        return [first, node, _reshaped(editor, node, made_shape)]
-
-    return rewrite_matched(editor, "Gather", ("gather-table",), change, "Gather with a table of indices")
-
-
-def gather_flat_slices(editor: Editor) -> list[str]:
-    """GatherND of slices that have several dimensions takes them as one."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
-        if shape is None or indices is None or made_shape is None:
-            return None
-        # QNN computes an odd number of slices of several dimensions wrong.
-        flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
-        first = editor.make("Reshape", [node.input[0], flat], node)
-        node.input[0] = first.output[0]
-        return [first, node, _reshaped(editor, node, made_shape)]
-
-    return rewrite_matched(editor, "GatherND", ("gather-nd-slices",), change, "GatherND of slices")
-
-
-def step_before_conv(editor: Editor) -> list[str]:
-    """A depthwise Conv of one value with a stride becomes Slice with a step, and Conv."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        # From 33 channels on QNN takes other values with a stride of 2.
-        step = record.attributes["strides"][0]
-        # Start, end, axis and step: along axis 2, the only spatial one.
-        limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
-        first = editor.make("Slice", [node.input[0], *limits], node)
-        node.input[0] = first.output[0]
-        _drop(node, "strides")
-        return [first, node]
-
-    return rewrite_matched(editor, "Conv", ("conv-depthwise-step",), change, "depthwise Conv of one value")
-
-
-def swap_operands(editor: Editor) -> list[str]:
-    """A product or sum whose operands QNN takes well in one order alone gets that order."""
-
-    def swap(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        node.input[0], node.input[1] = node.input[1], node.input[0]
-        return [node]
-
-    def swap_user(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        # With the tensor in front QNN multiplies by it once more.
-        swap(editor, editor.uses(node.output[0])[0], record)
-        return [node]
-
-    return [
-        *rewrite_matched(editor, "HardSigmoid", ("hard-swish-product",), swap_user, "product with a HardSigmoid"),
-        # With the weight in front QNN cannot finalize the graph.
-        *rewrite_matched(editor, "Mul", ("rms-weight-first",), swap, "Mul"),
-        # Of a constant of five dimensions behind, QNN makes 98304 everywhere.
-        *rewrite_matched(editor, "Add", ("add-constant-of-five",), swap, "Add"),
-    ]
-
-
-def cast_bytes_twice(editor: Editor) -> list[str]:
-    """Cast of uint8 to float goes by int32."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        # QNN makes 1 of every byte that is not 0.
-        first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
-        node.input[0] = first.output[0]
-        return [first, node]
-
-    return rewrite_matched(editor, "Cast", ("cast-uint8",), change, "Cast of uint8")
-
-
-def _reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
-    """The Reshape that gives a node's result its shape back."""
-    output = node.output[0]
-    node.output[0] = editor.fresh(f"{output}/flat")
-    return editor.make("Reshape", [node.output[0], editor.add_constant(np.array(shape), "back")], node, output)
-
-
-def zero_instead_of_softmax(editor: Editor) -> list[str]:
-    """LogSoftmax along one element is zero."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
-
-    return rewrite_matched(editor, "LogSoftmax", ("log-softmax-of-one",), change, "LogSoftmax of one element")
-
-
-def normalise_in_three(editor: Editor) -> list[str]:
-    """RMSNormalization of four dimensions becomes one of three."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        shape = editor.shape(node.input[0])
-        if shape is None or len(node.output) > 1:
-            return None
-        # Of four dimensions QNN leaves rows of the second-last at 0.
-        flat = editor.add_constant(np.array([shape[0], shape[1] * shape[2], shape[3]]), "flat")
-        first = editor.make("Reshape", [node.input[0], flat], node)
-        node.input[0] = first.output[0]
-        # The axis was counted among four dimensions.
-        _set(node, "axis", -1)
-        return [first, node, _reshaped(editor, node, shape)]
-
-    return rewrite_matched(editor, "RMSNormalization", ("rms-normalization-4d",), change, "RMSNormalization")
-
-
 def append_output_padding(editor: Editor) -> list[str]:
     """ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches."""
 
@@ -390,8 +285,8 @@ def append_output_padding(editor: Editor) -> list[str]:
         # A constant beside a quantised tensor would need a scale of its own.
         if any(extra) and (bias is None or _is_quantised(editor, node)):
             return None
-        _set(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
-        _drop(node, "output_padding")
+        set_attribute(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
+        drop_attribute(node, "output_padding")
         if bias is None or not any(extra):
             return [node]
         sizes = [*made_shape[:2], *(size - more for size, more in zip(made_shape[2:], extra, strict=True))]
@@ -399,7 +294,7 @@ def append_output_padding(editor: Editor) -> list[str]:
         value = node.output[0] = editor.fresh(f"{output}/reached")
         made: list[Any] = [node]
         # Where no window reaches, the result is the bias alone.
-        fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(_dtype(editor, output))
+        fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(dtype_of(editor, output))
         for axis, more in enumerate(extra, 2):
             if not more:
                 continue
@@ -426,7 +321,7 @@ def split_groups(editor: Editor) -> list[str]:
         many = int(record.attributes["group"])
         width, made, results = shape[1] // many, [], []
         for number in range(many):
-            part = _slice(editor, node, node.input[0], 1, number * width, (number + 1) * width)
+            part = sliced(editor, node, node.input[0], 1, number * width, (number + 1) * width)
             given = [part.output[0]]
             given.append(
                 editor.add_constant(weights[number * width : (number + 1) * width], f"{node.input[1]}/part")
@@ -443,32 +338,5 @@ def split_groups(editor: Editor) -> list[str]:
     )
 
 
-def _slice(
-    editor: Editor, node: Any, value: str, axis: int, start: int, end: int, output: str | None = None
-) -> Any:
-    hints = ((start, "from"), (end, "to"), (axis, "along"))
-    limits = [editor.add_constant(np.array([number]), hint) for number, hint in hints]
-    return editor.make("Slice", [value, *limits], node, output)
-
-
 def _is_quantised(editor: Editor, node: Any) -> bool:
     return any(graphs.op_name(user) == "QuantizeLinear" for user in editor.uses(node.output[0]))
-
-
-def _dtype(editor: Editor, name: str) -> Any:
-    from onnx import helper
-
-    return helper.tensor_dtype_to_np_dtype(editor.element(name))
-
-
-def _set(node: Any, name: str, value: Any) -> None:
-    from onnx import helper
-
-    _drop(node, name)
-    node.attribute.append(helper.make_attribute(name, value))
-
-
-def _drop(node: Any, name: str) -> None:
-    kept = [attribute for attribute in node.attribute if attribute.name != name]
-    del node.attribute[:]
-    node.attribute.extend(kept)

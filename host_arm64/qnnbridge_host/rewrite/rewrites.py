@@ -1,6 +1,6 @@
 """The rewrites of `qnnbridge fix`, in the order in which they are done; `fixer` applies them.
 
-Each is a function in a module of this package. It changes the model in place through an `Editor` and gives a line
+Each is a function of another module here. It changes the model in place through an `Editor` and gives a line
 for each kind of change, nothing if it found nothing. The modules import the editor and `rewriting`, not each other.
 """
 
@@ -11,18 +11,8 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from qnnbridge_host.graph.editor import Editor
-from qnnbridge_host.rewrite.rewrites import (
-    constants,
-    gelu,
-    known_wrong,
-    norms,
-    operators,
-    padding,
-    rank,
-    removals,
-    underflow,
-)
+from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.rewrite import constants, operators, rank, removals, wrong_values, wrong_windows
 from qnnbridge_protocol.errors import OptionError
 
 FIXED_SHAPES: Final = "fixed-shapes"
@@ -70,7 +60,7 @@ REWRITES: Final = (
     Rewrite(
         "edge-padding",
         "Pad with mode edge, whose border QNN computes wrong, becomes Slice and Concat",
-        padding.edge_by_concat,
+        wrong_windows.edge_by_concat,
     ),
     Rewrite("integer-exponent", "the exponent of Pow gets the type of its base", operators.exponent_of_base_type),
     Rewrite(
@@ -95,61 +85,65 @@ REWRITES: Final = (
     Rewrite(
         "conv-padding",
         "Conv in one dimension whose equal padding QNN computes wrong is padded once more in front",
-        known_wrong.pad_convolutions,
+        wrong_windows.pad_convolutions,
     ),
     Rewrite(
         "split-padding",
         "Pad of several dimensions, one at its end only, becomes Pad and Concat",
-        known_wrong.split_padding,
+        wrong_windows.split_padding,
     ),
     Rewrite(
         "power-products",
         "Pow of 2 to 16 that QNN computes wrong for zeros becomes products",
-        known_wrong.powers_by_products,
+        wrong_values.powers_by_products,
     ),
     Rewrite(
         "pool-ceil",
         "MaxPool and AveragePool with ceil_mode whose last window is only padding get pads instead",
-        known_wrong.pool_whole_windows,
+        wrong_windows.pool_whole_windows,
     ),
     Rewrite(
         "average-pool",
         "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
-        known_wrong.average_by_sums,
+        wrong_windows.average_by_sums,
     ),
-    Rewrite("gather-list", "Gather with a table of indices becomes one with a list", known_wrong.gather_by_list),
-    Rewrite("gather-slices", "GatherND of slices takes them as one dimension", known_wrong.gather_flat_slices),
+    Rewrite("gather-list", "Gather with a table of indices becomes one with a list", wrong_values.gather_by_list),
+    Rewrite("gather-slices", "GatherND of slices takes them as one dimension", wrong_values.gather_flat_slices),
     Rewrite(
         "conv-step",
         "a depthwise Conv of one value with a stride becomes Slice and Conv",
-        known_wrong.step_before_conv,
+        wrong_windows.step_before_conv,
     ),
     Rewrite(
         "operand-order",
         "operands of a product or sum that QNN takes well in one order alone change places",
-        known_wrong.swap_operands,
+        wrong_values.swap_operands,
     ),
-    Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", known_wrong.cast_bytes_twice),
-    Rewrite("resize-nearest", "Resize to nearest values becomes Gather", known_wrong.resize_by_gather),
+    Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", wrong_values.cast_bytes_twice),
+    Rewrite("resize-nearest", "Resize to nearest values becomes Gather", wrong_values.resize_by_gather),
     Rewrite(
         "transposed-padding",
-        "ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches",
-        known_wrong.append_output_padding,
+        "ConvTranspose with output_padding becomes one with less windows, and Concat for what no window reaches",
+        wrong_windows.append_output_padding,
     ),
-    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", known_wrong.split_groups),
-    Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", known_wrong.zero_instead_of_softmax),
-    Rewrite("rms-rank", "RMSNormalization of four dimensions becomes one of three", known_wrong.normalise_in_three),
-    Rewrite("gelu", "the operators of a Gelu in a quantised model become one Gelu", gelu.fuse_quantised_gelu, 0.1),
+    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", wrong_windows.split_groups),
+    Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
+    Rewrite(
+        "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three
+    ),
+    Rewrite(
+        "gelu", "the operators of a Gelu in a quantised model become one Gelu", operators.fuse_quantised_gelu, 0.1
+    ),
     Rewrite(
         "norm-scale",
         "an int8 scale of a quantised normalisation beside unsigned activations becomes uint8",
-        norms.unsigned_scales,
+        operators.unsigned_scales,
     ),
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
     Rewrite(
         "exponent-limits",
         "what computes an exponential gets arguments of -87 at least; of smaller ones QNN computes 131008",
-        underflow.limit_arguments,
+        wrong_values.limit_arguments,
     ),
     Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
     Rewrite(

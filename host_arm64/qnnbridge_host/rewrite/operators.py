@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.graph.editor import FLOATS, INTEGERS, Editor
-from qnnbridge_host.rewrite.rewrites.rewriting import NodeChain
+from qnnbridge_host.graph.model_index import FLOATS, INTEGERS, Editor
+from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute
 
 
 def square_by_mul(editor: Editor) -> list[str]:
@@ -65,9 +66,8 @@ def _scaled_gemm(editor: Editor, node: Any) -> list[Any] | None:
         del node.input[2]
     elif has_bias and beta != 1:
         _multiply(editor, node, 2, beta, before)
-    kept = [a for a in node.attribute if a.name not in ("alpha", "beta")]
-    del node.attribute[:]
-    node.attribute.extend(kept)
+    for name in ("alpha", "beta"):
+        drop_attribute(node, name)
     return [*before, node]
 
 
@@ -245,3 +245,172 @@ def _erf(c: NodeChain) -> None:
         total = c("Add", c("Mul", total, t), c.constant(term))
     tail = c("Mul", c("Mul", total, t), c.exp(c("Neg", c("Mul", c.x, c.x))))
     c("Mul", c("Sign", c.x), c("Sub", one, tail))
+
+
+# --- in quantised models: Gelu -------------------------------------------------------------------------
+# Exporters write a Gelu as five operators, and quantizers put QuantizeLinear and DequantizeLinear between them. QNN
+# has no quantised Erf: it stays on the CPU, and cuts the model in two.
+
+# Of a constant that is quantised itself.
+_CLOSE = 0.02
+# Products that are taken apart: x * (0.5 * (1 + Erf)) has one inside of the other.
+_MOST_PRODUCTS = 2
+_FIRST_OPSET_WITH_GELU = 20
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_MICROSOFT = "com.microsoft"
+
+
+def fuse_quantised_gelu(editor: Editor) -> list[str]:
+    """x * 0.5 * (1 + Erf(x / sqrt(2))) with quantised tensors in it becomes Gelu, whatever is multiplied first."""
+
+    def change(node: Any) -> list[Any] | None:
+        found = next(_gelu_of(editor, node), None)
+        if found is None:
+            return None
+        domain = "" if editor.opset >= _FIRST_OPSET_WITH_GELU else _MICROSOFT
+        if domain and all(entry.domain != domain for entry in editor.model.opset_import):
+            editor.model.opset_import.add(domain=domain, version=1)
+        return [editor.make("Gelu", [found], node, node.output[0], domain=domain)]
+
+    # Most models have no Erf, and none of their nodes is looked at.
+    if "Erf" not in editor.op_types:
+        return []
+    return editor.replace(("Mul", "Div"), change, "quantised Gelu")
+
+
+def _gelu_of(editor: Editor, last: Any) -> Iterator[str]:
+    """The x of a Gelu that this product is the end of: its tensor where the Gelu begins."""
+    for number, factors in _products(editor, last, _MOST_PRODUCTS):
+        if len(factors) == 2 and abs(number / 0.5 - 1) < _CLOSE:
+            yield from (x for a, b in (factors, factors[::-1]) if (x := _x_of(editor, a, b, last)))
+
+
+def _products(editor: Editor, node: Any, depth: int) -> Iterator[tuple[float, list[str]]]:
+    """What a Mul or Div multiplies: the product of its constants, and its other factors; then with some of those
+    taken apart in the same way. TorchScript multiplies x first, its successor the constant."""
+    number, factors = 1.0, []
+    for place, name in enumerate(node.input):
+        value = _number(editor, name)
+        divides = node.op_type == "Div" and place == 1
+        if value is not None and not (divides and value == 0):
+            number = number / value if divides else number * value
+        elif divides:
+            return
+        else:
+            factors.append(name)
+    yield number, factors
+    for place, name in enumerate(factors if depth else ()):
+        maker = _made_by(editor, name, "Mul") or _made_by(editor, name, "Div")
+        for inner, parts in _products(editor, maker, depth - 1) if maker is not None else ():
+            yield number * inner, [*factors[:place], *parts, *factors[place + 1 :]]
+
+
+def _x_of(editor: Editor, total: str, x: str, last: Any) -> str:
+    """The tensor that 1 + Erf(x / sqrt(2)) begins with, "" if it is of another x or nothing is quantised.
+
+    Where only matrices are quantised, nothing but the result of `last` is; QNN refuses that Erf, too.
+    """
+    added = _made_by(editor, total, "Add")
+    for one, other in _both(added) if added is not None else ():
+        erf = _made_by(editor, one, "Erf")
+        if erf is None or not _is_number(editor, other, 1.0):
+            continue
+        for op, factor in (("Div", math.sqrt(2)), ("Mul", math.sqrt(0.5))):
+            scaled = _made_by(editor, erf.input[0], op)
+            for given, by in _both(scaled)[: 1 if op == "Div" else 2] if scaled is not None else ():
+                if _is_number(editor, by, factor) and _origin(editor, given) == _origin(editor, x):
+                    passed = (given, erf.input[0], one, total)
+                    before = any(_is_quantised(editor, name) for name in passed)
+                    behind = any(user.op_type == _QUANTIZE for user in editor.uses(last.output[0]))
+                    return given if before or behind else ""
+    return ""
+
+
+def _both(node: Any) -> tuple[tuple[str, str], ...]:
+    """The two inputs, in both orders."""
+    left, right = node.input[0], node.input[1]
+    return (left, right), (right, left)
+
+
+def _origin(editor: Editor, name: str) -> str:
+    """The tensor in front of the pairs of QuantizeLinear and DequantizeLinear."""
+    while _is_quantised(editor, name):
+        maker = editor.maker(name)
+        before = editor.maker(maker.input[0]) if maker is not None else None
+        if before is None or before.op_type != _QUANTIZE:
+            break
+        name = before.input[0]
+    return name
+
+
+def _is_quantised(editor: Editor, name: str) -> bool:
+    maker = editor.maker(name)
+    return maker is not None and maker.op_type == _DEQUANTIZE
+
+
+def _made_by(editor: Editor, name: str, op: str) -> Any | None:
+    maker = editor.maker(_origin(editor, name))
+    return maker if maker is not None and maker.op_type == op else None
+
+
+def _is_number(editor: Editor, name: str, number: float) -> bool:
+    value = _number(editor, name)
+    return value is not None and abs(value / number - 1) < _CLOSE
+
+
+def _number(editor: Editor, name: str) -> float | None:
+    """The number that a tensor is, quantised or not; None if it is computed or has more elements."""
+    value = editor.constant(_origin(editor, name), 1)
+    if value is not None:
+        return float(value.reshape(())) if value.size == 1 and value.dtype.kind in "fiu" else None
+    maker = editor.maker(name) if _is_quantised(editor, name) else None
+    if maker is None:
+        return None
+    parts = [editor.constant(given, 1) for given in maker.input]
+    if any(part is None or part.size != 1 for part in parts):
+        return None
+    quantised, scale, *zero = (float(part.reshape(())) for part in parts if part is not None)
+    return (quantised - (zero[0] if zero else 0)) * scale
+
+
+# --- in quantised models: normalisations ---------------------------------------------------------------
+# onnxruntime's quantizer makes weights int8. Beside unsigned activations QNN refuses a LayerNormalization with such
+# a scale: the operator stays on the CPU and cuts the model in two.
+
+_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+_UNSIGNED = frozenset({2, 4})  # TensorProto.UINT8, UINT16
+_SHIFT = 128
+
+
+def unsigned_scales(editor: Editor) -> list[str]:
+    """An int8 scale beside unsigned activations becomes uint8: values and zero point are 128 more, so nothing else
+    changes."""
+
+    def change(node: Any) -> list[Any] | None:
+        if len(node.input) < 2:
+            return None
+        data, scale = editor.maker(node.input[0]), editor.maker(node.input[1])
+        if data is None or scale is None or data.op_type != _DEQUANTIZE or scale.op_type != _DEQUANTIZE:
+            return None
+        values = editor.constant(scale.input[0])
+        if editor.element(data.input[0]) not in _UNSIGNED or values is None or values.dtype != np.int8:
+            return None
+        zeros = editor.constant(scale.input[2]) if len(scale.input) > 2 and scale.input[2] else None
+        steps = editor.constant(scale.input[1])
+        if steps is None or (zeros is None and len(scale.input) > 2 and scale.input[2]):
+            return None
+        zeros = np.zeros(steps.shape, np.int8) if zeros is None else zeros
+        shifted = [
+            # By way of int16: 128 more does not fit into int8.
+            editor.add_constant((part.astype(np.int16) + _SHIFT).astype(np.uint8), f"{name}/unsigned")
+            for part, name in ((values, scale.input[0]), (zeros, f"{scale.input[0]}/zero"))
+        ]
+        made = editor.make(_DEQUANTIZE, [shifted[0], scale.input[1], shifted[1]], node, domain=scale.domain)
+        made.attribute.extend(scale.attribute)
+        node.input[1] = made.output[0]
+        return [made, node]
+
+    count = editor.map_nodes(change, _NORMS)
+    if count:
+        editor.drop_dead()
+    return [f"{count} {'scale' if count == 1 else 'scales'}"] if count else []

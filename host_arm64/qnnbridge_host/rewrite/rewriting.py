@@ -1,11 +1,13 @@
-"""What several rewrites use: nodes that a row of the table matches, and nodes made one behind the other."""
+"""What several rewrites use: nodes that a row of the table matches, nodes made one behind the other, attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnnbridge_host.graph.editor import Editor
+import numpy as np
+
+from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.graph_index import GraphNode
 
@@ -56,3 +58,39 @@ class NodeChain:
     def nodes(self) -> list[Any]:
         self.made[-1].output[0] = self.node.output[0]
         return self.made
+
+
+def sliced(
+    editor: Editor,
+    node: Any,
+    value: str,
+    axis: int,
+    start: int,
+    end: int,
+    output: str | None = None,
+    hints: Sequence[str] = ("from", "to", "along"),
+) -> Any:
+    """A Slice along one axis. hints: for the names of its limits."""
+    numbers = zip((start, end, axis), hints, strict=True)
+    limits = [editor.add_constant(np.array([number], np.int64), hint) for number, hint in numbers]
+    return editor.make("Slice", [value, *limits], node, output)
+
+
+def dtype_of(editor: Editor, name: str) -> Any:
+    """The numpy type of a tensor's elements."""
+    from onnx import helper
+
+    return helper.tensor_dtype_to_np_dtype(editor.element(name))
+
+
+def set_attribute(node: Any, name: str, value: Any) -> None:
+    from onnx import helper
+
+    drop_attribute(node, name)
+    node.attribute.append(helper.make_attribute(name, value))
+
+
+def drop_attribute(node: Any, name: str) -> None:
+    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend(kept)
