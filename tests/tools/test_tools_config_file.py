@@ -130,7 +130,7 @@ def test_buckets_are_every_combination_of_sizes() -> None:
 
 
 def test_settings_for_the_quantising_step_of_prepare(tmp_path: Path) -> None:
-    from qnnbridge_models.quantize_settings import QuantizeSettings, settings_of_file
+    from qnnbridge_models.command_options import QuantizeSettings, settings_of_file
 
     class Context:
         meta: dict[str, Any]

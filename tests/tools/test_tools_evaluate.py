@@ -15,9 +15,7 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 import onnxruntime
 
-from qnnbridge_models.evaluate import EvaluateOptions, evaluate_model
-from qnnbridge_models.evaluate.labelled import read_samples
-from qnnbridge_models.evaluate.metric import load_metric
+from qnnbridge_models.evaluate import EvaluateOptions, evaluate_model, load_metric, read_samples
 from qnnbridge_models.quantize.samples import CalibrationInput
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.cli import app

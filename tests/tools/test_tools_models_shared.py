@@ -22,8 +22,8 @@ from qnnbridge_host.graph import shapes
 from qnnbridge_host.graph.files import Output, inside_folder
 from qnnbridge_host.numerics.comparing import OutputComparison, compare, cosine
 from qnnbridge_host.rewrite.removals import INSERTED_CAST, strip_inserted_casts
+from qnnbridge_models.progress import ShownProgress
 from qnnbridge_models.quantize.ort_quantizer import Quiet
-from qnnbridge_models.shared.progress import ShownProgress
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
 
 MODELS = Path(__file__).parent.parent / "models"

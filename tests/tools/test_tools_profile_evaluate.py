@@ -13,13 +13,12 @@ from xml.etree import ElementTree
 import pytest
 
 from qnnbridge import HostInfo
-from qnnbridge_models.profiling import files, ort_json, page, qnn_csv, report
+from qnnbridge_models.profiling import files, page, report
 from qnnbridge_models.profiling.evaluate import evaluate
+from qnnbridge_models.profiling.files import CallKind, QnnCall, QnnRow
 from qnnbridge_models.profiling.page import Bar, bars, shortened, stacked
-from qnnbridge_models.profiling.profile_record import ProfileResult, Series
-from qnnbridge_models.profiling.qnn_csv import CallKind, QnnCall, QnnRow
 from qnnbridge_models.profiling.recording import Recording
-from qnnbridge_models.profiling.report import document
+from qnnbridge_models.profiling.report import ProfileResult, Series, document
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import output
@@ -31,7 +30,7 @@ BRIDGE_S = 0.002
 
 def recorded(name: str, host: HostInfo, **changes: Any) -> Recording:
     """As if the bridge had added 2 ms to each run."""
-    session = ort_json.read(PROFILES / name / "ort.json")
+    session = files.read_ort(PROFILES / name / "ort.json")
     recording = Recording(
         model="parts.onnx",
         level="basic" if name == "basic" else "detailed",
@@ -47,7 +46,7 @@ def recorded(name: str, host: HostInfo, **changes: Any) -> Recording:
         create_s=(session.parse_us + session.initialize_us) / 1e6 + 0.1,
         calls_s=tuple(run.time_us / 1e6 + BRIDGE_S for run in session.runs),
         session=session,
-        calls=qnn_csv.read(PROFILES / name / "qnn.csv"),
+        calls=files.read_qnn(PROFILES / name / "qnn.csv"),
         trace=files.read_op_trace(PROFILES / name / files.OP_TRACE_FILE),
     )
     return dataclasses.replace(recording, **changes)
@@ -183,7 +182,7 @@ def test_nodes_on_the_cpu_are_told_with_their_time(detailed: ProfileResult) -> N
         ("det0", "Det", 1.0),
         ("det1", "Det", 1.0),
     }
-    session = ort_json.read(PROFILES / "detailed" / "ort.json")
+    session = files.read_ort(PROFILES / "detailed" / "ort.json")
     for node in detailed.cpu_nodes:
         times = [one.time_us / 1e6 for run in session.runs for one in run.nodes if one.name == node.name]
         assert node.time_s.values == tuple(times)
@@ -193,9 +192,9 @@ def test_a_part_within_a_node_of_the_cpu_counts_once(host: HostInfo) -> None:
     """As in the body of a Loop that runs on the CPU: the Loop's time contains that of the part."""
     recording = recorded("detailed", host)
 
-    def wrapped(run: ort_json.OrtRun) -> ort_json.OrtRun:
-        loop = ort_json.NodeRun("loop", "Loop", "CPUExecutionProvider", 0.0, run.time_us - 5, 0, 0)
-        return ort_json.OrtRun(run.time_us, (loop, *(dataclasses.replace(node, nested=True) for node in run.nodes)))
+    def wrapped(run: files.OrtRun) -> files.OrtRun:
+        loop = files.NodeRun("loop", "Loop", "CPUExecutionProvider", 0.0, run.time_us - 5, 0, 0)
+        return files.OrtRun(run.time_us, (loop, *(dataclasses.replace(node, nested=True) for node in run.nodes)))
 
     session = dataclasses.replace(recording.session, runs=tuple(map(wrapped, recording.session.runs)))
     plain, result = evaluate(recording), evaluate(dataclasses.replace(recording, session=session))

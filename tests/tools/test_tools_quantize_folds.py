@@ -12,11 +12,11 @@ pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 
+from qnnbridge_models.accuracy import measure
 from qnnbridge_models.quantize.folds import folds_of, shown_by
 from qnnbridge_models.quantize.ranges import ExtremesBySample
 from qnnbridge_models.quantize.recalibrating import Comparison, _lost
 from qnnbridge_models.quantize.samples import SampleSets
-from qnnbridge_models.shared.accuracy import measure
 
 
 def sets(calibrating: int, held: int) -> SampleSets:

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 import pytest
 
+from qnnbridge_models.command_options import QuantizeSettings
 from qnnbridge_models.quantize import ort_quantizer, quick_lookups
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel
 from qnnbridge_models.quantize.quick_lookups import FloatModel, KnownWeights
 from qnnbridge_models.quantize.samples import SampleSets, gather
-from qnnbridge_models.quantize_settings import QuantizeSettings
 
 
 def test_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,9 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_host.engine import cpu
+from qnnbridge_models import progress
+from qnnbridge_models.accuracy import fives, lowest_of_folds
+from qnnbridge_models.command_options import QuantizeSettings
 from qnnbridge_models.quantize import candidates, qnn_check, quantizer
 from qnnbridge_models.quantize.folds import CrossValidation, folds_of
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
@@ -24,9 +27,6 @@ from qnnbridge_models.quantize.quantization import document, print_result
 from qnnbridge_models.quantize.quick_lookups import KnownWeights
 from qnnbridge_models.quantize.samples import gather
 from qnnbridge_models.quantize.search import PrecisionTrial
-from qnnbridge_models.quantize_settings import QuantizeSettings
-from qnnbridge_models.shared import progress
-from qnnbridge_models.shared.accuracy import fives, lowest_of_folds
 from qnnbridge_protocol.specs import Placement
 
 

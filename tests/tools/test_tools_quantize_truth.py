@@ -16,9 +16,9 @@ pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 
+from qnnbridge_models.accuracy import ColumnGroup, labelled, measure
 from qnnbridge_models.quantize import QnnHostOptions, QuantizeResult, partial
 from qnnbridge_models.quantize.search import smallest
-from qnnbridge_models.shared.accuracy import ColumnGroup, labelled, measure
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.cli import app
 

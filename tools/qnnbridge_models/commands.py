@@ -1,4 +1,4 @@
-"""The commands that work on a model: analyze, fix, optimize, prepare, profile, verify.
+"""The commands that work on a model: analyze, evaluate, fix, optimize, prepare, profile, quantize, verify.
 
 Each calls the tool's function with its options and shows the result. The tools are imported inside the functions:
 they load numpy, and some onnx and onnxruntime, which `qnnbridge --help` must not.
@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from qnnbridge_models.command_options import PrepareOptions, ProfileRequest, VerifyCommand
-from qnnbridge_models.quantize_settings import settings_of_file
+from qnnbridge_models.command_options import (
+    EvaluateOptions,
+    PrepareOptions,
+    ProfileRequest,
+    QuantizeOptions,
+    VerifyCommand,
+    settings_of_file,
+)
 from qnnbridge_tools import reporting
 from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import (
@@ -120,8 +126,8 @@ def fix(
 ) -> None:
     """Rewrite a model so that QNN takes it: fixed shapes, known traps, operators that QNN lacks."""
     from qnnbridge_host.rewrite.fixer import fix_model
-    from qnnbridge_models.fix.report import document, print_result
-    from qnnbridge_models.shared.progress import ShownProgress
+    from qnnbridge_models.fix import document, print_result
+    from qnnbridge_models.progress import ShownProgress
 
     with ShownProgress() as progress:
         result = fix_model(
@@ -161,7 +167,7 @@ def optimize(
 ) -> None:
     """Optimise a model's graph offline: fold constants, fuse and drop nodes."""
     from qnnbridge_models.optimization import document, optimize_model, print_result
-    from qnnbridge_models.shared.progress import ShownProgress
+    from qnnbridge_models.progress import ShownProgress
     from qnnbridge_protocol.errors import OptionError
 
     if target.exists() and model.exists() and target.samefile(model):
@@ -206,7 +212,7 @@ def prepare(
 def profile(request: ProfileRequest) -> None:
     """Show where the time goes: loading, each part and operator on QNN, the CPU, transfers, the bridge."""
     from qnnbridge_models.profiling import evaluate, page, recording, report
-    from qnnbridge_models.shared.progress import ShownProgress
+    from qnnbridge_models.progress import ShownProgress
 
     html, as_json = request.html, request.as_json
     if html is not None:
@@ -224,7 +230,7 @@ def profile(request: ProfileRequest) -> None:
 @command
 def verify(model: SourceModel, given: VerifyCommand, as_json: AsJson = False) -> None:
     """Compare QNN's numbers with the CPU's, on ordinary and extreme inputs."""
-    from qnnbridge_models.shared.progress import ShownProgress
+    from qnnbridge_models.progress import ShownProgress
     from qnnbridge_models.verify.report import PrintedRows, document, print_result
     from qnnbridge_models.verify.verifier import verify_model
 
@@ -255,4 +261,52 @@ def verify(model: SourceModel, given: VerifyCommand, as_json: AsJson = False) ->
     else:
         agrees = verified({}).verdict == "agrees"
     if not agrees:
+        raise typer.Exit(reporting.EXIT_FAILED)
+
+
+@command
+def quantize(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A float ONNX file, not a compiled one.")],
+    target: TargetModel,
+    options: QuantizeOptions,
+    _config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Quantise a float model for QNN and report the loss of accuracy.
+
+    Exit code 0: usable result; 1: an output is useless, or the target is missed.
+    """
+    from qnnbridge_models.progress import ShownProgress
+    from qnnbridge_models.quantize.quantization import document, print_result
+    from qnnbridge_models.quantize.quantizer import quantize_model
+
+    with ShownProgress() as progress:
+        result = quantize_model(model, target, options, on_progress=progress, own_process=True)
+    reporting.show(result, document, print_result, as_json=as_json)
+    failed = result.qnn.error if result.qnn else None
+    if failed is not None:
+        if not as_json:
+            raise failed
+        raise typer.Exit(reporting.exit_code_of(failed))
+    if not result.good_enough:
+        raise typer.Exit(reporting.EXIT_FAILED)
+
+
+@command
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
+    options: EvaluateOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a model over samples, on the CPU, on QNN and quantised, in one table.
+
+    With --calibration the model is quantised for it, with the defaults. Exit code 1 if a row fails or is useless.
+    """
+    from qnnbridge_models.evaluate import document, evaluate_model, print_result
+    from qnnbridge_models.progress import ShownProgress
+
+    with ShownProgress() as progress:
+        result = evaluate_model(model, options, on_progress=progress)
+    reporting.show(result, document, print_result, as_json=as_json)
+    if not result.good:
         raise typer.Exit(reporting.EXIT_FAILED)

@@ -35,8 +35,8 @@ from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
-from qnnbridge_models.shared import progress
-from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_models import progress
+from qnnbridge_models.progress import OnProgress
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools import output
 

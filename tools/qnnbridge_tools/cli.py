@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from qnnbridge_models import commands as models
-from qnnbridge_models import precision_commands
 from qnnbridge_serve import command as serving
 from qnnbridge_tools import commands, crashes, reporting, session_report
 from qnnbridge_tools import exec_command as exec_program
@@ -46,8 +45,8 @@ app.command("wrap")(commands.wrap)
 app.command("analyze")(models.analyze)
 app.command("fix")(models.fix)
 app.command("optimize")(models.optimize)
-app.command("quantize")(precision_commands.quantize)
-app.command("evaluate")(precision_commands.evaluate)
+app.command("quantize")(models.quantize)
+app.command("evaluate")(models.evaluate)
 app.command("verify")(models.verify)
 app.command("prepare")(models.prepare)
 app.command("profile")(models.profile)

@@ -13,14 +13,13 @@ from typing import Any
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.rewrite.fixer import fix_model
-from qnnbridge_models.command_options import PrepareOptions, VerifyOptions
-from qnnbridge_models.fix import report as fix_report
+from qnnbridge_models import fix as fix_report
+from qnnbridge_models.command_options import PrepareOptions, QuantizeOptions, VerifyOptions
 from qnnbridge_models.prepare.preparation import HOST_CHIP, StepResult, step_id
+from qnnbridge_models.progress import ShownProgress
 from qnnbridge_models.quantize import quantization
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import declared_inputs, load
-from qnnbridge_models.quantize_settings import QuantizeOptions
-from qnnbridge_models.shared.progress import ShownProgress
 from qnnbridge_models.verify import report as verify_report
 from qnnbridge_models.verify.input_sets import GivenInputs
 from qnnbridge_models.verify.verifier import verify_model

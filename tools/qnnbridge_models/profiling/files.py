@@ -1,14 +1,15 @@
-"""Shared by the readers of profile files: size limits and error texts; and the trace of QNN's provider.
+"""Reads the files that a profiled run leaves: the profile of ONNX Runtime, that of QNN, and its trace.
 
-`qnn_op_trace.json` names the nodes of the model that each operator of QNN was made from, graph by graph. The
-provider writes it while it compiles (from 2.4 on), so there is none for a compiled model. Unreadable parts are left
-out and raise no error. Pure functions; any thread.
+Pure functions; any thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,6 +75,10 @@ class OpTrace:
 
 
 def read_op_trace(path: Path) -> OpTrace:
+    """The nodes of the model that each operator of QNN was made from, graph by graph.
+
+    The provider writes it while it compiles (from 2.4 on), so there is none for a compiled model.
+    """
     try:
         if path.stat().st_size > MAX_TRACE_BYTES:
             return OpTrace()
@@ -89,3 +94,268 @@ def _operators(graph: dict[str, Any]) -> tuple[CompiledOperator, ...]:
         CompiledOperator(str(mapping["dst_name"]), str(mapping.get("dst_qnn_op_type", "")))
         for mapping in graph["op_mappings"]
     )
+
+
+# ONNX Runtime writes one event a line, so the file is read line by line and never held whole. Events of a run stand
+# before the event `model_run` that ends it; a node that runs within another (the body of If, Loop, Scan) is nested,
+# and its time is contained in the outer one's.
+
+_ORT: Final = "ONNX Runtime"
+_NODE_SUFFIX: Final = "_kernel_time"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeRun:
+    """One execution of one node. Bytes are those of its tensors that are no constants."""
+
+    name: str
+    op: str
+    provider: str
+    start_us: float
+    time_us: float
+    bytes_in: int
+    bytes_out: int
+    nested: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OrtRun:
+    """One run of the session.
+
+    Args:
+        nodes: in the order in which they began.
+    """
+
+    time_us: float
+    nodes: tuple[NodeRun, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OrtProfile:
+    parse_us: float
+    initialize_us: float
+    runs: tuple[OrtRun, ...]
+
+
+def read_ort(path: Path) -> OrtProfile:
+    """Raises `BridgeError` for a file that is missing, cut off or something else."""
+    check(path, _ORT)
+    parse_us = initialize_us = 0.0
+    runs: list[OrtRun] = []
+    nodes: list[NodeRun] = []
+    for event in _events(path):
+        category, name = event.get("cat"), str(event.get("name", ""))
+        if category == "Node" and name.endswith(_NODE_SUFFIX):
+            nodes.append(_node(event, name.removesuffix(_NODE_SUFFIX)))
+        elif category != "Session":
+            continue
+        elif name.startswith("model_loading"):
+            parse_us += float(event["dur"])
+        elif name == "session_initialization":
+            initialize_us += float(event["dur"])
+        elif name == "model_run":
+            runs.append(OrtRun(float(event["dur"]), _nested(nodes)))
+            nodes = []
+    return OrtProfile(parse_us, initialize_us, tuple(runs))
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    ended = False
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        for number, line in enumerate(file, 1):
+            # The file is one JSON list with an event on each line; read as a whole it would take several times
+            # its size.
+            text = line.strip().removeprefix("[" if number == 1 else "")
+            if text.endswith("]"):
+                ended, text = True, text[:-1]
+            if not (text := text.strip().rstrip(",")):
+                continue
+            try:
+                event = json.loads(text)
+                # An event without a duration is none of a profile, and means that the file is damaged.
+                float(event["dur"])
+            except (ValueError, TypeError, KeyError, RecursionError):
+                raise unusable(path, _ORT, f"line {number} is no event") from None
+            yield event
+    if not ended:
+        raise unusable(path, _ORT, "its end is missing")
+
+
+def _node(event: dict[str, Any], name: str) -> NodeRun:
+    args = event.get("args")
+    known: dict[str, Any] = args if isinstance(args, dict) else {}
+    return NodeRun(
+        name=name,
+        op=str(known.get("op_name", "")),
+        provider=str(known.get("provider", "")),
+        start_us=float(event.get("ts", 0)),
+        time_us=float(event["dur"]),
+        bytes_in=_count(known.get("activation_size")),
+        bytes_out=_count(known.get("output_size")),
+    )
+
+
+def _count(text: object) -> int:
+    return int(text) if isinstance(text, (str, int)) and str(text).isdecimal() else 0
+
+
+def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
+    """In order of their beginning, with those marked that lie within another one."""
+    ordered = sorted(nodes, key=lambda node: (node.start_us, -node.time_us))
+    marked: list[NodeRun] = []
+    # The outer nodes come first: they begin earlier, or at the same time and take longer.
+    outer_end = 0.0
+    for node in ordered:
+        end = node.start_us + node.time_us
+        inside = bool(marked) and end <= outer_end and node.start_us < outer_end
+        marked.append(dataclasses.replace(node, nested=inside))
+        if not inside:
+            outer_end = end
+    return tuple(marked)
+
+
+# What QNN's provider writes for `profiling_file_path` looks like CSV, but names in it are written as they are: with
+# commas, quotes and line breaks. So lines are recognised by their first six columns, and everything up to the next
+# such line is the name. The rows of one call of QNN (compile a graph, load a context, execute a graph) stand
+# together. Those of the backend come first and the call's own row ends them; parts of a compilation follow it. When
+# several graphs are compiled, each but the last is written twice.
+
+_QNN: Final = "QNN"
+_HEADER: Final = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
+_ROW: Final = re.compile(
+    r"\d+,(?P<message>[A-Z][A-Z ]*),(?P<value>-?\d+(?:\.\d+)?),(?P<unit>[^,]*),[^,]*,(?P<level>ROOT|SUB-EVENT),"
+    r"(?P<name>.*)",
+    re.DOTALL,
+)
+_OPERATOR: Final = re.compile(
+    r"(?P<name>.*?)(?P<between>[: ])OpId_\d+(?: \([^)\n]*\))?(?:,(?P<sources>.*))?", re.DOTALL
+)
+
+
+class CallKind(enum.Enum):
+    COMPILE = "FINALIZE"
+    LOAD = "INIT"
+    EXECUTE = "EXECUTE"
+    CLOSE = "DEINIT"
+
+
+_KINDS: Final = {kind.value: kind for kind in CallKind}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QnnRow:
+    """One figure.
+
+    Args:
+        sources: of an operator, the nodes of the model that it was made from, if QNN was asked.
+        is_transfer: not an operator of the model, but all inputs or all outputs of a graph on their way.
+    """
+
+    name: str
+    value: float
+    unit: str
+    sources: str = ""
+    is_operator: bool = False
+    is_transfer: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QnnCall:
+    """One call of QNN.
+
+    Args:
+        facts: what the backend reports of it.
+        parts: its phases, or the operators of a graph.
+    """
+
+    kind: CallKind
+    time_us: float
+    facts: tuple[QnnRow, ...]
+    parts: tuple[QnnRow, ...]
+
+    def fact(self, name: str) -> float | None:
+        return next((row.value for row in self.facts if row.name == name), None)
+
+
+def read_qnn(path: Path) -> tuple[QnnCall, ...]:
+    """All calls, in order. Raises `BridgeError` for a file that is missing, cut off or something else."""
+    check(path, _QNN)
+    # Lines end at "\n" alone: a name may hold a carriage return.
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        header = file.readline().rstrip("\r\n")
+        if not header.startswith(_HEADER):
+            raise unusable(path, _QNN, "it does not begin with the names of its columns")
+        last = ""
+
+        def lines() -> Iterator[str]:
+            nonlocal last
+            for line in file:
+                last = line
+                yield line
+
+        calls, rest = _calls(_rows(lines(), with_sources=header.endswith(",ONNX Source Ops")))
+    # A process that ended in the middle leaves half a call, or half a line.
+    if rest or (last and not last.endswith("\n")):
+        raise unusable(path, _QNN, "it ends in the middle of a call")
+    return _without_repeats(calls)
+
+
+def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, str, QnnRow]]:
+    """Message, level and figure of each row."""
+    record = ""
+    for line in lines:
+        # A line that does not look like a row continues the name of the row before it.
+        if record and _ROW.fullmatch(line.rstrip("\r\n")):
+            yield _row(record, with_sources=with_sources)
+            record = line
+        else:
+            record += line
+    if record:
+        yield _row(record, with_sources=with_sources)
+
+
+def _row(record: str, *, with_sources: bool) -> tuple[str, str, QnnRow]:
+    found = _ROW.fullmatch(record.rstrip("\r\n"))
+    if found is None:  # the first line of all is no row, or half a one
+        return "", "", QnnRow(record, 0, "")
+    name, sources, operator = found["name"], "", None
+    if found["message"] == "NODE":
+        operator = _OPERATOR.fullmatch(name)
+    if operator is not None:
+        name, sources = operator["name"], operator["sources"] or ""
+    elif with_sources:
+        name = name.removesuffix(",")
+    # An operator has its name, a colon, its number.
+    is_transfer = operator is not None and operator["between"] == " "
+    row = QnnRow(name, float(found["value"]), found["unit"], sources, operator is not None, is_transfer)
+    return found["message"], found["level"], row
+
+
+def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool]:
+    """The calls, and whether rows are left over that no call ends."""
+    calls: list[QnnCall] = []
+    facts: list[QnnRow] = []
+    parts: list[QnnRow] = []
+    for message, level, row in rows:
+        if not level:
+            return calls, True
+        kind = _KINDS.get(message) if level == "ROOT" else None
+        if kind is not None:
+            calls.append(QnnCall(kind, row.value, tuple(facts), tuple(parts)))
+            facts, parts = [], []
+        elif level == "ROOT":
+            facts.append(row)
+        elif facts or not calls:
+            parts.append(row)
+        else:
+            calls[-1] = dataclasses.replace(calls[-1], parts=(*calls[-1].parts, row))
+    return calls, bool(facts or parts)
+
+
+def _without_repeats(calls: Sequence[QnnCall]) -> tuple[QnnCall, ...]:
+    """Of graphs compiled one after the other QNN writes A, A B, B C, C D: each is kept once."""
+    compiled = [call for call in calls if call.kind is CallKind.COMPILE]
+    if len(compiled) % 2 == 0 or any(a != b for a, b in zip(compiled[:-1:2], compiled[1::2], strict=True)):
+        return tuple(calls)
+    repeats = {id(call) for call in compiled[1::2]}
+    return tuple(call for call in calls if id(call) not in repeats)

@@ -13,7 +13,7 @@ from typing import Final
 
 from qnnbridge_host.graph.files import write_whole
 from qnnbridge_models.profiling import report
-from qnnbridge_models.profiling.profile_record import ProfileResult
+from qnnbridge_models.profiling.report import ProfileResult
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output, session_report
 

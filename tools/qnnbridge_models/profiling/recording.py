@@ -18,8 +18,8 @@ from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models.command_options import ProfileRequest
-from qnnbridge_models.profiling import files, ort_json, qnn_csv
-from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_models.profiling import files
+from qnnbridge_models.progress import OnProgress
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import arguments, feeds
@@ -60,8 +60,8 @@ class Recording:
     ready_s: float
     create_s: float
     calls_s: tuple[float, ...]
-    session: ort_json.OrtProfile
-    calls: tuple[qnn_csv.QnnCall, ...]
+    session: files.OrtProfile
+    calls: tuple[files.QnnCall, ...]
     trace: files.OpTrace
 
 
@@ -111,7 +111,7 @@ def _recorded(
             placement = session.placement
             types = {node.name: node.type for node in session.get_inputs()}
     # After the host has ended (see the module).
-    profile = ort_json.read(_profile_file(session_file, folder))
+    profile = files.read_ort(_profile_file(session_file, folder))
     if len(profile.runs) != len(calls_s):
         raise BridgeError(
             f"ONNX Runtime's profile has {len(profile.runs)} runs instead of {len(calls_s)}.",
@@ -132,7 +132,7 @@ def _recorded(
         create_s=create_s,
         calls_s=tuple(calls_s),
         session=profile,
-        calls=qnn_csv.read(folder / QNN_FILE) if on_qnn else (),
+        calls=files.read_qnn(folder / QNN_FILE) if on_qnn else (),
         trace=files.read_op_trace(folder / files.OP_TRACE_FILE),
     )
 

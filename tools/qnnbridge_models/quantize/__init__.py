@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
+from qnnbridge_models.command_options import QnnHostOptions, QuantizeOptions, QuantizeSettings
 from qnnbridge_models.quantize.qnn_check import QnnCheck
 from qnnbridge_models.quantize.quantization import QuantizeResult
 from qnnbridge_models.quantize.quantizer import quantize_model
-from qnnbridge_models.quantize_settings import QnnHostOptions, QuantizeOptions, QuantizeSettings
 
 __all__ = [
     "QnnCheck",

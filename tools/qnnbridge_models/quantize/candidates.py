@@ -11,6 +11,8 @@ import functools
 import time
 from pathlib import Path
 
+from qnnbridge_models.accuracy import GOOD_DB
+from qnnbridge_models.command_options import QuantizeSettings, ResolvedSettings
 from qnnbridge_models.quantize import precision, search
 from qnnbridge_models.quantize.folds import CrossValidation
 from qnnbridge_models.quantize.ort_quantizer import (
@@ -23,8 +25,6 @@ from qnnbridge_models.quantize.ort_quantizer import (
 from qnnbridge_models.quantize.preparing import prepare_as_documented
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
-from qnnbridge_models.quantize_settings import QuantizeSettings, ResolvedSettings
-from qnnbridge_models.shared.accuracy import GOOD_DB
 from qnnbridge_protocol.errors import BridgeError, ModelError
 
 # Below it, weights get 16 bits where those are worth as much.

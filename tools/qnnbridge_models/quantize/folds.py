@@ -16,11 +16,11 @@ from typing import Any
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
+from qnnbridge_models.accuracy import ColumnGroups, OutputAccuracy, Verdict, lowest_snr, measure, worst
+from qnnbridge_models.progress import phase
 from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED, CalibratedModel, Precision
 from qnnbridge_models.quantize.ranges import Numbers
 from qnnbridge_models.quantize.samples import SampleSets
-from qnnbridge_models.shared.accuracy import ColumnGroups, OutputAccuracy, Verdict, lowest_snr, measure, worst
-from qnnbridge_models.shared.progress import phase
 
 # The held-out samples are one part, and those that calibrate are cut into this many.
 _PARTS = 3

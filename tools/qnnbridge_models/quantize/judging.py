@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from qnnbridge_host.graph import graphs
+from qnnbridge_models.accuracy import Accuracy, OutputAccuracy
+from qnnbridge_models.command_options import ResolvedSettings, type_warnings
 from qnnbridge_models.quantize.folds import ENOUGH, FoldsReport
 from qnnbridge_models.quantize.qnn_check import QnnCheck
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.quantize.search import FoundPrecision
-from qnnbridge_models.quantize_settings import ResolvedSettings, type_warnings
-from qnnbridge_models.shared.accuracy import Accuracy, OutputAccuracy
 
 # Below this, QNN's own rounding does not explain what it computes of the same quantised model.
 _QNN_AGREES_DB = 20.0

@@ -19,12 +19,12 @@ from typing import Any, TextIO
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_models.command_options import ResolvedSettings
+from qnnbridge_models.progress import OnProgress, phase
 from qnnbridge_models.quantize import ranges
 from qnnbridge_models.quantize.quick_lookups import FloatModel, KnownWeights, quick
 from qnnbridge_models.quantize.ranges import CalibrationReader, MeasuredRanges, Numbers
 from qnnbridge_models.quantize.samples import SampleSets
-from qnnbridge_models.quantize_settings import ResolvedSettings
-from qnnbridge_models.shared.progress import OnProgress, phase
 from qnnbridge_protocol.errors import BridgeError, ModelError
 
 _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")

@@ -18,8 +18,8 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.shared.accuracy import ColumnGroups, lowest_of_folds
-from qnnbridge_models.shared.progress import phase
+from qnnbridge_models.accuracy import ColumnGroups, lowest_of_folds
+from qnnbridge_models.progress import phase
 
 # Into how many parts a noisy group of layers is cut.
 _PARTS = 4

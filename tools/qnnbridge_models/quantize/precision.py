@@ -18,9 +18,9 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.numerics.sampling import Feeds
+from qnnbridge_models.accuracy import ColumnGroup, labelled
+from qnnbridge_models.command_options import ResolvedSettings
 from qnnbridge_models.quantize.ort_quantizer import WEIGHTED_OPS, CalibratedModel, Precision
-from qnnbridge_models.quantize_settings import ResolvedSettings
-from qnnbridge_models.shared.accuracy import ColumnGroup, labelled
 from qnnbridge_protocol.errors import BridgeError, OptionError
 
 # What only moves values: groups of columns can be followed through it.

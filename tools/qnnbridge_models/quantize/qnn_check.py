@@ -17,9 +17,9 @@ import numpy as np
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.quantize_settings import QnnHostOptions
-from qnnbridge_models.shared.accuracy import ColumnGroups, OutputAccuracy, Verdict, measure, worst
-from qnnbridge_models.shared.progress import phase
+from qnnbridge_models.accuracy import ColumnGroups, OutputAccuracy, Verdict, measure, worst
+from qnnbridge_models.command_options import QnnHostOptions
+from qnnbridge_models.progress import phase
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, PlacementRefused, ProviderUnavailable
 from qnnbridge_protocol.specs import Placement
 

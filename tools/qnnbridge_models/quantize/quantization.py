@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
+from qnnbridge_models.accuracy import Accuracy, OutputAccuracy, Verdict, lowest_snr, worst
+from qnnbridge_models.command_options import ResolvedSettings
+from qnnbridge_models.progress import Phase
 from qnnbridge_models.quantize.folds import FoldsReport, shown_by
 from qnnbridge_models.quantize.ort_quantizer import Precision
 from qnnbridge_models.quantize.partial import LayerError
 from qnnbridge_models.quantize.qnn_check import QnnCheck
 from qnnbridge_models.quantize.recalibrating import Recalibration
-from qnnbridge_models.quantize_settings import ResolvedSettings
-from qnnbridge_models.shared.accuracy import Accuracy, OutputAccuracy, Verdict, lowest_snr, worst
-from qnnbridge_models.shared.progress import Phase
 from qnnbridge_tools import output, session_report
 from qnnbridge_tools.output import written_pairs
 

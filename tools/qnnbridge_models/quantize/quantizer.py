@@ -16,6 +16,10 @@ from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.bounds import refuse_large
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.numerics.sampling import Feeds
+from qnnbridge_models import progress
+from qnnbridge_models.accuracy import ColumnGroups, columns_of_scales
+from qnnbridge_models.command_options import QuantizeOptions, QuantizeSettings, ResolvedSettings
+from qnnbridge_models.progress import OnProgress, phase
 from qnnbridge_models.quantize import judging, precision, search
 from qnnbridge_models.quantize.candidates import CandidateChoice, with_enough_bits, with_headroom
 from qnnbridge_models.quantize.folds import ENOUGH, CrossValidation, FoldsReport, folds_of
@@ -28,10 +32,6 @@ from qnnbridge_models.quantize.recalibrating import Comparer, with_all_samples
 from qnnbridge_models.quantize.refusals import refuse_free_dimensions, refuse_not_finite, refuse_unsuitable
 from qnnbridge_models.quantize.samples import SampleSets, gather, shapes_in
 from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
-from qnnbridge_models.quantize_settings import QuantizeOptions, QuantizeSettings, ResolvedSettings
-from qnnbridge_models.shared import progress
-from qnnbridge_models.shared.accuracy import ColumnGroups, columns_of_scales
-from qnnbridge_models.shared.progress import OnProgress, phase
 from qnnbridge_protocol.errors import OptionError
 
 COMMAND = "qnnbridge quantize"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_models.progress import OnProgress
 
 CALIBRATING = "calibrating"
 # Of 16-bit activations. A speech detector that was calibrated with 190 samples had 24 dB in one ten of 60 others,

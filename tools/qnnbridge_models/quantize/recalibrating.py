@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.engine import cpu
-from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED, CalibratedModel
-from qnnbridge_models.quantize.qnn_check import QnnCheck, QnnRunner
-from qnnbridge_models.quantize.samples import SampleSets
-from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
-from qnnbridge_models.shared.accuracy import (
+from qnnbridge_models.accuracy import (
     GOOD_DB,
     ColumnGroups,
     OutputAccuracy,
@@ -25,7 +21,11 @@ from qnnbridge_models.shared.accuracy import (
     measure,
     worst,
 )
-from qnnbridge_models.shared.progress import OnProgress, phase
+from qnnbridge_models.progress import OnProgress, phase
+from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED, CalibratedModel
+from qnnbridge_models.quantize.qnn_check import QnnCheck, QnnRunner
+from qnnbridge_models.quantize.samples import SampleSets
+from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_protocol.errors import ModelError, OrtError
 
 # A range that is a tenth wider costs 0.8 dB, and keeps the next loud sample from being cut off. Where the model

@@ -21,9 +21,9 @@ from qnnbridge_host.model.refusals import refuse_scanned
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.input_content import NOTHING_KNOWN, InputKnowledge, knowledge_of
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
+from qnnbridge_models import progress
 from qnnbridge_models.command_options import VerifyOptions
-from qnnbridge_models.shared import progress
-from qnnbridge_models.shared.progress import OnProgress
+from qnnbridge_models.progress import OnProgress
 from qnnbridge_models.verify import input_sets, trying
 from qnnbridge_models.verify.bisection import BisectionResult, DivergenceNotFound, DivergenceSearch
 from qnnbridge_models.verify.cutting import Cutter

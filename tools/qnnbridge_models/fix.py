@@ -1,12 +1,19 @@
-"""The report of `qnnbridge fix`: as text for a person, and as JSON."""
+"""`qnnbridge fix`: rewrites that let QNN take a model, each proven to compute the same; with their report.
+
+>>> from qnnbridge_models.fix import fix_model
+>>> fix_model("model.onnx", "fixed.onnx", shapes={"x": [1, 3, 48, 192]}).steps[0].changes
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from qnnbridge_host.numerics.comparing import check_lines
-from qnnbridge_host.rewrite.fixer import FixResult, RewriteStep
+from qnnbridge_host.rewrite.fixer import FixResult, RewriteStep, fix_model
+from qnnbridge_host.rewrite.rewrites import REWRITES
 from qnnbridge_tools import output
+
+__all__ = ["REWRITES", "FixResult", "RewriteStep", "document", "fix_model", "print_result"]
 
 _SHOWN_CHANGES = 6
 

@@ -1,0 +1,500 @@
+"""`qnnbridge evaluate`: a model against samples with expected outputs or a metric, on CPU and QNN, and quantised.
+
+All sessions are those of the host process.
+
+>>> from qnnbridge_models.evaluate import EvaluateOptions, evaluate_model
+>>> evaluate_model("model.onnx", EvaluateOptions(inputs=(Path("samples"),), metric="metrics.py:accuracy")).rows
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import numbers
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP
+from qnnbridge_host.model.scan import scan_model
+from qnnbridge_models import progress
+from qnnbridge_models.accuracy import OutputAccuracy, Verdict, lowest_snr, measure, worst
+from qnnbridge_models.command_options import EvaluateOptions, QuantizeOptions
+from qnnbridge_models.progress import OnProgress
+from qnnbridge_models.quantize.preparing import save
+from qnnbridge_models.quantize.quantization import decibel
+from qnnbridge_models.quantize.quantizer import quantize_model
+from qnnbridge_models.quantize.samples import SUFFIXES, CalibrationInput, list_files, load
+from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
+from qnnbridge_protocol.specs import NodeInfo, Placement
+from qnnbridge_tools import feeds as readers
+from qnnbridge_tools import output
+from qnnbridge_tools.arguments import InputFile
+from qnnbridge_tools.sessions import CPU, NO_FINDING, QNN, ProviderSession, SessionSettings, opened
+
+if TYPE_CHECKING:
+    from qnnbridge import Host
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EvaluatedRow:
+    """One model on one provider.
+
+    Args:
+        provider: "cpu" or "qnn".
+        placement: None if it does not run; `error` says why.
+        metrics: what the user's metric gave.
+        against_expected: of the outputs of which something is expected.
+        against_cpu: against the first model on the CPU; empty for that one itself, and if it did not run.
+        seconds: the median of a call, with the way to the host and back.
+    """
+
+    model: str
+    provider: str
+    placement: Placement | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    against_expected: tuple[OutputAccuracy, ...] = ()
+    against_cpu: tuple[OutputAccuracy, ...] = ()
+    seconds: float = 0.0
+    error: BridgeError | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Against what is expected, else against the first model on the CPU; None if there is neither."""
+        outputs = self.against_expected or self.against_cpu
+        return worst(one.verdict for one in outputs) if outputs else None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "provider": self.provider,
+            "placement": self.placement.to_wire() if self.placement else None,
+            "metrics": dict(self.metrics),
+            "verdict": self.verdict,
+            "against_expected": [one.document() for one in self.against_expected],
+            "against_cpu": [one.document() for one in self.against_cpu],
+            "seconds": self.seconds,
+            "error": self.error.to_wire() if self.error else None,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A model and its quantised forms over samples. chip: stood for one on the simulator, if none was named."""
+
+    source: Path
+    samples: int
+    rows: tuple[EvaluatedRow, ...]
+    has_metric: bool
+    chip: str | None
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        """Every row ran, and none is useless."""
+        return all(row.error is None and row.verdict != "useless" for row in self.rows)
+
+
+def document(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "model": str(evaluation.source),
+        "samples": evaluation.samples,
+        "rows": [row.document() for row in evaluation.rows],
+        "soc_model": evaluation.chip,
+        "good": evaluation.good,
+        "seconds": evaluation.seconds,
+    }
+
+
+def print_result(evaluation: Evaluation) -> None:
+    rows = evaluation.rows
+    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    expects = any(row.against_expected for row in rows)
+    headers = ["model", "on", "nodes", *metrics, *(["SNR, expected"] if expects else []), "SNR, float on CPU"]
+    headers += ["largest error", "decisions", "call", "verdict"]
+    print(f"{evaluation.samples} samples")
+    output.print_table(headers, [_row(row, metrics, expects) for row in rows])
+    for row in rows:
+        if row.error is not None:
+            lines = [output.visible(line) for line in str(row.error).splitlines()]
+            print("\n".join((f"\n{row.model} on {row.provider.upper()}: {lines[0]}", *lines[1:])))
+    if evaluation.chip is not None:
+        print(f"\nQNN is the simulator, for SoC {evaluation.chip}. Its times say nothing of an NPU.")
+
+
+def _row(row: EvaluatedRow, metrics: Sequence[str], expects: bool) -> list[str]:
+    if row.placement is None:
+        return [row.model, row.provider.upper(), "does not run", *["-"] * (len(metrics) + expects + 4), "failed"]
+    outputs = row.against_expected or row.against_cpu
+    errors = [one.whole.judged.max_abs for one in outputs]
+    decisions = [one.whole.judged.decisions for one in outputs if one.whole.judged.decisions is not None]
+    return [
+        row.model,
+        row.provider.upper(),
+        _nodes(row.placement),
+        *(f"{row.metrics[name]:.4g}" if name in row.metrics else "-" for name in metrics),
+        *([_worst_db(row.against_expected)] if expects else []),
+        _worst_db(row.against_cpu),
+        f"{max(errors):.4g}" if errors else "-",
+        f"{100 * min(decisions):.4g} % same" if decisions else "-",
+        output.seconds(row.seconds),
+        row.verdict or "-",
+    ]
+
+
+def _worst_db(outputs: Sequence[OutputAccuracy]) -> str:
+    return decibel(lowest_snr(outputs)) if outputs else "-"
+
+
+def _nodes(placement: Placement) -> str:
+    if not placement.known:
+        return "-"
+    return f"{placement.qnn_nodes} QNN, {placement.cpu_nodes} CPU"
+
+
+# --- samples: inputs, expected outputs and labels, out of .npz and .npy files -----------------------------
+
+Arrays = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LabelledSample:
+    """One sample.
+
+    Args:
+        feeds: the inputs.
+        expected: of outputs by name; empty if nothing is expected.
+        arrays: everything in its files by name, for a metric.
+    """
+
+    feeds: Arrays
+    expected: Arrays
+    arrays: Arrays
+
+
+def read_samples(
+    sources: Sequence[Path], expected: Path | None, inputs: Sequence[CalibrationInput], outputs: Sequence[str]
+) -> list[LabelledSample]:
+    """All samples of files and folders.
+
+    Args:
+        expected: a folder with files of the same names, which hold outputs by name; an .npy file is for one output.
+
+    Raises:
+        OptionError: a file is missing, cannot be read, or does not fit the model.
+    """
+    if not sources:
+        raise OptionError(
+            "No inputs to evaluate with.",
+            fix="--input FOLDER with .npz files, an array for each input by its name.",
+        )
+    if expected is not None and not expected.is_dir():
+        raise OptionError(f"There is no folder {expected} with expected outputs.")
+    names = {one.name for one in inputs}
+    found = []
+    for file in list_files(sources):
+        samples, _ = load([file], inputs)
+        extras = _extras(file, names, len(samples))
+        if expected is not None:
+            wanted = _expected_of(file, expected, outputs, len(samples))
+            extras = [{**extra, **one} for extra, one in zip(extras, wanted, strict=True)]
+        for feeds, extra in zip(samples, extras, strict=True):
+            mine = {name: value for name, value in extra.items() if name in outputs}
+            found.append(LabelledSample(feeds, mine, {**feeds, **extra}))
+    return found
+
+
+def _extras(file: Path, inputs: set[str], count: int) -> list[dict[str, Any]]:
+    """What a file holds besides the inputs, for each of the samples in it."""
+    if file.suffix.lower() != ".npz":
+        return [{} for _ in range(count)]
+    arrays = {feed.name: np.asarray(feed.value) for feed in readers.load([], file) if feed.name not in inputs}
+    return _of_each(arrays, file, count)
+
+
+def _expected_of(file: Path, folder: Path, outputs: Sequence[str], count: int) -> list[dict[str, Any]]:
+    for suffix in SUFFIXES:
+        path = folder / f"{file.stem}{suffix}"
+        if not path.is_file():
+            continue
+        if suffix == ".npz":
+            arrays = {feed.name: np.asarray(feed.value) for feed in readers.load([], path)}
+        elif len(outputs) == 1:
+            arrays = {outputs[0]: np.asarray(readers.load([InputFile(outputs[0], path)], None)[0].value)}
+        else:
+            raise OptionError(
+                f"{path} holds one array, and the model has {len(outputs)} outputs: {', '.join(outputs)}.",
+                fix="Save them as an .npz file with the outputs' names as keys.",
+            )
+        if not set(arrays) & set(outputs):
+            raise OptionError(
+                f"{path} has no output of the model: {', '.join(arrays) or 'nothing'}.",
+                fix=f"The model's outputs are {', '.join(outputs)}.",
+            )
+        return _of_each(arrays, path, count)
+    raise OptionError(
+        f"{folder} has no expected outputs for {file.name}.", fix=f"Save them as {folder / file.stem}.npz."
+    )
+
+
+def _of_each(arrays: Mapping[str, Any], file: Path, count: int) -> list[dict[str, Any]]:
+    """Stacked along axis 0, as the inputs are."""
+    if count == 1:
+        return [dict(arrays)]
+    for name, value in arrays.items():
+        if value.shape[:1] != (count,):
+            raise OptionError(
+                f'{file} holds {count} samples, and "{name}" has the shape {value.shape}.',
+                fix="Stack the same number of everything along axis 0, or save a file for each sample.",
+            )
+    return [{name: value[number] for name, value in arrays.items()} for number in range(count)]
+
+
+# --- the user's metric: a function in a Python file --------------------------------------------------------
+#
+# `def accuracy(outputs, samples)` gets two lists of dicts of arrays, one of each sample: what the model gave, by
+# names of outputs, and all that the sample's files hold. It gives a number, or a dict of numbers by name.
+
+Metric = Callable[[Sequence[Arrays], Sequence[Arrays]], Mapping[str, float]]
+
+_FORM = "--metric FILE.py:FUNCTION, with def FUNCTION(outputs, samples): return a number, or a dict of numbers."
+
+
+def load_metric(text: str) -> Metric:
+    """`metrics.py:accuracy`; without a name the function is `metric`. Raises `OptionError`."""
+    file, colon, name = text.rpartition(":")
+    # The colon of a drive separates no function: C:\metrics.py.
+    if not colon or not file.endswith(".py"):
+        file, name = text, "metric"
+    path = Path(file)
+    if not path.is_file():
+        raise OptionError(f"There is no file {path} with a metric.", fix=_FORM)
+    spec = importlib.util.spec_from_file_location(f"qnnbridge_metric_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise OptionError(f"{path} is no Python file.", fix=_FORM)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed(f"{path} cannot be imported.", error, path) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise OptionError(f"{path} has no function {name}.", fix=_FORM)
+
+    def metric(outputs: Sequence[Arrays], samples: Sequence[Arrays]) -> Mapping[str, float]:
+        try:
+            value = function(outputs, samples)
+        except Exception as error:
+            raise _failed(f"The metric {name} failed.", error, path) from error
+        return _figures(value, name)
+
+    return metric
+
+
+def _figures(value: Any, name: str) -> dict[str, float]:
+    named = value if isinstance(value, Mapping) else {name: value}
+    try:
+        return {str(key): _figure(one) for key, one in named.items()}
+    except (TypeError, ValueError):
+        raise OptionError(f"The metric {name} gave {value!r:.80}, which is no number.", fix=_FORM) from None
+
+
+def _figure(value: Any) -> float:
+    # Numbers of Python, and arrays of numpy and others with one number.
+    if isinstance(value, numbers.Real) or getattr(value, "shape", None) == ():
+        return float(value)
+    raise TypeError
+
+
+def _failed(message: str, error: Exception, path: Path) -> OptionError:
+    """With the line of the user's file, which is what has to change."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    place = f" (line {lines[-1]} of {path.name})" if lines else ""
+    return OptionError(message, cause=f"{type(error).__name__}: {error}{place}", fix=_FORM)
+
+
+# --- the work ----------------------------------------------------------------------------------------------
+
+PROVIDERS = {"cpu": CPU, "qnn": QNN}
+_CHIP_OPTIONS = ("soc_model", "htp_arch")
+
+
+def evaluate_model(
+    source: str | os.PathLike[str], options: EvaluateOptions, *, on_progress: OnProgress = progress.ignore
+) -> Evaluation:
+    """Runs a model and its quantised forms over samples, on the CPU and on QNN: one row each.
+
+    A model that does not run somewhere is a row with its error.
+
+    Args:
+        source: path of the model.
+        options: samples, what is expected of them, providers.
+        on_progress: called with the stage and how far it is.
+
+    Raises:
+        OptionError: an option, a sample or the metric is wrong.
+        NoSuchFile: a model is not there.
+        HostStartFailed: there is no host.
+    """
+    from qnnbridge import Host
+
+    begun = time.perf_counter()
+    path = files.existing_model(Path(source))
+    metric = load_metric(options.metric) if options.metric is not None else None
+    dims = shapes.as_dimensions(options.dims)
+    # Without counting nodes, which reads the whole graph.
+    scan = scan_model(path, count_nodes=False)
+    outputs = [node.name for node in scan.outputs]
+    samples = read_samples(options.inputs, options.expected, _declared(scan.inputs, dims), outputs)
+    with work_folder("evaluate") as folder, Host(options.host_python) as host:
+        work = Path(folder)
+        named = [(path.name, _sized(path, dims, work / "model.onnx"))]
+        # They were made with fixed sizes, or take the same options as the original.
+        for number, one in enumerate(options.quantized):
+            there = files.existing_model(one)
+            named.append((one.name, _sized(there, dims, work / f"quantized{number}.onnx", may_be_fixed=True)))
+        if options.calibration:
+            made = work / "made.onnx"
+            wish = QuantizeOptions(calibration=options.calibration, large=True)
+            quantize_model(named[0][1], made, wish, on_progress=on_progress, own_process=True)
+            named.append(("quantised with the defaults", made))
+        settings, chip = _settings(options, host)
+        rows: list[EvaluatedRow] = []
+        reference: list[list[Any]] | None = None
+        for label, model in named:
+            for provider in options.providers:
+                on_progress(f"{label} on {provider.upper()}", 0, len(samples))
+                row, values = _evaluated(
+                    label, model, provider, samples, outputs, settings, host, metric, reference
+                )
+                # The first model on the CPU is what all others are compared with.
+                reference = values if reference is None and provider == "cpu" else reference
+                rows.append(row)
+    return Evaluation(path, len(samples), tuple(rows), metric is not None, chip, time.perf_counter() - begun)
+
+
+def _declared(inputs: Sequence[NodeInfo], dims: Dimensions) -> list[CalibrationInput]:
+    return [
+        CalibrationInput(
+            node.name,
+            node.type,
+            tuple(dims.size_of(node.name, axis, size) for axis, size in enumerate(node.shape or ())),
+        )
+        for node in inputs
+    ]
+
+
+def _sized(path: Path, dims: Dimensions, target: Path, *, may_be_fixed: bool = False) -> Path:
+    """The model with its free dimensions fixed; itself if there is nothing to fix."""
+    if not dims.by_name and not dims.by_axis:
+        return path
+    model = graphs.load(path)
+    if may_be_fixed and not shapes.free_dimensions(model.graph):
+        return path
+    if not shapes.fix(model, dims):
+        return path
+    graphs.load_weights(model, path.parent)
+    return save(model, target)
+
+
+def _settings(options: EvaluateOptions, host: Host) -> tuple[SessionSettings, str | None]:
+    provider_options = dict(options.provider_options)
+    chip = None
+    # Without a chip the simulator computes floats in 32 bits, as no NPU does.
+    if "qnn" in options.providers and host.info.simulator and not any(n in provider_options for n in _CHIP_OPTIONS):
+        chip = provider_options["soc_model"] = str(DEFAULT_SIMULATED_CHIP)
+    return SessionSettings(provider_options, {}, options.timeout_s), chip
+
+
+def _evaluated(
+    label: str,
+    model: Path,
+    provider: str,
+    samples: Sequence[LabelledSample],
+    outputs: Sequence[str],
+    settings: SessionSettings,
+    host: Host,
+    metric: Metric | None,
+    reference: list[list[Any]] | None,
+) -> tuple[EvaluatedRow, list[list[Any]] | None]:
+    try:
+        with _opened(host, model, PROVIDERS[provider], settings) as session:
+            # By name: another tool may list the outputs in another order.
+            missing = [name for name in outputs if name not in session.outputs]
+            if missing:
+                raise OptionError(f'{label} has no output "{missing[0]}", which the first model has.')
+            placement = session.placement
+            order = [session.outputs.index(name) for name in outputs]
+            values, seconds = [], []
+            for sample in samples:
+                begun = time.perf_counter()
+                one = session.values(sample.feeds)
+                seconds.append(time.perf_counter() - begun)
+                values.append([one[number] for number in order])
+    except NO_FINDING:
+        # These errors are not about the model: every further row would fail in the same way.
+        raise
+    except BridgeError as error:
+        return EvaluatedRow(label, provider, error=error), None
+    figures = metric(_by_name(outputs, values), [s.arrays for s in samples]) if metric is not None else {}
+    return (
+        EvaluatedRow(
+            label,
+            provider,
+            placement,
+            figures,
+            _against_expected(outputs, samples, values),
+            measure(outputs, reference, values) if reference is not None else (),
+            # The median: the first call also pays for what is done once.
+            float(np.median(seconds)),
+        ),
+        values,
+    )
+
+
+@contextlib.contextmanager
+def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -> Iterator[ProviderSession]:
+    """As a whole on QNN if possible: else ONNX Runtime leaves the edges of a quantised model to the CPU."""
+    with contextlib.ExitStack() as stack:
+        try:
+            session = stack.enter_context(opened(host, model, provider, settings, fallback="error"))
+        except PlacementRefused:
+            session = stack.enter_context(opened(host, model, provider, settings))
+        yield session
+
+
+def _by_name(outputs: Sequence[str], values: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(outputs, one, strict=True)) for one in values]
+
+
+def _against_expected(
+    outputs: Sequence[str], samples: Sequence[LabelledSample], values: Sequence[Sequence[Any]]
+) -> tuple[OutputAccuracy, ...]:
+    """Of the outputs of which every sample says what is expected."""
+    return tuple(
+        measure(
+            [name],
+            [[_typed(sample.expected[name], one[number])] for sample, one in zip(samples, values, strict=True)],
+            [[one[number]] for one in values],
+        )[0]
+        for number, name in enumerate(outputs)
+        if all(name in sample.expected for sample in samples)
+    )
+
+
+def _typed(expected: Any, found: Any) -> Any:
+    """In the shape of the output, where only a batch of 1 is missing; in its type, where both are numbers."""
+    array = np.asarray(expected)
+    like = np.asarray(found)
+    if array.shape != like.shape and array.size == like.size:
+        array = array.reshape(like.shape)
+    return array.astype(like.dtype) if array.dtype.kind in "fiu" and like.dtype.kind == "f" else array
