@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol import __version__
 
 if TYPE_CHECKING:
     from qnnbridge import errors

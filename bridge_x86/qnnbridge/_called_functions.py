@@ -18,9 +18,9 @@ from qnnbridge._transport.channel import ChannelFailed
 from qnnbridge._transport.open_requests import inside
 from qnnbridge_os.native import SimpleQueue
 from qnnbridge_os.shield import start_thread
+from qnnbridge_protocol.connection import CALL_BACK_FEATURE
 from qnnbridge_protocol.errors import BridgeError, CallBackFailed, HostError, OptionError
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import CALL_BACK_FEATURE
 
 if TYPE_CHECKING:
     from qnnbridge._supervision.host_process import HostProcess

@@ -24,9 +24,8 @@ from qnnbridge_daemon.fair_share import FairShare
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_daemon.shared_sessions import SharedSessions
 from qnnbridge_host.fastpath import shared_memory as sharing
-from qnnbridge_protocol._version import __version__
-from qnnbridge_protocol.errors import VersionMismatch
-from qnnbridge_protocol.hello import (
+from qnnbridge_protocol import __version__
+from qnnbridge_protocol.connection import (
     CALL_BACK_FEATURE,
     DAEMON_FEATURE,
     FEATURES,
@@ -36,6 +35,7 @@ from qnnbridge_protocol.hello import (
     SHARING_FEATURES,
     Hello,
 )
+from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.process_names import this_system
 
 if TYPE_CHECKING:

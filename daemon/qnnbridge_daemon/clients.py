@@ -20,8 +20,8 @@ from qnnbridge_daemon.handlers import BrokerHandlers, DaemonServices
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_daemon.streams import ClientStreams
 from qnnbridge_host.serve.server import Server
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import VersionMismatch
-from qnnbridge_protocol.hello import Hello
 
 _log = logging.getLogger("qnnbridge.daemon")
 

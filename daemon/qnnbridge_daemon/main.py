@@ -29,7 +29,7 @@ from qnnbridge._daemon.discovery import (
 from qnnbridge._daemon.start import READY, RUNNING, WAITING
 from qnnbridge_daemon.options import Options, parse_options
 from qnnbridge_os.door import allow_descriptors, let_go_of_terminal, make_endpoint, on_leave
-from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol import __version__
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.errors import BridgeError
 

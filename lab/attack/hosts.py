@@ -17,8 +17,8 @@ from tests.unit.wire_streams import wire
 import qnnbridge
 from lab.attack.report import Report
 from qnnbridge import errors
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import CacheReply, ModelIdentity
 from qnnbridge_protocol.specs import NodeInfo, Placement, SessionInfo
 from qnnbridge_protocol.values import Encoder

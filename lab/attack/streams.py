@@ -21,8 +21,8 @@ from tests.fuzz.mutations import LEAVES, NUMBERS, damaged
 from tests.unit.wire_streams import wire
 
 from lab.attack.report import Report
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.values import Encoder
 
 # A host that is still there this long after the end of its input hangs.

@@ -1,5 +1,6 @@
-"""The wire protocol that the application side and the host share. Sans-IO: see `docs/protocol.md`."""
+"""The wire protocol that the application side and the host share. Sans-IO: see `docs/protocol.md`.
 
-from qnnbridge_protocol._version import __version__
+The one place where the version of the distribution is written down.
+"""
 
-__all__ = ["__version__"]
+__version__ = "0.2.0"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qnnbridge_protocol import header as headers
 from qnnbridge_protocol.errors import TooLarge
 from qnnbridge_protocol.frames import (
     HELLO_KINDS,
@@ -23,9 +22,12 @@ from qnnbridge_protocol.frames import (
     Prefix,
     aligned,
     check_crc,
+    decode_header,
     desync,
+    encode_header,
     pack_prefix,
     parse_prefix,
+    too_large,
 )
 from qnnbridge_protocol.limits import MAX_HELLO_BYTES, MAX_PREAMBLE_BYTES, Limits
 
@@ -58,16 +60,16 @@ def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
                 f"The message has {len(views)} buffers, the other side takes {limits.max_buffers}.",
                 fix="Send fewer tensors in one call.",
             )
-    header = headers.encode(fields)
+    header = encode_header(fields)
     max_header = MAX_HELLO_BYTES if frame.kind in HELLO_KINDS else limits.max_header
     if len(header) > max_header:
-        raise headers.too_large("A message header", len(header), max_header)
+        raise too_large("A message header", len(header), max_header)
     body = 0
     for view in views:
         # Each buffer begins at a multiple of 64, so that a received tensor can be used where it lies.
         body = aligned(body) + view.nbytes
     if body > limits.max_body:
-        raise headers.too_large("A message body", body, limits.max_body)
+        raise too_large("A message body", body, limits.max_body)
     head = pack_prefix(frame.kind, frame.request_id, header, len(views), body) + header
     # Most frames: one write of a few hundred bytes.
     if not views:
@@ -227,7 +229,7 @@ class FrameReader:
             return False
         # Before msgpack sees the header: what was damaged on the way is never interpreted.
         check_crc(self._prefix_raw, self._header, prefix.crc)
-        self._fields = headers.decode(self._header)
+        self._fields = decode_header(self._header)
         self._body = _Body(_sizes(self._fields, prefix))
         if prefix.buffer_count:
             head = PREFIX_BYTES + prefix.header_bytes

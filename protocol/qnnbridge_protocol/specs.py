@@ -16,7 +16,8 @@ from qnnbridge_protocol.field_types import read_record
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
 
-    from qnnbridge_protocol.hello import Hello
+    from qnnbridge_protocol.connection import Hello
+
 
 T = TypeVar("T", bound="Record")
 
@@ -358,6 +359,57 @@ class HostInfo(Record):
             library_folder=answer.get("library_folder"),
             qnn_source=answer.get("qnn_source") or {},
         )
+
+
+# --- models for generation -------------------------------------------------------------------------------
+
+
+@record(frozen=True, repr=False, eq=False)
+class StagePlacement(Record):
+    """Where one stage of a model runs.
+
+    stage: its name in genai_config.json. wanted: whether the config asks for QNN. by_design: nothing computes on
+    the CPU that belongs on the NPU. placement: of its nodes, as a session of the stage alone has them.
+    """
+
+    stage: str
+    wanted: bool
+    by_design: bool
+    placement: Placement
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.placement, Placement):
+            object.__setattr__(self, "placement", Placement.from_wire(self.placement))
+
+
+@record(frozen=True, repr=False, eq=False)
+class GenerationModelInfo(Record):
+    """A model that is loaded.
+
+    type: of the model, in genai's words. device_type: likewise. layout: "dynamic"; "window": fixed windows, the
+    graph has the KV cache; "sliding": fixed windows, genai slides the KV cache. window: tokens in one, or ``None``.
+    eos, pad: special tokens. search: the config's defaults of search options. fingerprint: of config and files.
+    label: name in messages. genai: version of onnxruntime-genai. stages: one for each file of the model.
+    """
+
+    type: str
+    device_type: str
+    layout: str
+    window: int | None
+    context_length: int
+    vocab_size: int
+    eos: tuple[int, ...]
+    pad: int | None
+    search: Mapping[str, Any]
+    fingerprint: str
+    label: str
+    genai: str
+    stages: tuple[StagePlacement, ...] = dataclasses.field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eos", tuple(self.eos))
+        stages = tuple(s if isinstance(s, StagePlacement) else StagePlacement.from_wire(s) for s in self.stages)
+        object.__setattr__(self, "stages", stages)
 
 
 __all__ = ["Record", "record"]

@@ -25,7 +25,7 @@ from qnnbridge_host.model import source as source_module
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.request.cancellation import StopSignal
 from qnnbridge_protocol.cache_settings import cache_dir, cache_settings
-from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from tests.contract.small_models import model, node, tensor
 from tests.fakes.fair_clock import FairClock

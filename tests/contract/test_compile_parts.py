@@ -26,7 +26,7 @@ from qnnbridge_host.create.worker import ticking
 from qnnbridge_host.model import writing
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.request.cancellation import StopSignal
-from qnnbridge_protocol.hello import Hello
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.model_records import Difference, Validation
 from qnnbridge_protocol.specs import QNN, NodeInfo, ProviderSpec, SessionSpec
 

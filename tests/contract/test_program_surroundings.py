@@ -13,8 +13,8 @@ import pytest
 from qnnbridge._daemon.start import daemon_command
 from qnnbridge._launch.installed import Surroundings
 from qnnbridge._launch.interpreter import find_host_in, host_environment
+from qnnbridge_protocol.connection import check_releases
 from qnnbridge_protocol.errors import HostNotFound, VersionMismatch
-from qnnbridge_protocol.hello import check_releases
 from tests import needs
 from tests.contract.small_models import doubling
 

@@ -26,10 +26,9 @@ from qnnbridge_daemon.listener import AdmittedClient, Listener
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_os.door import make_endpoint
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
-from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.connection import DAEMON_FEATURE, Connection, Hello, Role
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import DAEMON_FEATURE, Hello
 
 # Only a defect waits this long.
 GRACE_S = 30.0

@@ -16,10 +16,9 @@ from lab.faultlab.leaks import holdings
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_daemon.options import BrokerSettings, ClientLimits
-from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.connection import DAEMON_FEATURE, FEATURES, Connection, Hello, Role
 from qnnbridge_protocol.errors import from_wire
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, Hello
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from qnnbridge_protocol.values import Encoder
 from tests.daemon.brokers import GRACE_S, Lab, until

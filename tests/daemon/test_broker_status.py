@@ -14,7 +14,7 @@ import pytest
 import qnnbridge
 from qnnbridge import _create, errors
 from qnnbridge_daemon.options import BrokerSettings
-from qnnbridge_protocol.hello import DAEMON_FEATURE
+from qnnbridge_protocol.connection import DAEMON_FEATURE
 from qnnbridge_tools.host.figures import read_figures
 from qnnbridge_tools.host.figures_text import host_text
 from tests.daemon.brokers import Lab, until

@@ -422,7 +422,7 @@ def test_a_daemon_that_does_not_move_is_not_waited_for_and_the_doctor_says_so() 
 
 def test_a_daemon_of_another_release_is_named_with_what_to_upgrade() -> None:
     program = (
-        "import qnnbridge_protocol._version as v; v.__version__ = '9.0.0';"
+        "import qnnbridge_protocol as v; v.__version__ = '9.0.0';"
         "from qnnbridge_daemon.main import main; main(['--foreground'])"
     )
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as process:

@@ -9,10 +9,18 @@ import pytest
 
 import qnnbridge
 from qnnbridge_os.descriptors import ByteReader
-from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.connection import (
+    DAEMON_FEATURE,
+    FEATURES,
+    Connection,
+    Hello,
+    Role,
+    check_releases,
+    negotiate,
+    refusal,
+)
 from qnnbridge_protocol.errors import HandshakeFailed, VersionMismatch
 from qnnbridge_protocol.frames import WIRE_VERSION, Frame
-from qnnbridge_protocol.hello import DAEMON_FEATURE, FEATURES, Hello, check_releases, negotiate, refusal
 from tests.daemon.brokers import GRACE_S, Lab
 from tests.daemon.doors import StandIn, open_listener
 

@@ -50,7 +50,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> str:
         f"WIRE_VERSION = {WIRE_VERSION}",
         f"WIRE_VERSION = {WIRE_VERSION + 1}",
     )
-    replace(top / "protocol/qnnbridge_protocol/_version.py", qnnbridge.__version__, RELEASE)
+    replace(top / "protocol/qnnbridge_protocol/__init__.py", qnnbridge.__version__, RELEASE)
     return os.pathsep.join(str((top / package).parent) for package in PACKAGES)
 
 

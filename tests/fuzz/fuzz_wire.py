@@ -26,12 +26,21 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # as a program: `tests` is n
 from tests.fuzz.mutations import mutated
 from tests.unit.wire_streams import feed_until_refused, hear, wire
 
-from qnnbridge_protocol import header as headers
-from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.connection import Connection, Hello, Role
 from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, ProtocolDesync, VersionMismatch, from_wire
-from qnnbridge_protocol.frames import HELLO_KINDS, MAGIC, PREFIX, PREFIX_BYTES, WIRE_VERSION, Frame, Kind, aligned
+from qnnbridge_protocol.frames import (
+    HELLO_KINDS,
+    MAGIC,
+    PREFIX,
+    PREFIX_BYTES,
+    WIRE_VERSION,
+    Frame,
+    Kind,
+    aligned,
+    decode_header,
+    encode_header,
+)
 from qnnbridge_protocol.framing import FrameReader
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder, decode, equal_bits
@@ -170,7 +179,7 @@ def _check_error(data: dict[str, Any]) -> None:
     error = from_wire(data)
     if not isinstance(error, BridgeError) or type(str(error)) is not str:
         raise Finding("an error that cannot be shown")
-    headers.encode(error.to_wire())
+    encode_header(error.to_wire())
 
 
 def _check_record(record: type[SessionSpec] | type[RunSpec] | type[SessionInfo], data: dict[str, Any]) -> None:
@@ -199,10 +208,10 @@ def _check_values(descriptors: Sequence[Any], buffers: tuple[Any, ...]) -> None:
 def _check_header(data: bytes) -> None:
     for part in (data, data[40:]):
         try:
-            header = headers.decode(part)
+            header = decode_header(part)
         except ProtocolDesync:
             continue
-        if headers.encode(headers.decode(headers.encode(header))) != headers.encode(header):
+        if encode_header(decode_header(encode_header(header))) != encode_header(header):
             raise Finding("a header that was read is written as another one")
 
 

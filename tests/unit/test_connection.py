@@ -10,10 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.unit.wire_streams import hear, put, wire
 
-from qnnbridge_protocol.connection import Connection, Role, State
+from qnnbridge_protocol.connection import API_VERSIONS, Connection, Hello, Role, State
 from qnnbridge_protocol.errors import ProtocolDesync, TooLarge, VersionMismatch
 from qnnbridge_protocol.frames import MAGIC, Frame, Kind
-from qnnbridge_protocol.hello import API_VERSIONS, Hello
 from qnnbridge_protocol.limits import EVIDENCE_BYTES, MAX_PREAMBLE_BYTES, Limits
 
 CLIENT, HOST = Role.CLIENT, Role.HOST

@@ -12,8 +12,8 @@ from qnnbridge_host.model.compatibility_check import HostTraits
 from qnnbridge_host.model.compiled_checks import before_session
 from qnnbridge_host.model.manifest import write_manifest
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, InvalidProtobuf, OptionError
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.specs import ProviderSpec
 
 pytest.importorskip("onnx")

@@ -10,12 +10,11 @@ from tests.golden import make_golden
 from tests.golden.make_golden import CONVERSATIONS, FOLDER, INPUTS, OUTPUTS, load, path_of
 from tests.unit.wire_streams import feed, hear, plain, wire
 
-from qnnbridge_protocol.connection import Connection, Role, State
+from qnnbridge_protocol.connection import Connection, Hello, Role, State
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, VersionMismatch, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.framing import FrameReader
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.values import Decoder, Encoder, equal_bits
 

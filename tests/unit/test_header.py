@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge_protocol import header
 from qnnbridge_protocol.elements import MAX_DEPTH as MAX_VALUE_DEPTH
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
+from qnnbridge_protocol.frames import decode_header, encode_header
 from qnnbridge_protocol.limits import MAX_DEPTH, MAX_HELLO_BYTES
 from qnnbridge_protocol.values import Encoder, Sparse
 
@@ -54,32 +54,32 @@ def nested(depth: int, leaf: Any = None) -> dict[str, Any]:
 
 @given(HEADERS)
 def test_a_header_comes_back_as_it_was(fields: dict[str, Any]) -> None:
-    assert header.decode(header.encode(fields)) == fields
+    assert decode_header(encode_header(fields)) == fields
 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_a_header_or_refused(data: bytes) -> None:
     try:
-        fields = header.decode(data)
+        fields = decode_header(data)
     except ProtocolDesync:
         return
     assert all(type(key) is str for key in fields)
 
 
 def test_it_can_be_read_from_any_kind_of_buffer() -> None:
-    data = header.encode({"a": [1]})
-    assert header.decode(bytearray(data)) == header.decode(memoryview(data)) == {"a": [1]}
+    data = encode_header({"a": [1]})
+    assert decode_header(bytearray(data)) == decode_header(memoryview(data)) == {"a": [1]}
 
 
 def test_tuples_and_numbers_of_enumerations_travel_as_lists_and_numbers() -> None:
     from qnnbridge_protocol.frames import Kind
 
-    assert header.decode(header.encode({"a": (1, Kind.PING)})) == {"a": [1, 10]}
+    assert decode_header(encode_header({"a": (1, Kind.PING)})) == {"a": [1, 10]}
 
 
 def test_not_a_number_is_a_number() -> None:
     """Values of maps travel in headers of errors and statistics, and NaN is one of them."""
-    value = header.decode(header.encode({"a": math.nan, "b": -math.inf}))
+    value = decode_header(encode_header({"a": math.nan, "b": -math.inf}))
     assert math.isnan(value["a"])
     assert value["b"] == -math.inf
 
@@ -87,22 +87,22 @@ def test_not_a_number_is_a_number() -> None:
 @pytest.mark.parametrize("value", [{1, 2}, object(), 1j, pytest], ids=lambda v: type(v).__name__)
 def test_what_msgpack_cannot_carry_is_a_mistake_of_our_own(value: object) -> None:
     with pytest.raises(TypeError):
-        header.encode({"a": value})
+        encode_header({"a": value})
 
 
 def test_the_deepest_header_that_is_allowed_is_taken() -> None:
-    assert header.decode(header.encode(nested(MAX_DEPTH))) == nested(MAX_DEPTH)
+    assert decode_header(encode_header(nested(MAX_DEPTH))) == nested(MAX_DEPTH)
 
 
 def test_one_level_more_is_refused() -> None:
     with pytest.raises(ProtocolDesync, match=f"deeper than {MAX_DEPTH}"):
-        header.decode(header.encode(nested(MAX_DEPTH + 1)))
+        decode_header(encode_header(nested(MAX_DEPTH + 1)))
 
 
 HOSTILE = {
     "nothing": b"",
-    "cut short": header.encode({"a": "text"})[:-1],
-    "more behind it": header.encode({"a": 1}) + b"\xc0",
+    "cut short": encode_header({"a": "text"})[:-1],
+    "more behind it": encode_header({"a": 1}) + b"\xc0",
     "a list": msgpack.packb([1]),
     "a number": b"\x01",
     "a text": msgpack.packb("text"),
@@ -139,12 +139,12 @@ def test_a_hostile_header_is_refused_quickly_and_with_little_memory(data: bytes)
     for _ in range(3):  # the best of three: another process may be in the way
         start = time.process_time()
         with pytest.raises(ProtocolDesync):
-            header.decode(data)
+            decode_header(data)
         times.append(time.process_time() - start)
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolDesync):
-            header.decode(data)
+            decode_header(data)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -157,7 +157,7 @@ def test_a_hello_full_of_empty_lists_takes_little_memory() -> None:
     data = b"\x81\xa1a\xdd" + struct.pack(">I", MAX_HELLO_BYTES - 8) + b"\x90" * (MAX_HELLO_BYTES - 8)
     tracemalloc.start()
     try:
-        header.decode(data)
+        decode_header(data)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -166,7 +166,7 @@ def test_a_hello_full_of_empty_lists_takes_little_memory() -> None:
 
 def test_the_refusal_shows_what_came() -> None:
     with pytest.raises(ProtocolDesync) as caught:
-        header.decode(b"\x81\xa1aTraceback")
+        decode_header(b"\x81\xa1aTraceback")
     assert "aTraceback" in "\n".join(caught.value.evidence)
 
 
@@ -189,4 +189,4 @@ def test_the_deepest_value_fits_into_a_header(leaf: str) -> None:
     with pytest.raises(InvalidArgument, match="nested"):
         Encoder().add([value])
     fields = {"op": "session.run", "inputs": [["x", Encoder().add(value)]]}
-    assert header.decode(header.encode(fields)) == fields
+    assert decode_header(encode_header(fields)) == fields

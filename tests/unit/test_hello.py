@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge_protocol import header
+from qnnbridge_protocol.connection import API_VERSIONS, FEATURES, SHARING_FEATURES, Agreement, Hello, negotiate
 from qnnbridge_protocol.errors import HandshakeFailed, ProtocolDesync, VersionMismatch
-from qnnbridge_protocol.hello import API_VERSIONS, FEATURES, SHARING_FEATURES, Agreement, Hello, negotiate
+from qnnbridge_protocol.frames import decode_header, encode_header
 from qnnbridge_protocol.limits import MAX_HELLO_BYTES, MIN_HEADER_BYTES, Limits
 
 FULL = Hello(
@@ -48,11 +48,11 @@ def test_a_limit_under_which_no_error_could_be_told_is_refused_with_the_numbers(
 
 
 def test_a_hello_comes_back_as_it_was_said() -> None:
-    assert Hello.from_wire(header.decode(header.encode(FULL.to_wire()))) == FULL
+    assert Hello.from_wire(decode_header(encode_header(FULL.to_wire()))) == FULL
 
 
 def test_a_real_hello_is_far_from_the_limit() -> None:
-    assert 50 * len(header.encode(FULL.to_wire())) < MAX_HELLO_BYTES
+    assert 50 * len(encode_header(FULL.to_wire())) < MAX_HELLO_BYTES
 
 
 def test_the_range_that_this_build_speaks_is_one() -> None:

@@ -22,11 +22,19 @@ from qnnbridge_host.serve import handlers, server, transport
 from qnnbridge_host.start.handshake import introduction
 from qnnbridge_host.wrap.work import WrapRequest
 from qnnbridge_protocol import connection, errors, frames, limits, model_records, specs, values
-from qnnbridge_protocol.connection import Role, State
+from qnnbridge_protocol.connection import (
+    API_VERSIONS,
+    DAEMON_FEATURE,
+    FEATURES,
+    LEAVE_FEATURE,
+    MAKE_WAY_FEATURE,
+    Hello,
+    Role,
+    State,
+)
 from qnnbridge_protocol.elements import LAYOUTS, MAX_DEPTH, MAX_RANK, MAX_TENSOR_BYTES, ElementType
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.framing import FrameReader
-from qnnbridge_protocol.hello import API_VERSIONS, DAEMON_FEATURE, FEATURES, LEAVE_FEATURE, MAKE_WAY_FEATURE, Hello
 from qnnbridge_protocol.limits import Limits
 
 ROOT = Path(__file__).parents[2]

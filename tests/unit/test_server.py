@@ -19,9 +19,8 @@ from qnnbridge_host.request.in_flight import Request
 from qnnbridge_host.serve import server as server_module
 from qnnbridge_host.serve.server import Answer, Server
 from qnnbridge_host.serve.transport import ProcessTransport
-from qnnbridge_protocol.connection import Connection, Role
+from qnnbridge_protocol.connection import Connection, Hello, Role
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import Hello
 
 # Only a defect waits this long.
 GRACE_S = 20.0

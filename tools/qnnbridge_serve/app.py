@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
 from qnnbridge_serve import transport
 from qnnbridge_serve.errors import Refused, bad_request, in_words, load_refused

@@ -39,6 +39,7 @@ from qnnbridge_protocol.auth import (
     DaemonAnswer,
     NotProven,
 )
+from qnnbridge_protocol.connection import DAEMON_FEATURE, LEAVE_FEATURE, MAKE_WAY_FEATURE
 from qnnbridge_protocol.errors import (
     BridgeError,
     Closed,
@@ -50,7 +51,6 @@ from qnnbridge_protocol.errors import (
     HostStartFailed,
     WorkerDied,
 )
-from qnnbridge_protocol.hello import DAEMON_FEATURE, LEAVE_FEATURE, MAKE_WAY_FEATURE
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:

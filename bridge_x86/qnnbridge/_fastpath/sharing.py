@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import CHANNELS, MEMORY
-from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES
+from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES
 
 # Far below the usual limit of 1,024 descriptors of a process on Linux.
 # Each piece of arrays keeps a descriptor open, because the next host has to be shown it.

@@ -19,7 +19,7 @@ from qnnbridge._supervision.deadlines import ASKED_FOR
 from qnnbridge._supervision.host_process import EXIT_WAIT_S, KILL_TIMEOUT_S, STDERR_TIMEOUT_S, HostProcess
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Lost
-from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostCrashed, HostError, HostHung, WorkerDied
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge._transport.channel import CallContext, Channel, ChannelFailed, Deadline
 from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import ChildProcess, Spawner, out_of_memory_kills
+from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES, Hello, elsewhere
 from qnnbridge_protocol.errors import BridgeError, HandshakeFailed, HostHung, HostStartFailed, VersionMismatch
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello, elsewhere
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.process_names import this_system
 

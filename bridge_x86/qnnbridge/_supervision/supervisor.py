@@ -23,6 +23,7 @@ from qnnbridge_os import fds
 from qnnbridge_os.native import Lock, check_locks, sleep
 from qnnbridge_os.processes import Spawner
 from qnnbridge_os.shield import Changes, shielded, start_thread
+from qnnbridge_protocol.connection import DAEMON_FEATURE, LEAVING, MAKE_WAY_FEATURE
 from qnnbridge_protocol.errors import (
     BridgeError,
     Closed,
@@ -32,7 +33,6 @@ from qnnbridge_protocol.errors import (
     VersionMismatch,
     WorkerDied,
 )
-from qnnbridge_protocol.hello import DAEMON_FEATURE, LEAVING, MAKE_WAY_FEATURE
 
 _log = logging.getLogger("qnnbridge.supervisor")
 

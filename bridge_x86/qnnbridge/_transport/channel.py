@@ -43,10 +43,9 @@ from qnnbridge_os.fds import is_device, is_marked, mark_of
 from qnnbridge_os.native import RLock
 from qnnbridge_os.processes import is_writing, let_ctrl_c_through, wait_readable, wait_writable, writer
 from qnnbridge_os.shield import TooLate, in_turn
-from qnnbridge_protocol.connection import Connection, Role, State
+from qnnbridge_protocol.connection import Agreement, Connection, Hello, Role, State, refusal
 from qnnbridge_protocol.errors import BridgeError, ProtocolDesync
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import Agreement, Hello, refusal
 
 OnSilence = Callable[[], "ChannelFailed | None"]
 Message = tuple[Kind, Header, tuple[Any, ...]]

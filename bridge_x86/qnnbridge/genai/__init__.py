@@ -36,7 +36,7 @@ from qnnbridge.genai._model import Adapters, Config, Model
 from qnnbridge.genai._tensors import NamedTensors, Tensor
 from qnnbridge.genai._text import TextStream, TokenLogprobs, generate
 from qnnbridge.genai._tokenizer import Tokenizer, TokenizerStream
-from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
+from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement
 
 # The newest release whose surface this module has.
 __version__ = "0.18.0"

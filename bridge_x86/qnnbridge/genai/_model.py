@@ -21,9 +21,8 @@ from qnnbridge_protocol.cache_settings import cache_settings
 from qnnbridge_protocol.errors import GenerationUnsupported, ModelQuarantined, OptionError
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
 from qnnbridge_protocol.model_records import Notice, check_travels
-from qnnbridge_protocol.specs import Fallback
+from qnnbridge_protocol.specs import Fallback, GenerationModelInfo, StagePlacement
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host

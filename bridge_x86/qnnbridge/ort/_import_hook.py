@@ -37,7 +37,7 @@ from typing import Any, Final
 
 import platformdirs
 
-from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BreakerOpen, HostStartFailed
 from qnnbridge_protocol.process_names import is_frozen
 

@@ -46,7 +46,7 @@ from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionInfo, S
 
 if TYPE_CHECKING:
     from qnnbridge_host.create.jobs import CompiledFiles
-    from qnnbridge_protocol.hello import Hello
+    from qnnbridge_protocol.connection import Hello
 
 _log = logging.getLogger("qnnbridge.cache")
 

@@ -15,8 +15,8 @@ from qnnbridge_host.create.publish import Destination, work_folder
 from qnnbridge_host.create.worker import ticking
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.writing import from_os, seen_from
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import CompileResult, Difference, ProgressStage, Validation
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.cancellation import StopSignal
     from qnnbridge_host.request.in_flight import Request
-    from qnnbridge_protocol.hello import Hello
+    from qnnbridge_protocol.connection import Hello
     from qnnbridge_protocol.model_records import CacheSettings, EntryFault, ProgressStage
     from qnnbridge_protocol.specs import SessionSpec
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.session import SessionMaker
     from qnnbridge_host.engine.sessions import Enter
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_protocol.hello import Hello
+    from qnnbridge_protocol.connection import Hello
     from qnnbridge_protocol.model_records import CacheSettings
     from qnnbridge_protocol.specs import SessionSpec
 

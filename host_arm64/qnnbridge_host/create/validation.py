@@ -41,6 +41,7 @@ from qnnbridge_host.numerics.judge import (
 )
 from qnnbridge_host.numerics.ranking import paired
 from qnnbridge_host.numerics.sampling import Feeds, NotMade
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,
@@ -51,7 +52,6 @@ from qnnbridge_protocol.errors import (
     OptionError,
     WorkerDied,
 )
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.model_records import NOT_SHOWN, Difference, DifferenceLevel, JudgedNumbers, Validation
 from qnnbridge_protocol.specs import NodeInfo
 

@@ -23,7 +23,7 @@ from qnnbridge_host.create.jobs import CompilerInput, without_compiling
 from qnnbridge_host.create.order import WorkOrder
 from qnnbridge_host.engine.sessions import mark
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
-from qnnbridge_protocol.connection import Connection, Role, State
+from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES, Connection, Hello, Role, State
 from qnnbridge_protocol.errors import (
     BridgeError,
     DeadlineExceeded,
@@ -34,7 +34,6 @@ from qnnbridge_protocol.errors import (
     from_wire,
 )
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder
 

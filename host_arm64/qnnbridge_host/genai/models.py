@@ -26,8 +26,8 @@ from qnnbridge_host.model.genai_cache import kv_cache
 from qnnbridge_host.model.genai_folder import GenaiFolder, filler, read_folder, stage_files
 from qnnbridge_host.model.genai_releases import is_too_old, refusal
 from qnnbridge_protocol.errors import BridgeError, ModelChanged, ModelQuarantined
-from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
 from qnnbridge_protocol.model_records import CacheSettings
+from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement
 
 # C functions for the methods of `qnnbridge.genai.Config`.
 CONFIG_STEPS: Final[Mapping[str, str]] = {

@@ -20,8 +20,7 @@ from typing import Final
 from qnnbridge_host.cache.files import read_json, write_json
 from qnnbridge_host.model.genai_folder import GenaiFolder, GenaiStage
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
-from qnnbridge_protocol.generation_records import StagePlacement
-from qnnbridge_protocol.specs import CPU, QNN, Placement, ProviderSpec, SessionSpec
+from qnnbridge_protocol.specs import CPU, QNN, Placement, ProviderSpec, SessionSpec, StagePlacement
 
 # Folder of the results, in that of the cache.
 FOLDER: Final = "genai"

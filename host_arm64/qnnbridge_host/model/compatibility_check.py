@@ -34,8 +34,8 @@ from qnnbridge_host.model.refusals import (
     Verdict,
     cannot_run,
 )
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import ContextUnusable
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec
 
 # Below and from here on context binaries do not mix.

@@ -15,8 +15,8 @@ from qnnbridge_host.model.paths import BY_CODE_PAGE, native_path
 from qnnbridge_host.model.refusals import RECOMPILE, RUN_ON_THE_ORIGINAL, Verdict, compiled_refused
 from qnnbridge_host.model.scan import no_model
 from qnnbridge_host.model.source import MANIFEST_SUFFIX, ModelSource
+from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, OptionError
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
 
 if TYPE_CHECKING:

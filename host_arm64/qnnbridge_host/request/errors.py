@@ -57,9 +57,9 @@ def in_one_line(error: BaseException) -> str:
 
 
 def _fits(plain: dict[str, Any], max_header: int) -> bool:
-    from qnnbridge_protocol import header
+    from qnnbridge_protocol.frames import encode_header
 
-    return len(header.encode({"error": plain})) <= max_header
+    return len(encode_header({"error": plain})) <= max_header
 
 
 def _plain(value: Any, levels: int) -> Any:

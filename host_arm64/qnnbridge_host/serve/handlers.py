@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine
     from qnnbridge_host.engine.npu_reset import ResettableSession
     from qnnbridge_host.serve.numbers_service import NumbersService
-    from qnnbridge_protocol.hello import Hello
+    from qnnbridge_protocol.connection import Hello
 
 NPU_LANE: Final = "npu"
 

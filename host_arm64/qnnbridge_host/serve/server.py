@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from qnnbridge_host.request.errors import SHORT_TEXT, describe, in_one_line
 from qnnbridge_host.request.in_flight import Answer, Declaration, InFlight, Lane, Request
 from qnnbridge_host.serve.transport import EXIT_DEFECT, EXIT_OK, EXIT_PROTOCOL, ServerTransport
-from qnnbridge_protocol.connection import Connection, Role, State
+from qnnbridge_protocol.connection import Connection, Hello, Role, State
 from qnnbridge_protocol.errors import (
     Busy,
     Cancelled,
@@ -41,7 +41,6 @@ from qnnbridge_protocol.errors import (
     VersionMismatch,
 )
 from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.hello import Hello
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:

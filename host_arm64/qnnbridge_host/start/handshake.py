@@ -9,9 +9,8 @@ import os
 import sys
 
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
-from qnnbridge_protocol.connection import Connection, State
+from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES, Connection, Hello, State
 from qnnbridge_protocol.errors import HandshakeFailed, ProtocolDesync, VersionMismatch
-from qnnbridge_protocol.hello import FEATURES, SHARING_FEATURES, Hello
 from qnnbridge_protocol.process_names import this_system
 
 TYPE_CHECKING = False

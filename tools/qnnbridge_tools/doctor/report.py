@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol import __version__
 from qnnbridge_tools import output
 from qnnbridge_tools.doctor.findings import Finding, Healthy, Remedy, Report, Severity
 

@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from qnnbridge_protocol._version import __version__
+from qnnbridge_protocol import __version__
 from qnnbridge_tools.doctor.facts import (
     Computer,
     DaemonFacts,

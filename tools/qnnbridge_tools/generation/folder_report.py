@@ -16,7 +16,7 @@ from qnnbridge_host.model.genai_folder import GenaiFolder, GenaiStage, read_fold
 from qnnbridge_host.model.genai_releases import LAYOUTS, releases_of
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_protocol.generation_records import GenerationModelInfo, StagePlacement
+from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement
 from qnnbridge_tools import output, session_report
 
 _FOR: Final = {"prompt": "prompts", "token": "single tokens", "both": "both"}

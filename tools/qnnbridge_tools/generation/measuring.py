@@ -20,7 +20,7 @@ from qnnbridge_tools.generation.pace import Pace
 
 if TYPE_CHECKING:
     from qnnbridge.genai import Model
-    from qnnbridge_protocol.generation_records import GenerationModelInfo
+    from qnnbridge_protocol.specs import GenerationModelInfo
 
 BRIDGE, DIRECT = "bridge", "without"
 WORDS: Final = {BRIDGE: "qnnbridge.genai, the model in the host", DIRECT: "onnxruntime_genai in one process"}

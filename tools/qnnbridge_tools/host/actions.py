@@ -11,8 +11,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from qnnbridge_protocol.connection import LEAVE_FEATURE, LEAVING
 from qnnbridge_protocol.errors import BridgeError, HostError, OptionError, VersionMismatch
-from qnnbridge_protocol.hello import LEAVE_FEATURE, LEAVING
 from qnnbridge_tools import output
 from qnnbridge_tools.host import link
 from qnnbridge_tools.host.figures import Figures, read_figures
