@@ -10,15 +10,13 @@ from qnnbridge_host import stdio_guard
 
 IN_FD, OUT_FD = stdio_guard.claim()
 
-from qnnbridge_host.start import bytecode  # noqa: E402 - see above
-
-bytecode.spare()
+stdio_guard.spare_bytecode()
 
 if __name__ == "__main__":
     # A seventh of a start is the collector looking again and again through what imports have just made. `main`
     # switches it on again.
     gc.disable()
 
-    from qnnbridge_host.start.main import main
+    from qnnbridge_host.start import main
 
     main(IN_FD, OUT_FD)

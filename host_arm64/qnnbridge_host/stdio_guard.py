@@ -1,4 +1,4 @@
-"""Takes descriptors 0 and 1 away from everything but the protocol.
+"""Takes descriptors 0 and 1 away from everything but the protocol; keeps a full disk from spoiling bytecode.
 
 Native QNN libraries print on descriptor 1, and a program started from the host inherits it: one stray line would
 destroy the byte stream. So the protocol gets private duplicates that nothing inherits, 0 becomes the null device
@@ -16,6 +16,9 @@ if sys.platform == "win32":
 _claimed: tuple[int, int] | None = None
 
 _FIRST_PRIVATE_FD = 3
+
+# More than any of our modules has.
+_BYTECODE_ROOM_BYTES = 16 * 1024 * 1024
 
 
 def claim() -> tuple[int, int]:
@@ -55,3 +58,25 @@ def _take_over() -> None:
     os.dup2(2, 1)
     if null >= _FIRST_PRIVATE_FD:
         os.close(null)
+
+
+def spare_bytecode() -> None:
+    """Write no ``.pyc`` files, if the size of files is limited or the disk is nearly full.
+
+    Python up to 3.13.0 takes a short write of one for success (cpython 126606). Every later import of that module,
+    by any program of the interpreter, then fails with "marshal data too short".
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < _BYTECODE_ROOM_BYTES:
+        sys.dont_write_bytecode = True
+        return
+    try:
+        disk = os.statvfs(os.path.dirname(__file__))
+    except OSError:
+        return
+    if disk.f_bavail * disk.f_frsize < _BYTECODE_ROOM_BYTES:
+        sys.dont_write_bytecode = True

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn
 
-from qnnbridge_host.machine.distributions import CATALOGUE_DISTRIBUTION, installed_here, parse_version
+from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, installed_here, parse_version
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, ProviderUnavailable
 from qnnbridge_protocol.records import NamedTuple
 

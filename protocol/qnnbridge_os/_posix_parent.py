@@ -26,7 +26,7 @@ def error_dialogs_off() -> None:
 class ParentHandle:
     """A process to wait for. Raises `ProcessLookupError` if it is gone already.
 
-    means: see `parent_watch.arm`.
+    means: see `watch_parent` of the host.
     """
 
     def __init__(self, pid: int) -> None:

@@ -25,7 +25,7 @@ from qnnbridge_host.create.validation import compare, tolerance_text, validate
 from qnnbridge_host.create.worker import ticking
 from qnnbridge_host.model import writing
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.request.cancellation import StopSignal
+from qnnbridge_host.request.ending import StopSignal
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.model_records import Difference, Validation
 from qnnbridge_protocol.specs import QNN, NodeInfo, ProviderSpec, SessionSpec

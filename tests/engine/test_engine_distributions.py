@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from qnnbridge_host.engine import builtin, providers
-from qnnbridge_host.machine.distributions import installed, installed_versions, parse_version
+from qnnbridge_host.machine import installed, installed_versions, parse_version
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
@@ -168,7 +168,7 @@ def _seconds(folder: Path) -> float:
 
 def test_importing_the_engine_imports_neither_numpy_nor_onnx_runtime() -> None:
     code = (
-        "import sys, qnnbridge_host.engine, qnnbridge_host.machine.distributions as d; d.installed_versions();"
+        "import sys, qnnbridge_host.engine, qnnbridge_host.machine as d; d.installed_versions();"
         "print(sorted({'numpy', 'onnxruntime', 'onnxruntime_qnn', 'onnx'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,8 +18,7 @@ from qnnbridge_host.engine import model_compiler
 from qnnbridge_host.engine.log_function import LOG
 from qnnbridge_host.engine.sessions import Sessions
 from qnnbridge_host.request.in_flight import Request
-from qnnbridge_host.serve.object_kinds import KINDS
-from qnnbridge_host.serve.objects import HostObjects
+from qnnbridge_host.serve.objects import KINDS, HostObjects
 from qnnbridge_protocol.errors import BridgeError
 
 OURS = {name: load for name, load in KINDS.items() if not name.startswith("Genai")}

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
     from qnnbridge_host.engine import compile as compiling
     from qnnbridge_host.engine import load_engine, sessions
-    from qnnbridge_host.start.main import main
+    from qnnbridge_host.start import main
 
     ours = dict(a[2:].split("=", 1) for a in sys.argv[1:] if a.startswith("--") and "=" in a)
     rest = [a for a in sys.argv[1:] if not (a.startswith("--") and "=" in a)]

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     import os
 
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    from qnnbridge_host.start.main import main
+    from qnnbridge_host.start import main
     from tests.fakes.fake_engine import FakeEngine, act
 
     before = [a.removeprefix("--first=") for a in sys.argv[1:] if a.startswith("--first=")]

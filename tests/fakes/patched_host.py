@@ -11,7 +11,7 @@ IN_FD, OUT_FD = stdio_guard.claim()
 
 if __name__ == "__main__":
     from qnnbridge_host.engine import load_engine
-    from qnnbridge_host.start.main import main
+    from qnnbridge_host.start import main
 
     patch = next(word for word in sys.argv if word.startswith("--patch=")).removeprefix("--patch=")
     with open(patch, encoding="utf-8") as file:

@@ -24,8 +24,8 @@ START_TIMEOUT_S = 30.0
 HOST = """
 import os, sys, time
 {before}
-from qnnbridge_host.start import parent_watch
-means = parent_watch.arm(int(sys.argv[1]))
+from qnnbridge_host.start import watch_parent
+means = watch_parent(int(sys.argv[1]), lambda: os._exit(0))
 print(os.getpid(), *means, flush=True)
 {extra}
 """
@@ -147,8 +147,8 @@ def test_a_host_whose_application_is_gone_already_ends_at_once(tmp_path: Path) -
 
 def test_the_caller_may_say_how_to_leave() -> None:
     program = (
-        "import os, sys, threading\nfrom qnnbridge_host.start import parent_watch\n"
-        "parent_watch.arm(int(sys.argv[1]), lambda: os._exit(77))\n"
+        "import os, sys, threading\nfrom qnnbridge_host.start import watch_parent\n"
+        "watch_parent(int(sys.argv[1]), lambda: os._exit(77))\n"
         "print('up', flush=True)\nthreading.Event().wait()"
     )
     parent = subprocess.Popen(["cat"], stdin=subprocess.PIPE)

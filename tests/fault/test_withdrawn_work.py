@@ -217,7 +217,7 @@ def test_a_host_that_cannot_write_whole_files_writes_no_bytecode(limit: int | No
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    code = "import sys; from qnnbridge_host.start import bytecode; bytecode.spare(); print(sys.dont_write_bytecode)"
+    code = "import sys; from qnnbridge_host import stdio_guard; stdio_guard.spare_bytecode(); print(sys.dont_write_bytecode)"
     done = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, check=True, preexec_fn=prepare, text=True
     )

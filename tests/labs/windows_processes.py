@@ -375,10 +375,11 @@ def parent_watch() -> Any:
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
     child = start(
-        "from qnnbridge_host.start import parent_watch\n"
+        "from qnnbridge_host.start import watch_parent\n"
+        "from qnnbridge_os.parent import error_dialogs_off\n"
         "import os, time\n"
-        "parent_watch.error_dialogs_off()\n"
-        "print(parent_watch.arm(int(sys.argv[1]), lambda: os._exit(77)), flush=True)\n"
+        "error_dialogs_off()\n"
+        "print(watch_parent(int(sys.argv[1]), lambda: os._exit(77)), flush=True)\n"
         "time.sleep(60)\n",
         str(watched.pid),
     )
@@ -391,7 +392,7 @@ def parent_watch() -> Any:
     code = child.wait(TIMEOUT_S)
     child.close()
     late = start(
-        "from qnnbridge_host.start import parent_watch\nparent_watch.arm(int(sys.argv[1]), lambda: os._exit(78))",
+        "from qnnbridge_host.start import watch_parent\nwatch_parent(int(sys.argv[1]), lambda: os._exit(78))",
         str(watched.pid),
     )
     too_late = late.wait(TIMEOUT_S)

@@ -39,7 +39,7 @@ PARTS_FOR_TOOLS = (
     "qnnbridge_host.create.jobs",
     "qnnbridge_host.create.publish",
     # What is installed, and the provider in a folder: read from the disk, nothing is loaded.
-    "qnnbridge_host.machine.distributions",
+    "qnnbridge_host.machine",
     "qnnbridge_host.engine.sources",
     # Work on the ONNX model itself, which commands do in the application's interpreter.
     "qnnbridge_host.graph",

@@ -19,7 +19,7 @@ from qnnbridge_host.cache.store import Store
 from qnnbridge_host.engine.sessions import Sessions
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_host.serve.handlers import HostHandlers
-from qnnbridge_host.start.handshake import introduction
+from qnnbridge_host.start import introduction
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.model_records import ModelDescription
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec

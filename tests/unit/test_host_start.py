@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests import needs
 
-from qnnbridge_host.machine import distributions
+from qnnbridge_host import machine as distributions
 
 pytestmark = needs.a_host_python
 
@@ -27,7 +27,7 @@ def told_by(program: str) -> list[str]:
 @pytest.mark.process
 def test_no_garbage_is_looked_for_while_the_host_imports() -> None:
     told = told_by(
-        "import gc, runpy, sys, qnnbridge_host.start.main as host\n"
+        "import gc, runpy, sys, qnnbridge_host.start as host\n"
         "host.main = lambda *_: print(gc.isenabled(), file=sys.stderr)\n"
         "runpy.run_module('qnnbridge_host', run_name='__main__')\n"
     )
@@ -38,7 +38,7 @@ def test_no_garbage_is_looked_for_while_the_host_imports() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fails: bool) -> None:
     told = told_by(
-        "import contextlib, gc, sys, qnnbridge_host.start.main as host\n"
+        "import contextlib, gc, sys, qnnbridge_host.start as host\n"
         "gc.disable()\n"
         "def load(on_phase):\n"
         "    print(gc.isenabled(), file=sys.stderr)\n"
@@ -53,7 +53,7 @@ def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fa
 @pytest.mark.process
 def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
     told = told_by(
-        "import sys, qnnbridge_host.start.main, qnnbridge_host.serve.handlers, qnnbridge_host.serve.server\n"
+        "import sys, qnnbridge_host.start, qnnbridge_host.serve.handlers, qnnbridge_host.serve.server\n"
         "import qnnbridge_host.engine.engine_base, qnnbridge_host.engine.plugin, qnnbridge_host.engine.builtin\n"
         "print(*sys.modules, file=sys.stderr)\n"
     )
@@ -76,7 +76,7 @@ def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() ->
         "from qnnbridge_host.request.in_flight import Request\n"
         "from qnnbridge_protocol.specs import SessionSpec\n"
         "from tests.fakes.fake_engine import FakeEngine\n"
-        "from qnnbridge_host.start.handshake import introduction\n"
+        "from qnnbridge_host.start import introduction\n"
         "handlers = HostHandlers(lambda on_phase: FakeEngine(), introduction())\n"
         "handlers.start(lambda phase: None)\n"
         "model = numpy.frombuffer(b'{}', numpy.uint8)\n"

@@ -134,8 +134,8 @@ def test_hello_can_be_said_before_anything_heavy_is_loaded() -> None:
 @pytest.mark.process
 @needs.a_host_python
 def test_the_host_introduces_itself_before_anything_heavy_is_loaded() -> None:
-    loaded = loaded_after("import qnnbridge_host.start.main as main; main.introduction()")
-    assert "qnnbridge_host.start.handshake" in loaded
+    loaded = loaded_after("import qnnbridge_host.start as main; main.introduction()")
+    assert "qnnbridge_host.start" in loaded
     assert not loaded & {*HEAVY, "qnnbridge_host.serve.server"}
 
 
@@ -143,7 +143,7 @@ def test_the_host_introduces_itself_before_anything_heavy_is_loaded() -> None:
 @needs.a_host_python
 def test_what_takes_longer_than_hello_itself_is_loaded_behind_it() -> None:
     """Each of these takes longer to import than all that HELLO needs."""
-    loaded = loaded_after("import qnnbridge_host.start.main as main; main.introduction()")
+    loaded = loaded_after("import qnnbridge_host.start as main; main.introduction()")
     assert not loaded & {"typing", "dataclasses", "inspect", "re", "argparse", "logging", "traceback", "ctypes"}
 
 

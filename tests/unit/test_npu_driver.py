@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests import needs
 
-from qnnbridge_host.machine import distributions
-from qnnbridge_host.machine.npu_driver import driver_version
+from qnnbridge_host import machine as distributions
+from qnnbridge_host.machine import driver_version
 
 SERVICES = r"SYSTEM\CurrentControlSet\Services"
 DEVICE = r"ACPI\QCOM0D0A\2&DABA3FF&0"

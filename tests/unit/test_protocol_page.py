@@ -19,8 +19,8 @@ from qnnbridge_host.engine import sessions
 from qnnbridge_host.engine.engine_base import OrtEngine
 from qnnbridge_host.request.in_flight import InFlight
 from qnnbridge_host.serve import handlers, server, transport
-from qnnbridge_host.start.handshake import introduction
-from qnnbridge_host.wrap.work import WrapRequest
+from qnnbridge_host.start import introduction
+from qnnbridge_host.wrap.build import WrapRequest
 from qnnbridge_protocol import connection, errors, frames, limits, model_records, specs, values
 from qnnbridge_protocol.connection import (
     API_VERSIONS,

@@ -17,7 +17,7 @@ from tests import needs
 from qnnbridge_host.create import worker as worker_module
 from qnnbridge_host.create.order import WorkOrder, default_command, worker_command
 from qnnbridge_host.create.worker import Worker, ticking
-from qnnbridge_host.request.cancellation import StopSignal
+from qnnbridge_host.request.ending import StopSignal
 from qnnbridge_protocol.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -162,7 +162,7 @@ def test_a_death_in_the_only_run_is_one_in_the_phase_running() -> None:
         "import os, sys; sys.argv = ['host']\n"
         "from qnnbridge_host import stdio_guard\nfrom qnnbridge_host.serve import handlers\n"
         "handlers.HostHandlers.handle = lambda *_: os._exit(9)\n"
-        "from qnnbridge_host.start.main import main\n"
+        "from qnnbridge_host.start import main\n"
         "main(*stdio_guard.claim())"
     )
     with pytest.raises(WorkerDied) as caught:

@@ -91,7 +91,7 @@ ASK_TIMEOUT_S: Final = 60.0
 # What a host's interpreter is asked: a program that reads the names of folders and loads nothing.
 QUESTION: Final = (
     "import json, sysconfig\n"
-    "from qnnbridge_host.machine.distributions import installed_versions\n"
+    "from qnnbridge_host.machine import installed_versions\n"
     "print(json.dumps({'versions': installed_versions(), 'platform': sysconfig.get_platform()}))\n"
 )
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.engine.npu_reset import ResettableSession
     from qnnbridge_host.engine.sessions import Sessions
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.request.cancellation import StopSignal
+    from qnnbridge_host.request.ending import StopSignal
     from qnnbridge_protocol.connection import Hello
     from qnnbridge_protocol.model_records import CacheReply, Notice
     from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionInfo, SessionSpec

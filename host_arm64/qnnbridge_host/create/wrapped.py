@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.wrap.work import WrapRequest
+from qnnbridge_host.wrap.build import WrapRequest
 from qnnbridge_protocol.errors import BridgeError, ContextUnusable, DeadlineExceeded, OptionError, WorkerDied
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qnnbridge_host.engine.calls import StopHandle
-from qnnbridge_host.machine.distributions import Installed, installed_here
+from qnnbridge_host.machine import Installed, installed_here
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE, RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine.calls import BoundCall
     from qnnbridge_host.engine.providers import QnnAdapter
-    from qnnbridge_host.request.cancellation import StopSignal
+    from qnnbridge_host.request.ending import StopSignal
 
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
 

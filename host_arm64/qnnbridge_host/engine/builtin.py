@@ -14,7 +14,7 @@ from typing import Any
 from qnnbridge_host.engine.providers import NoQnn, Providers, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_host.engine.sources import QnnSource
-from qnnbridge_host.machine.distributions import QNN_DISTRIBUTION, Installed, parse_version
+from qnnbridge_host.machine import QNN_DISTRIBUTION, Installed, parse_version
 from qnnbridge_protocol.errors import ProviderUnavailable
 
 

@@ -22,13 +22,13 @@ from qnnbridge_host.engine.ort_errors import Circumstances, is_cpu_fallback_refu
 from qnnbridge_host.engine.ort_session import OrtSession
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
-from qnnbridge_host.machine.distributions import Installed, parse_version
+from qnnbridge_host.machine import Installed, parse_version
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
 from qnnbridge_protocol.limits import fitting
 from qnnbridge_protocol.specs import NodeInfo, Placement, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.request.cancellation import StopSignal
+    from qnnbridge_host.request.ending import StopSignal
 
 # Of texts that are left out, in messages.
 _MOST_NAMES = 20

@@ -15,7 +15,7 @@ from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.providers import NoQnn, Providers, QnnAdapter
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_host.engine.sources import QnnSource
-from qnnbridge_host.machine.distributions import Installed, parse_version
+from qnnbridge_host.machine import Installed, parse_version
 from qnnbridge_protocol.errors import BridgeError, ProviderUnavailable
 
 # What every library of QNN exports, and a provider that uses them has as a text.

@@ -26,7 +26,7 @@ from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, DeadlineEx
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine, EngineSession
-    from qnnbridge_host.request.cancellation import StopSignal
+    from qnnbridge_host.request.ending import StopSignal
     from qnnbridge_protocol.specs import CompileSpec, SessionInfo, SessionSpec
 
 Enter = Callable[[str], None]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.machine.distributions import CATALOGUE_DISTRIBUTION, QNN_DISTRIBUTION, Installed, build_info
+from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, QNN_DISTRIBUTION, Installed, build_info
 from qnnbridge_host.model.library_build import build_in
 from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
 from qnnbridge_protocol.errors import ProviderUnavailable

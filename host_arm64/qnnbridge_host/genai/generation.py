@@ -32,7 +32,7 @@ from qnnbridge_host.genai.guidance import check_guidance
 from qnnbridge_host.genai.models import GenaiModel
 from qnnbridge_host.genai.native import Object, token_array
 from qnnbridge_host.genai.tensors import make_tensor, read_tensor
-from qnnbridge_host.request.cancellation import StopSignal
+from qnnbridge_host.request.ending import StopSignal
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,

@@ -21,7 +21,7 @@ from qnnbridge_host.genai.native import GenaiLibrary, Object, library
 from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.genai.turns import Turns
 from qnnbridge_host.genai.unmapped import may_change, unmapped_copy, without_mapping
-from qnnbridge_host.machine.npu_driver import driver_version
+from qnnbridge_host.machine import driver_version
 from qnnbridge_host.model.genai_cache import kv_cache
 from qnnbridge_host.model.genai_folder import GenaiFolder, filler, read_folder, stage_files
 from qnnbridge_host.model.genai_releases import is_too_old, refusal

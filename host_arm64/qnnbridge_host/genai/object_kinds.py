@@ -15,7 +15,7 @@ from qnnbridge_host.genai.generation import Generation, GenerationSettings
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.tokenizers import ModelAdapters, ModelTokenizer, TokenStream
 from qnnbridge_host.model.genai_folder import GenaiFolder
-from qnnbridge_host.request.cancellation import StopSignal
+from qnnbridge_host.request.ending import StopSignal
 from qnnbridge_protocol.errors import BridgeError, Cancelled
 from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.specs import Placement, SessionSpec

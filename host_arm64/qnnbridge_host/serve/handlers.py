@@ -12,8 +12,7 @@ from qnnbridge_host.create.service import ModelService, deadline_of, model_and_t
 from qnnbridge_host.create.session import SessionMaker
 from qnnbridge_host.engine.sessions import Enter, Sessions
 from qnnbridge_host.request.in_flight import Answer, Request
-from qnnbridge_host.serve.object_kinds import KINDS
-from qnnbridge_host.serve.objects import HostObjects
+from qnnbridge_host.serve.objects import KINDS, HostObjects
 from qnnbridge_protocol.errors import ProviderUnavailable, UnknownOperation
 from qnnbridge_protocol.frames import desync
 
@@ -281,7 +280,7 @@ class HostHandlers:
 
     def _worker_wrap(self, request: Request, _enter: Enter) -> Answer:
         _require_onnx("A session of a context binary")
-        from qnnbridge_host.wrap.work import WrapRequest, work
+        from qnnbridge_host.wrap.build import WrapRequest, work
 
         try:
             wanted = WrapRequest.from_plain(request.header)
@@ -319,6 +318,3 @@ def _asks_to_terminate(request: Request) -> bool:
 def _session_id(request: Request) -> int:
     session_id = request.header.get("session")
     return session_id if type(session_id) is int else 0
-
-
-__all__ = ["HostHandlers"]

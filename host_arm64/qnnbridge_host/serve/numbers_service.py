@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.create.session import SessionMaker
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.request.cancellation import StopSignal
+    from qnnbridge_host.request.ending import StopSignal
     from qnnbridge_host.request.in_flight import Request
 
 # Operators whose results are others each time.

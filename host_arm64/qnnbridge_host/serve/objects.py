@@ -1,7 +1,7 @@
 """Objects that stay in the host behind a number: what a kind of them is, and those that one client has.
 
-A kind says in code how an object is made, which operations it has and how it is freed; `object_kinds` has the
-closed table of kinds. A name of the wire is only a key of these tables. An object belongs to one connection and
+A kind says in code how an object is made, which operations it has and how it is freed; `KINDS` is the closed
+table of kinds. A name of the wire is only a key of these tables. An object belongs to one connection and
 ends with it. Calls of one object are one at a time. Any thread.
 """
 
@@ -17,7 +17,9 @@ from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed, Unkn
 from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
+    from qnnbridge_host.engine.objects import ObjectKind
     from qnnbridge_host.engine.sessions import Enter, Sessions
+
 
 # Of one client. A program that makes more has forgotten to release them.
 MAX_OBJECTS: Final = 10_000
@@ -171,3 +173,75 @@ def _released() -> Closed:
 
 def _unknown(what: str) -> UnknownOperation:
     return UnknownOperation(f"This host does not know {what}.", fix="Upgrade qnnbridge in the host's Python.")
+
+
+# --- the closed table of kinds ------------------------------------------------------------------------------
+#
+# A kind is registered here, with the function that loads its module when the first object is made.
+
+
+def _adapter_format() -> ObjectKind:
+    from qnnbridge_host.engine.adapter_format import ADAPTER_FORMAT
+
+    return ADAPTER_FORMAT
+
+
+def _build_tools() -> ObjectKind:
+    from qnnbridge_host.engine.build_tools import BUILD_TOOLS
+
+    return BUILD_TOOLS
+
+
+def _model_compiler() -> ObjectKind:
+    from qnnbridge_host.engine.model_compiler import MODEL_COMPILER
+
+    return MODEL_COMPILER
+
+
+def _model_package() -> ObjectKind:
+    from qnnbridge_host.engine.model_package import MODEL_PACKAGE
+
+    return MODEL_PACKAGE
+
+
+def _model_package_context() -> ObjectKind:
+    from qnnbridge_host.engine.model_package import MODEL_PACKAGE_CONTEXT
+
+    return MODEL_PACKAGE_CONTEXT
+
+
+def _model_package_options() -> ObjectKind:
+    from qnnbridge_host.engine.model_package import MODEL_PACKAGE_OPTIONS
+
+    return MODEL_PACKAGE_OPTIONS
+
+
+def _genai_model() -> ObjectKind:
+    from qnnbridge_host.genai.object_kinds import MODEL
+
+    return MODEL
+
+
+def _shared_allocator() -> ObjectKind:
+    from qnnbridge_host.engine.devices import SHARED_ALLOCATOR
+
+    return SHARED_ALLOCATOR
+
+
+def _sync_stream() -> ObjectKind:
+    from qnnbridge_host.engine.devices import SYNC_STREAM
+
+    return SYNC_STREAM
+
+
+KINDS: Final[Mapping[str, Callable[[], ObjectKind]]] = {
+    "AdapterFormat": _adapter_format,
+    "BuildTools": _build_tools,
+    "ModelCompiler": _model_compiler,
+    "ModelPackage": _model_package,
+    "ModelPackageContext": _model_package_context,
+    "ModelPackageOptions": _model_package_options,
+    "OrtSyncStream": _sync_stream,
+    "SharedAllocator": _shared_allocator,
+    "GenaiModel": _genai_model,
+}

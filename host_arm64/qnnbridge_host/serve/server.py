@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from qnnbridge_host.request.errors import SHORT_TEXT, describe, in_one_line
+from qnnbridge_host.request.ending import SHORT_TEXT, describe, in_one_line
 from qnnbridge_host.request.in_flight import Answer, Declaration, InFlight, Lane, Request
 from qnnbridge_host.serve.transport import EXIT_DEFECT, EXIT_OK, EXIT_PROTOCOL, ServerTransport
 from qnnbridge_protocol.connection import Connection, Hello, Role, State
@@ -44,9 +44,8 @@ from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge_host.fastpath.channel import FastCall
-    from qnnbridge_host.fastpath.open_channels import OpenChannels
-    from qnnbridge_host.fastpath.plans import BoundRuns
+    from qnnbridge_host.fastpath.channel import FastCall, OpenChannels
+    from qnnbridge_host.fastpath.shared_memory import BoundRuns
     from qnnbridge_host.request.calls_back import CallsBack
 
 # How long a cancel waits for its effect.
@@ -375,7 +374,7 @@ class Server:
         """Created on demand: making a session does not import the fast path."""
         with self._channels_lock:
             if self._channels is None:
-                from qnnbridge_host.fastpath.open_channels import OpenChannels
+                from qnnbridge_host.fastpath.channel import OpenChannels
 
                 self._channels = OpenChannels(self._sink, self._transport.slabs)
             return self._channels
@@ -457,6 +456,3 @@ class _ServerSink:
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
         return self._handlers.find(session)
-
-
-__all__ = ["Handlers", "Server"]

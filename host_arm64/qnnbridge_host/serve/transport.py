@@ -91,6 +91,3 @@ def leave(code: int) -> NoReturn:
         sys.stderr.flush()
     finally:
         os._exit(code)
-
-
-__all__ = ["EXIT_DEFECT", "EXIT_OK", "EXIT_PROTOCOL", "ProcessTransport", "ServerTransport", "leave"]

@@ -11,7 +11,7 @@ def main() -> None:
     import json
     import os
 
-    from qnnbridge_host.wrap.work import WrapRequest, work
+    from qnnbridge_host.wrap.build import WrapRequest, work
     from qnnbridge_protocol.errors import BridgeError, NoSuchFile
 
     with open(IN_FD, "rb") as incoming:

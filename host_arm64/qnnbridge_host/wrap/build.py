@@ -1,4 +1,4 @@
-"""EPContext models around a context binary: what onnxruntime needs to run one. Needs `onnx`.
+"""EPContext models around a context binary: what onnxruntime needs to run one; the work of a worker. Needs `onnx`.
 
 QNN finds a graph of the binary by the name of the node, and its tensors by the names of the node's inputs and
 outputs; where those have other names, the node says which stands for which.
@@ -7,7 +7,8 @@ outputs; where those have other names, the node says which stands for which.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.model.bare_binary import FLOAT_IO
@@ -18,11 +19,13 @@ from qnnbridge_host.model.binary_description import (
     type_words,
 )
 from qnnbridge_host.model.collector import DOMAIN, OP_TYPE
+from qnnbridge_host.wrap.system_library import has_library, read_binary
 from qnnbridge_protocol.errors import ContextUnusable, OptionError
 from qnnbridge_protocol.specs import QNN
 
 if TYPE_CHECKING:
     import onnx
+
 
 # As onnxruntime-qnn writes them. QuantizeLinear knows 16 bits from operator set 21 on.
 _IR: Final = 10
@@ -293,3 +296,45 @@ def _bits(tensor: TensorDescription) -> int:
     # QNN's types have their bits as decimal digits in the low byte: 0x0416 is an unsigned fixed-point number of 16
     # bits.
     return int(f"{tensor.data_type & 0xFF:x}")
+
+
+# --- the work of a worker ---------------------------------------------------------------------------------
+#
+# Native code reads a file that anybody may have made, so this runs in a process of its own: the worker of a host,
+# or `python -m qnnbridge_host.wrap` of a command.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WrapRequest:
+    """path: of the binary. name: its path in the models; ``None``: it is only described. Others as for `wrap`."""
+
+    path: str
+    name: str | None = None
+    graphs: tuple[str, ...] = ()
+    together: bool = False
+    float_io: bool = False
+
+    def to_plain(self) -> dict[str, Any]:
+        """In JSON's types."""
+        return {**dataclasses.asdict(self), "graphs": list(self.graphs)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> WrapRequest:
+        """Raises `LookupError`, `TypeError` or `ValueError` for what `to_plain` did not make."""
+        name = plain["name"]
+        return cls(
+            str(plain["path"]),
+            None if name is None else str(name),
+            tuple(str(one) for one in plain["graphs"]),
+            bool(plain["together"]),
+            bool(plain["float_io"]),
+        )
+
+
+def work(request: WrapRequest, folder: str | None = None) -> tuple[BinaryDescription, tuple[WrappedModel, ...]]:
+    """folder: of the QNN that the session will use. Raises what `read_binary` and `wrap` raise."""
+    described = read_binary(request.path, folder if folder and has_library(folder) else None)
+    if request.name is None:
+        return described, ()
+    binary = Binary(described, request.name, os.path.basename(request.path))
+    return described, wrap(binary, request.graphs, together=request.together, float_io=request.float_io)

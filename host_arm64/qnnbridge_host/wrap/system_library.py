@@ -268,7 +268,7 @@ def has_library(folder: str) -> bool:
 def library_folder() -> str:
     """The folder of the QNN that a host with this Python and environment uses. Raises `ProviderUnavailable`."""
     from qnnbridge_host.engine import sources
-    from qnnbridge_host.machine.distributions import installed
+    from qnnbridge_host.machine import installed
 
     found = installed()
     if found.generation == "builtin":

@@ -19,7 +19,7 @@ from qnnbridge._launch.installed import Surroundings
 from qnnbridge._launch.interpreter import VARIABLE, configuration_file, configured_host
 from qnnbridge_host.engine.sources import QnnSource
 from qnnbridge_host.engine.sources import choose as choose_source
-from qnnbridge_host.machine.distributions import CATALOGUE_DISTRIBUTION, Installed
+from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, Installed
 from qnnbridge_host.model.releases import Release, for_version, generated_on, is_final, load_releases, version_key
 from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, checked_engine, engine_variables
 from qnnbridge_protocol.errors import HostNotFound, OptionError

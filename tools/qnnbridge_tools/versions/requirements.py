@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 from urllib.request import url2pathname
 
-from qnnbridge_host.machine.distributions import CATALOGUE_DISTRIBUTION
+from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION
 from qnnbridge_host.model.releases import Release, for_version, satisfies
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import NoSuchFile, OptionError

@@ -1,4 +1,4 @@
-"""Any exception as a map that can travel.
+"""How a request ends early: `StopSignal`, and any exception as a map that can travel.
 
 An error must always arrive, whatever is inside of it: text that is no Unicode, objects, endless lists, an exception
 whose message cannot be read.
@@ -6,11 +6,13 @@ whose message cannot be read.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from qnnbridge_protocol.errors import BridgeError, RemoteError
+from qnnbridge_protocol.errors import BridgeError, Cancelled, RemoteError
 
 MAX_TEXT = 16 * 1024
 MAX_ITEMS = 200
@@ -18,6 +20,47 @@ MAX_LEVELS = 4
 _INT64 = 2**63
 # Characters of a text that must fit into any message.
 SHORT_TEXT = 500
+
+
+class StopSignal:
+    """Ends a request that waits, or works in a process of its own. Set once by `stop`, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+    def stop(self) -> None:
+        # The callbacks are called outside of the lock, since they may take long, and each only once.
+        with self._lock:
+            self._stopped = True
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def check(self) -> None:
+        """Raises `Cancelled` if the request was withdrawn."""
+        if self._stopped:
+            raise Cancelled("The request was cancelled.")
+
+    @contextlib.contextmanager
+    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, a stop calls `callback`; at once if the stop came before."""
+        with self._lock:
+            stopped = self._stopped
+            if not stopped:
+                self._callbacks.append(callback)
+        if stopped:
+            callback()
+        try:
+            yield
+        finally:
+            with self._lock, contextlib.suppress(ValueError):
+                self._callbacks.remove(callback)
 
 
 def describe(error: BaseException, max_header: int | None = None) -> dict[str, Any]:

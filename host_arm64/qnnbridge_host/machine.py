@@ -1,9 +1,8 @@
-"""The packages installed in this interpreter, read without importing them.
+"""The packages installed in this interpreter, and the driver of the NPU. Loads nothing native.
 
 The host says in HELLO which ONNX Runtime and which QNN it has, before it imports anything heavy. So the names of
 the ``*.dist-info`` folders and two small text files are read; that takes a millisecond (without `re`, whose import
-takes five). It also
-decides which of the two generations of onnxruntime-qnn is in use:
+takes five). The same look decides which of the two generations of onnxruntime-qnn is in use:
 
 - 1.x *is* ONNX Runtime with the QNN provider built in: it fills ``onnxruntime/`` and must not be installed beside
   plain onnxruntime, because both write the same folder and the later one wins;
@@ -18,16 +17,17 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from qnnbridge_host.machine.npu_driver import driver_version
 from qnnbridge_protocol.engine_settings import engine_of
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.records import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing import Literal, Protocol
 
     Generation = Literal["builtin", "plugin"]
+else:
+    Protocol = object
 
 QNN_DISTRIBUTION = "onnxruntime-qnn"
 # The package that reads the catalogue of Windows ML.
@@ -246,3 +246,106 @@ def _builtin_problem(version: str, capi: str | None, overwritten: str | None) ->
             f"{overwritten} came last and has replaced the QNN build."
         )
     return None
+
+
+# --- the driver of the NPU ---------------------------------------------------------------------------------
+#
+# A model that kills a host may be harmless with another driver, so HELLO names it. The registry is followed the way
+# QNN itself finds the driver: service, device, class. Never by looking into the driver store: old packages stay
+# there beside the one in use. Reading needs no rights and takes well under a millisecond; WMI would take seconds.
+
+# The driver's, newest name first; the order in which QNN looks.
+SERVICES = ("qcnspmcdm", "qcadsprpc")
+
+_CONTROL_SET = r"SYSTEM\CurrentControlSet"
+# Comes with the driver, in its folder and with its version.
+_RPC_LIBRARY = "libcdsprpc.dll"
+
+_MAX_TEXT = 64
+
+
+class Windows(Protocol):
+    """The functions of Windows that name the driver."""
+
+    def value(self, key: str, name: str) -> str | None:
+        """A text value under HKEY_LOCAL_MACHINE, or ``None``."""
+
+    def system_root(self) -> str:
+        """The folder of Windows."""
+
+    def file_version(self, path: str) -> str | None:
+        """The version that a library says of itself, or ``None``."""
+
+
+if sys.platform == "win32":
+    from qnnbridge_os import windows_facts
+
+    class RealWindows:
+        """See `Windows`."""
+
+        def value(self, key: str, name: str) -> str | None:
+            found = windows_facts.value("HKLM", key, name)
+            return found if isinstance(found, str) else None
+
+        def system_root(self) -> str:
+            return os.environ.get("SYSTEMROOT", r"C:\Windows")
+
+        def file_version(self, path: str) -> str | None:
+            return windows_facts.file_version(path)
+
+    def windows() -> Windows | None:
+        return RealWindows()
+
+else:
+
+    def windows() -> Windows | None:
+        return None
+
+
+def driver_version(system: Windows | None = None) -> str | None:
+    """For example ``30.0.220.3000``; ``None`` without such a driver, or if anything is not as expected."""
+    try:
+        system = system or windows()
+        if system is None:
+            return None
+        for service in SERVICES:
+            # The device's own record comes first. A library's version stands in where the registry has none.
+            version = _of_device(system, service) or _of_library(system, service)
+            if version:
+                return version[:_MAX_TEXT]
+    except Exception:  # noqa: BLE001 - a fact that is nice to have must never keep a host from starting
+        return None
+    return None
+
+
+def _of_device(system: Windows, service: str) -> str | None:
+    # The value "0" is the path of the first device that the service drives.
+    device = system.value(rf"{_CONTROL_SET}\Services\{service}\Enum", "0")
+    driver = system.value(rf"{_CONTROL_SET}\Enum\{device}", "Driver") if device else None
+    version = system.value(rf"{_CONTROL_SET}\Control\Class\{driver}", "DriverVersion") if driver else None
+    return (version or "").strip() or None
+
+
+def _of_library(system: Windows, service: str) -> str | None:
+    image = system.value(rf"{_CONTROL_SET}\Services\{service}", "ImagePath")
+    if not image:
+        return None
+    import ntpath
+
+    folder = ntpath.dirname(_absolute(image, system.system_root()))
+    return system.file_version(ntpath.join(folder, _RPC_LIBRARY))
+
+
+def _absolute(image: str, system_root: str) -> str:
+    r"""A driver's path in the forms that Windows knows:
+    ``\SystemRoot\..``, ``%SystemRoot%\..``, ``\??\..``, ``System32\..``.
+    """
+    import ntpath
+
+    lowered = image.lower()
+    for prefix in ("\\systemroot\\", "%systemroot%\\"):
+        if lowered.startswith(prefix):
+            return ntpath.join(system_root, image[len(prefix) :])
+    if image.startswith("\\??\\"):
+        return image[4:]
+    return ntpath.join(system_root, image)

@@ -1,0 +1,243 @@
+"""The start of a host process: HELLO is answered, the parent is watched, the parts are put together.
+
+The imports at the top run before HELLO, so they are few; what is imported in functions takes longer than all that
+HELLO needs. ``python -X importtime`` shows it. Everything here runs in the main thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
+from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES, Connection, Hello, Role, State
+from qnnbridge_protocol.errors import HandshakeFailed, ProtocolDesync, VersionMismatch
+from qnnbridge_protocol.process_names import number_here, this_system
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    from qnnbridge_host.engine import Engine
+
+    Loader = Callable[[Callable[..., None]], Engine]
+
+# Option: the process to end with, if that is not the one that started this one; its name or its number.
+PARENT = "--parent"
+# Option: the command line that starts a worker, a JSON list; default this host's own. An emulated interpreter
+# cannot be started by `sys.executable`.
+WORKER = "--worker"
+
+
+def main(
+    in_fd: int,
+    out_fd: int,
+    argv: Sequence[str] | None = None,
+    load_engine: Loader | None = None,
+) -> NoReturn:
+    """Serve one application over the two descriptors. Never returns."""
+    parent, worker = _options(sys.argv[1:] if argv is None else argv)
+    # Before anything that may crash.
+    if sys.platform == "win32":
+        from qnnbridge_os.parent import error_dialogs_off
+
+        error_dialogs_off()
+    watch = _Watch(parent)
+    connection = Connection(Role.HOST, introduction())
+    # A HELLO that has come already is answered first: the watch costs an import and a thread (ADR 0012).
+    greet(in_fd, out_fd, connection, watch.begin)
+    watch.begin()
+
+    from qnnbridge_host.serve.handlers import HostHandlers
+    from qnnbridge_host.serve.server import Server
+    from qnnbridge_host.serve.transport import ProcessTransport
+
+    handlers = HostHandlers(_then_collect(load_engine or _load_engine), connection.hello, worker)
+    Server(ProcessTransport(in_fd, out_fd), connection.hello, handlers, connection).run()
+
+
+class _Watch:
+    """Watches the process that the host belongs to, from the first `begin` on."""
+
+    def __init__(self, parent: int | None) -> None:
+        self._parent = parent
+        self._begun = False
+
+    def begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            from qnnbridge_host.serve.transport import EXIT_OK, leave
+
+            watch_parent(self._parent, lambda: leave(EXIT_OK))
+
+
+def _options(argv: Sequence[str]) -> tuple[int | None, str | None]:
+    """Parent and worker, from the command line, which only our own client writes: argparse takes longer than
+    HELLO. An application of another system is no parent to watch, and its programs are none to start here."""
+    words = list(argv)
+    given: dict[str, str] = {}
+    while words:
+        name, separator, value = words.pop(0).partition("=")
+        if not separator:
+            value = words.pop(0) if words else ""
+        given[name] = value
+    parent: int | None = os.getppid()
+    try:
+        if PARENT in given:
+            parent = number_here(given[PARENT])
+        valid = given.keys() <= {PARENT, WORKER} and given.get(WORKER) != ""
+    except ValueError:
+        valid = False
+    if not valid:
+        print(f"usage: python -m qnnbridge_host [{PARENT} PID] [{WORKER} JSON]", file=sys.stderr)
+        sys.exit(2)
+    return parent, None if parent is None else given.get(WORKER)
+
+
+# --- HELLO -------------------------------------------------------------------------------------------------
+
+
+def introduction() -> Hello:
+    """The host's HELLO; it needs no heavy import."""
+    from qnnbridge_host.machine import installed_versions
+
+    return Hello(
+        # As `sharing.AVAILABLE`, which is not imported for this.
+        features=FEATURES if sys.platform in ("linux", "win32") else FEATURES - SHARING_FEATURES,
+        pid=os.getpid(),
+        machine=_machine(),
+        python="{}.{}.{}".format(*sys.version_info[:3]),
+        executable=sys.executable,
+        platform=sys.platform,
+        system=this_system(),
+        versions=installed_versions(),
+    )
+
+
+def _machine() -> str:
+    """The process' own architecture: the interpreter's build target, which no emulation hides."""
+    if sys.platform == "win32":
+        # As `sysconfig.get_platform` finds it out.
+        built = sys.version.lower()
+        return "x64" if "amd64" in built else "ARM64" if "(arm64)" in built else "x86"
+    machine = os.uname().machine
+    return {"amd64": "x64", "arm64": "ARM64"}.get(machine, machine)
+
+
+def greet(in_fd: int, out_fd: int, connection: Connection, before_waiting: Callable[[], None]) -> None:
+    """Exchange HELLOs. Ends the process if the client is gone or its version does not match.
+
+    Args:
+        in_fd, out_fd: the pipes of the client.
+        connection: the new connection.
+        before_waiting: called if no HELLO has arrived yet, since the wait may be long.
+    """
+    reader, writer = ByteReader(in_fd), ByteWriter(blocking_write(out_fd))
+    arrived: list[object] = []
+    if not _something_to_read(in_fd):
+        before_waiting()
+    try:
+        while not arrived:
+            reader.read_into(connection.get_buffer(), lambda count: arrived.extend(_frames(connection, count)))
+        try:
+            answer = connection.accept_hello()
+        except (HandshakeFailed, VersionMismatch) as error:
+            answer = connection.refuse_hello(error.to_wire())
+        writer.write_all(answer)
+    except OSError:
+        _leave(None)
+    except ProtocolDesync as error:
+        print(f"qnnbridge host: {error}", file=sys.stderr, flush=True)
+        _leave(error)
+    if connection.state is not State.READY:
+        _leave(connection)
+
+
+def _frames(connection: Connection, count: int) -> list[object]:
+    if not count:
+        _leave(None)
+    return list(connection.received(count))
+
+
+def _something_to_read(fd: int) -> bool:
+    """Always true on Windows, where a job object ends the host with its application."""
+    if sys.platform == "win32":
+        return True
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _leave(defect: object) -> NoReturn:
+    from qnnbridge_host.serve.transport import EXIT_OK, EXIT_PROTOCOL, leave
+
+    leave(EXIT_OK if defect is None else EXIT_PROTOCOL)
+
+
+# --- the application's end ---------------------------------------------------------------------------------
+
+
+def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -> tuple[str, ...]:
+    """Watch the process that the host belongs to; calls `on_parent_gone` from a thread, or now if it is too late.
+
+    Ends the host when its application is gone, however that went. End of input is not enough: a fork of the
+    application may hold the pipe's other end. So a thread waits for the application's process, and on Linux the
+    kernel is asked to kill the host as well: that works even while native code holds the GIL. On Windows the
+    application's job object does the same.
+
+    Says by what means: "pdeathsig" (the kernel kills), "pidfd", "handle", "polling" (the thread waits). Without
+    any, only the end of input is left; so it is for a parent of another system (``None``).
+    """
+    if parent_pid is None:
+        return ()
+    import threading
+
+    from qnnbridge_os.parent import ParentHandle
+
+    try:
+        parent = ParentHandle(parent_pid)
+    except ProcessLookupError as error:
+        print(f"qnnbridge host: its application has ended ({error})", file=sys.stderr, flush=True)
+        on_parent_gone()
+        return ()
+    except OSError as error:
+        text = f"process {parent_pid} cannot be watched ({error}); the host ends with its input"
+        print(f"qnnbridge host: {text}", file=sys.stderr, flush=True)
+        return ()
+
+    def watch() -> None:
+        parent.wait()
+        on_parent_gone()
+
+    threading.Thread(target=watch, name="qnnbridge-parent-watch", daemon=True).start()
+    return parent.means
+
+
+# --- the engine --------------------------------------------------------------------------------------------
+
+
+def _then_collect(load_engine: Loader) -> Loader:
+    """Enable the garbage collector once the engine is loaded, or has failed to load.
+
+    Objects of that time live as long as the process, so the collector skips them (measured: 500 of 40,000 objects
+    are garbage); without `gc.freeze` it would do so at once, for 20 ms, in the middle of the making of a session.
+    """
+
+    def load(on_phase: Callable[..., None]) -> Engine:
+        try:
+            return load_engine(on_phase)
+        finally:
+            gc.freeze()
+            gc.enable()
+
+    return load
+
+
+def _load_engine(on_phase: Callable[..., None]) -> Engine:
+    from qnnbridge_host.engine import load_engine
+
+    return load_engine(on_phase)
