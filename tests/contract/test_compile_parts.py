@@ -23,7 +23,7 @@ from qnnbridge_host.create.order import WorkOrder, worker_command
 from qnnbridge_host.create.publish import Destination, destination_of
 from qnnbridge_host.create.validation import compare, tolerance_text, validate
 from qnnbridge_host.create.worker import ticking
-from qnnbridge_host.model import writing
+from qnnbridge_host.model import paths
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.request.ending import StopSignal
 from qnnbridge_protocol.connection import Hello
@@ -351,12 +351,12 @@ def test_time_that_is_over_before_the_comparison_says_so() -> None:
     ],
 )
 def test_what_could_not_be_written_is_told_as_that(text: str, tmp_path: Path) -> None:
-    told = writing.from_host(EPFail(text), str(tmp_path))
+    told = paths.from_host(EPFail(text), str(tmp_path))
     assert isinstance(told, CompileFailed)
     assert str(tmp_path) in told.message
     assert told.evidence == (text,)
     other = EPFail("Failed to finalize QNN graph. Error code: 1002")
-    assert writing.from_host(other, str(tmp_path)) is other
+    assert paths.from_host(other, str(tmp_path)) is other
 
 
 def test_work_that_is_over_at_once_is_told_of_as_well() -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.model.genai_folder import Layout
-from qnnbridge_host.model.genai_releases import EVERY_LAYOUT, LAYOUTS, TRIED, is_too_old, refusal, releases_of
+from qnnbridge_host.model.genai_folder import EVERY_LAYOUT, LAYOUTS, TRIED, Layout, is_too_old, refusal, releases_of
 from qnnbridge_tools.versions.view import genai_text
 
 PAGE = (Path(__file__).parents[2] / "docs" / "genai.md").read_text("utf-8")

@@ -15,7 +15,7 @@ from tests.genai.tiny_decoders import PAD
 import qnnbridge
 from qnnbridge import genai
 from qnnbridge.errors import GenerationUnsupported, PromptRefused
-from qnnbridge_host.model.genai_releases import refusal
+from qnnbridge_host.model.genai_folder import refusal
 
 __all__ = ["folders"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.model.bare_binary import facts_of, look_at_binary, sketch
 from qnnbridge_host.model.compatibility_check import HostTraits, examine
+from qnnbridge_host.model.context_files import facts_of, look_at_binary, sketch
 from qnnbridge_protocol.errors import BridgeError, ContextUnusable, InvalidProtobuf, NoSuchFile, OptionError
 
 MODELS = Path(__file__).parents[1] / "models"

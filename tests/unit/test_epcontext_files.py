@@ -11,8 +11,7 @@ import pytest
 
 from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
 from qnnbridge_host.model.manifest import manifest_path, write_manifest
-from qnnbridge_host.model.refusals import Verdict
-from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.model.scan import Verdict, scan_model
 
 onnx = pytest.importorskip("onnx")
 

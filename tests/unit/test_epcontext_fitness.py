@@ -8,8 +8,7 @@ import pytest
 
 from qnnbridge_host.model.compatibility import release_with_sdk, sdk_numbers, short_sdk
 from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
-from qnnbridge_host.model.refusals import Verdict
-from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.model.scan import Verdict, scan_model
 
 pytest.importorskip("onnx")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.model.refusals import refuse_compiled
+from qnnbridge_host.model.scan import refuse_compiled
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf
 
 onnx = pytest.importorskip("onnx")

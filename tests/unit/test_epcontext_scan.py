@@ -200,7 +200,7 @@ def test_training_graphs_are_not_looked_at() -> None:
 
 GUARD_IN_A_PROCESS = """
 import re, sys, time
-from qnnbridge_host.model.refusals import refuse_compiled
+from qnnbridge_host.model.scan import refuse_compiled
 from qnnbridge.errors import CompiledModelRefused
 begin = time.process_time()
 try:
@@ -333,7 +333,7 @@ def test_garbage_raises_nothing_but_the_typed_error(data: bytes) -> None:
 @pytest.mark.process
 def test_a_scan_loads_neither_onnx_nor_onnx_runtime() -> None:
     code = (
-        "import sys; from qnnbridge_host.model.refusals import refuse_compiled; refuse_compiled(sys.argv[1], 'x');"
+        "import sys; from qnnbridge_host.model.scan import refuse_compiled; refuse_compiled(sys.argv[1], 'x');"
         "print([name for name in ('onnx', 'onnxruntime', 'google', 'rich') if name in sys.modules])"
     )
     done = subprocess.run(

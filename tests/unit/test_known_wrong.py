@@ -11,8 +11,7 @@ import pytest
 
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.conditions import all_true, nearest_places
-from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
-from qnnbridge_host.model.node_graph import FileGraph, read_graph
+from qnnbridge_host.model.graph_index import FileGraph, GraphNode, GraphTensor, read_graph
 from qnnbridge_host.model.static_shapes import complete
 
 onnx = pytest.importorskip("onnx")

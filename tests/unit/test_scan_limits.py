@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qnnbridge_host.model import protobuf
-from qnnbridge_host.model.node_graph import read_graph
+from qnnbridge_host.model.graph_index import read_graph
 from qnnbridge_host.model.scan import scan_model, scan_open
 from qnnbridge_host.model.source import ModelSource, interruptible, open_again
 from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged

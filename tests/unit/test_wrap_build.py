@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qnnbridge_host.model.binary_description import (
+from qnnbridge_host.model.context_binary import (
     BinaryDescription,
     GraphDescription,
     Quantisation,

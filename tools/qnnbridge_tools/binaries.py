@@ -17,14 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from qnnbridge_host.model.bare_binary import facts_of, look_at_binary, sketch
-from qnnbridge_host.model.binary_description import BinaryDescription, GraphDescription, TensorDescription
 from qnnbridge_host.model.chips import chip_label
 from qnnbridge_host.model.compatibility_check import Examination, HostTraits, examine
-from qnnbridge_host.model.context_binary import BlobFacts
+from qnnbridge_host.model.context_binary import BinaryDescription, BlobFacts, GraphDescription, TensorDescription
+from qnnbridge_host.model.context_files import facts_of, look_at_binary, sketch
 from qnnbridge_host.model.manifest import manifest_path, write_manifest
 from qnnbridge_host.model.paths import path_problem
-from qnnbridge_host.model.refusals import CANNOT_RUN
+from qnnbridge_host.model.scan import CANNOT_RUN
 from qnnbridge_os.files import write_whole
 from qnnbridge_protocol.errors import (
     BridgeError,

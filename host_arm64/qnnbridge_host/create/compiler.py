@@ -28,9 +28,9 @@ from qnnbridge_host.create.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInpu
 from qnnbridge_host.create.order import WorkOrder
 from qnnbridge_host.create.worker import Worker
 from qnnbridge_host.model.chips import CHIPS, chip_of
+from qnnbridge_host.model.paths import from_host, from_os
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import are_same, take_stamp
-from qnnbridge_host.model.writing import from_host, from_os
 from qnnbridge_protocol.errors import BridgeError, CompileFailed, EPFail, Fail, PlacementRefused, WorkerDied
 from qnnbridge_protocol.specs import (
     QNN,

@@ -71,7 +71,7 @@ def fixed_source(
 def _fixed_source(
     source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, folder: str, order: WorkOrder
 ) -> FixedSource:
-    from qnnbridge_host.model.refusals import refuse_compiled
+    from qnnbridge_host.model.scan import refuse_compiled
 
     refuse_compiled(source.path if source.path is not None else source.data or b"", COMMAND)
     if spec.value_names:

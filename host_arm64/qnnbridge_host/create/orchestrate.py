@@ -14,7 +14,7 @@ from qnnbridge_host.create.order import WorkOrder, known_faults
 from qnnbridge_host.create.publish import Destination, work_folder
 from qnnbridge_host.create.worker import ticking
 from qnnbridge_host.model.manifest import manifest_path
-from qnnbridge_host.model.writing import from_os, seen_from
+from qnnbridge_host.model.paths import from_os, seen_from
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 from qnnbridge_protocol.model_records import CompileResult, Difference, ProgressStage, Validation

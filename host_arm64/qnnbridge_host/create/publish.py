@@ -37,8 +37,8 @@ from qnnbridge_host.create.jobs import (
     stem_of,
 )
 from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, read_manifest, write_manifest
+from qnnbridge_host.model.paths import from_os
 from qnnbridge_host.model.source import KnownFile, ModelSource
-from qnnbridge_host.model.writing import from_os
 from qnnbridge_os.files import sync_file, sync_folder
 from qnnbridge_protocol.errors import BridgeError, CompileFailed, OptionError
 from qnnbridge_protocol.model_records import Validation

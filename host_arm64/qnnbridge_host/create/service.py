@@ -128,7 +128,7 @@ class ModelService:
         entries = dict(with_context_folder(source, spec.config_entries, folder))
         if source.scan is not None and source.scan.is_compiled:
             from qnnbridge_host.engine.config_keys import DISABLE_CPU_FALLBACK
-            from qnnbridge_host.model.bare_binary import only_converts
+            from qnnbridge_host.model.context_files import only_converts
 
             if only_converts(source):  # asked for by `wrap --float-io`: the CPU does nothing else
                 entries.setdefault(DISABLE_CPU_FALLBACK, "0")
@@ -181,8 +181,8 @@ class ModelService:
         """The model around a bare context binary; any other source as it is. What cannot run here is refused before
         anything reads the binary."""
         from qnnbridge_host.create.wrapped import wrapped_source
-        from qnnbridge_host.model.bare_binary import facts_of, sketch
         from qnnbridge_host.model.compiled_checks import before_session, path_for_qnn
+        from qnnbridge_host.model.context_files import facts_of, sketch
 
         facts = facts_of(source.path) if source.path is not None else None
         if facts is None:
@@ -331,7 +331,7 @@ def compile_jobs(
     """The jobs of a `model.compile`. Tensors come first, then the models without a path, in the order of the
     jobs."""
     from qnnbridge_host.create.jobs import CompilerInput
-    from qnnbridge_host.model.refusals import refuse_compiled
+    from qnnbridge_host.model.scan import refuse_compiled
     from qnnbridge_protocol.specs import SessionSpec
     from qnnbridge_protocol.values import Decoder
 

@@ -7,8 +7,7 @@ import sys
 from typing import Final
 
 from qnnbridge_host.engine.ort_errors import MEMORY_CAUSE, MEMORY_FIX, details_of
-from qnnbridge_host.model.genai_folder import GenaiFolder
-from qnnbridge_host.model.genai_releases import EVERY_LAYOUT, OLDEST
+from qnnbridge_host.model.genai_folder import EVERY_LAYOUT, OLDEST, GenaiFolder
 from qnnbridge_protocol.errors import (
     BridgeError,
     GenerationError,

@@ -22,9 +22,15 @@ from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.genai.turns import Turns
 from qnnbridge_host.genai.unmapped import may_change, unmapped_copy, without_mapping
 from qnnbridge_host.machine import driver_version
-from qnnbridge_host.model.genai_cache import kv_cache
-from qnnbridge_host.model.genai_folder import GenaiFolder, filler, read_folder, stage_files
-from qnnbridge_host.model.genai_releases import is_too_old, refusal
+from qnnbridge_host.model.genai_folder import (
+    GenaiFolder,
+    filler,
+    is_too_old,
+    kv_cache,
+    read_folder,
+    refusal,
+    stage_files,
+)
 from qnnbridge_protocol.errors import BridgeError, ModelChanged, ModelQuarantined
 from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement

@@ -19,8 +19,7 @@ from typing import Any
 
 from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.model.collector import ModelScan
-from qnnbridge_host.model.refusals import refuse_scanned
-from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.model.scan import refuse_scanned, scan_model
 from qnnbridge_os import files
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
 
@@ -157,13 +156,13 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
 
 def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
     """The explained error if it is about the folder of the result, ``None`` if it is about something else."""
-    from qnnbridge_host.model import writing as trouble
+    from qnnbridge_host.model import paths
 
     folder = os.fspath(target.parent)
     if isinstance(error, OSError):
-        reason = trouble.reason_of(error, folder)
-    elif isinstance(error, BridgeError) and trouble.is_about_writing(error):
-        reason = trouble.why_not_written(folder)
+        reason = paths.reason_of(error, folder)
+    elif isinstance(error, BridgeError) and paths.is_about_writing(error):
+        reason = paths.why_not_written(folder)
     else:
         return None
     return BridgeError(

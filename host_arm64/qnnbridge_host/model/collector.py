@@ -7,9 +7,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, BinaryIO, Final, Literal
 
-from qnnbridge_host.model import onnx_schema as schema
-from qnnbridge_host.model.onnx_schema import close_type, type_of_value
-from qnnbridge_host.model.protobuf import Garbage, Message, MessageKind, Span, signed, varint, walk
+from qnnbridge_host.model import protobuf as schema
+from qnnbridge_host.model.protobuf import (
+    Garbage,
+    Message,
+    MessageKind,
+    Span,
+    close_type,
+    signed,
+    type_of_value,
+    varint,
+    walk,
+)
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import NodeInfo
 

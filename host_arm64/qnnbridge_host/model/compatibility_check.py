@@ -25,7 +25,7 @@ from qnnbridge_host.model.compatibility import (
 )
 from qnnbridge_host.model.context_files import Blob, ContextFindings, Hash, look
 from qnnbridge_host.model.manifest import CompiledManifest, FileRecord, read_manifest
-from qnnbridge_host.model.refusals import (
+from qnnbridge_host.model.scan import (
     CANNOT_RUN,
     OK,
     RECOMPILE,

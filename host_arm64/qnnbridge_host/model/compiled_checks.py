@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.paths import BY_CODE_PAGE, native_path
-from qnnbridge_host.model.refusals import RECOMPILE, RUN_ON_THE_ORIGINAL, Verdict, compiled_refused
-from qnnbridge_host.model.scan import no_model
+from qnnbridge_host.model.scan import RECOMPILE, RUN_ON_THE_ORIGINAL, Verdict, compiled_refused, no_model
 from qnnbridge_host.model.source import MANIFEST_SUFFIX, ModelSource
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, OptionError

@@ -12,11 +12,14 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid
+from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.specs import NodeInfo
 
 CONFIG: Final = "genai_config.json"
 QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
@@ -341,3 +344,114 @@ def _invalid(path: str, cause: str, fix: str, *evidence: str, stage: str | None 
         evidence=evidence,
         details=details,
     )
+
+
+# --- releases of onnxruntime-genai ---------------------------------------------------------------------
+# Which run which layout of a model. A row is a fact that was tried with the release itself;
+# `tests/labs/test_genai_releases.py` repeats some. A release that no row refuses is tried: what it refuses is
+# reported when it refuses it.
+
+# Older ones lack functions that the host calls.
+OLDEST: Final = (0, 13, 0)
+TRIED: Final = ("0.13.2", "0.15.0", "0.15.2", "0.16.0", "0.17.0", "0.17.1", "0.18.0")
+# The newest release that runs every layout.
+EVERY_LAYOUT: Final = "0.15.2"
+
+
+class LayoutSupport(NamedTuple):
+    """refused: the first and the last release, of those tried, that does not run the layout; ``None``: all do.
+    reason: what is wrong with it there."""
+
+    layout: Layout
+    what: str
+    refused: tuple[str, str] | None
+    reason: str = ""
+
+
+LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
+    LayoutSupport("dynamic", "one model with dynamic shapes, for the CPU", None),
+    LayoutSupport(
+        "window",
+        "a pipeline with GroupQueryAttention and the whole KV cache (Olive, Foundry)",
+        ("0.16.0", "0.16.0"),
+        "it makes the KV cache as long as the prompt, and the stages have a fixed one",
+    ),
+    LayoutSupport(
+        "sliding",
+        "a pipeline with a uint8 KV cache that genai slides (AI Hub)",
+        ("0.17.0", "0.18.0"),
+        "it gives the first stage a KV cache of wrong dimensions",
+    ),
+)
+
+
+def version_of(text: str | None) -> tuple[int, ...]:
+    """The numbers of a version's text; empty if there are none."""
+    found = re.match(r"\d+(?:\.\d+)*", text or "")
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def is_too_old(version: str | None) -> bool:
+    numbers = version_of(version)
+    return bool(numbers) and numbers < OLDEST
+
+
+def refusal(layout: Layout, version: str | None) -> str | None:
+    """Why this release of genai does not run the layout; ``None`` if it does, or if that is not known."""
+    row = next(one for one in LAYOUTS if one.layout == layout)
+    numbers = version_of(version)
+    if row.refused is None or not numbers:
+        return None
+    first, last = map(version_of, row.refused)
+    return row.reason if first <= numbers <= last else None
+
+
+def releases_of(layout: Layout) -> str:
+    """The tried releases that run the layout, as text."""
+    return ", ".join(version for version in TRIED if refusal(layout, version) is None)
+
+
+# --- the KV cache: type of its numbers, memory of one generation ---------------------------------------
+
+# past_key_values.0.key, past_keys_0, past_value_0_in, key_cache_0
+_NAME: Final = re.compile(r"past.*(?:key|value)|(?:key|value)s?_cache", re.IGNORECASE)
+_BYTES: Final = {"float16": 2, "bfloat16": 2, "float": 4, "double": 8, "uint8": 1, "int8": 1}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KvCache:
+    """types: of its tensors, as ONNX Runtime names them. tensors: how many. size_bytes: of one generation with a
+    full context."""
+
+    types: tuple[str, ...]
+    tensors: int
+    size_bytes: int
+
+
+def kv_cache(folder: GenaiFolder) -> KvCache | None:
+    """The cache of the stages for single tokens; ``None`` if there is none. Raises what `scan_model` raises."""
+    found = list(_inputs(folder))
+    if not found:
+        return None
+    sizes = [_size(one, folder.context_length) for one in found]
+    return KvCache(tuple(sorted({_element(one) for one in found})), len(found), sum(sizes))
+
+
+def _inputs(folder: GenaiFolder) -> Iterator[NodeInfo]:
+    for stage in folder.stages:
+        if stage.runs_on != "prompt" and os.path.isfile(stage.path):  # else it came as bytes
+            for one in scan_model(stage.path, count_nodes=False).inputs:
+                if _NAME.search(one.name) and one.shape is not None and len(one.shape) > 2:
+                    yield one
+
+
+def _element(one: NodeInfo) -> str:
+    return one.type.removeprefix("tensor(").removesuffix(")")
+
+
+def _size(one: NodeInfo, context: int) -> int:
+    """A free first dimension is the batch, any other one the context."""
+    size = _BYTES.get(_element(one), 1)
+    for axis, dim in enumerate(one.shape or ()):
+        size *= dim if isinstance(dim, int) and dim > 0 else context if axis else 1
+    return size

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from qnnbridge_host.model.chips import chip_named, chip_of, chip_of_this_computer, simulated_chip
 from qnnbridge_host.model.conditions import all_true, maker_of
-from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, rules_about
-from qnnbridge_host.model.node_graph import read_graph
+from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, read_graph, rules_about
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 from qnnbridge_protocol.specs import QNN

@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from qnnbridge_host.model.graph_index import GraphTensor, Shape
-from qnnbridge_host.model.node_graph import FileGraph
+from qnnbridge_host.model.graph_index import FileGraph, GraphTensor, Shape
 from qnnbridge_host.model.static_values import UnknownValues, values_of
 from qnnbridge_protocol.element_types import ElementType
 

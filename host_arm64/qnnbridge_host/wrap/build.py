@@ -11,14 +11,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.model.bare_binary import FLOAT_IO
-from qnnbridge_host.model.binary_description import (
+from qnnbridge_host.model.collector import DOMAIN, OP_TYPE
+from qnnbridge_host.model.context_binary import (
     BinaryDescription,
     GraphDescription,
     TensorDescription,
     type_words,
 )
-from qnnbridge_host.model.collector import DOMAIN, OP_TYPE
+from qnnbridge_host.model.context_files import FLOAT_IO
 from qnnbridge_host.wrap.system_library import has_library, read_binary
 from qnnbridge_protocol.errors import ContextUnusable, OptionError
 from qnnbridge_protocol.specs import QNN

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, Union, c_char_p, c_float, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, Final
 
-from qnnbridge_host.model.binary_description import (
+from qnnbridge_host.model.context_binary import (
     BinaryDescription,
     GraphDescription,
     Quantisation,

@@ -17,8 +17,7 @@ from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import as_dimensions
 from qnnbridge_host.model.collector import ModelScan
-from qnnbridge_host.model.refusals import refuse_scanned
-from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.model.scan import refuse_scanned, scan_model
 from qnnbridge_host.numerics.input_content import NOTHING_KNOWN, InputKnowledge, knowledge_of
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
 from qnnbridge_models import progress

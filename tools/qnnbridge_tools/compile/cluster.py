@@ -24,8 +24,8 @@ from qnnbridge_host.cache import work_folder as temporary
 from qnnbridge_host.create.jobs import MODEL_SUFFIX, WITHOUT_A_NAME, CompilerInput
 from qnnbridge_host.create.publish import is_finished, move_whole, refuse_existing, work_folder
 from qnnbridge_host.model.manifest import manifest_path, read_manifest, write_manifest
+from qnnbridge_host.model.paths import from_os
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.model.writing import from_os
 from qnnbridge_protocol.errors import BridgeError, CompileFailed, OptionError
 from qnnbridge_tools.compile.matrix import Cell, CellOutcome, OnOutcome
 

@@ -48,7 +48,7 @@ def perform(request: CompileRequest) -> bool:
 
 def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
     """What can be said without a host: models that are compiled already, and outputs that cannot be."""
-    from qnnbridge_host.model.refusals import refuse_compiled
+    from qnnbridge_host.model.scan import refuse_compiled
     from qnnbridge_tools.compile.matrix import plan
 
     for model in request.models:

@@ -11,9 +11,15 @@ from typing import Any, Final
 from qnnbridge_host.model.chips import chip_label, simulated_chip
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.compatibility_check import HostTraits, examine
-from qnnbridge_host.model.genai_cache import KvCache, kv_cache
-from qnnbridge_host.model.genai_folder import GenaiFolder, GenaiStage, read_folder
-from qnnbridge_host.model.genai_releases import LAYOUTS, releases_of
+from qnnbridge_host.model.genai_folder import (
+    LAYOUTS,
+    GenaiFolder,
+    GenaiStage,
+    KvCache,
+    kv_cache,
+    read_folder,
+    releases_of,
+)
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement

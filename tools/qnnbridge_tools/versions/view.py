@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from qnnbridge_host.model.chips import CHIPS
-from qnnbridge_host.model.genai_releases import LAYOUTS, releases_of
+from qnnbridge_host.model.genai_folder import LAYOUTS, releases_of
 from qnnbridge_host.model.releases import Release, generated_on, is_final
 from qnnbridge_tools.versions.fitness import (
     NEWEST_ORT_TRIED,

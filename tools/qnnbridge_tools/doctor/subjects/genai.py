@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from qnnbridge_host.model.genai_releases import OLDEST, is_too_old, version_of
+from qnnbridge_host.model.genai_folder import OLDEST, is_too_old, version_of
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Distribution, Facts, Packages
@@ -74,7 +74,7 @@ def _qnn_is_whole(packages: Packages) -> bool:
 
 
 def _older_genai(facts: Facts) -> Remedy:
-    from qnnbridge_host.model.genai_releases import TRIED
+    from qnnbridge_host.model.genai_folder import TRIED
 
     return fixes.by_pip(
         facts, f"install {GENAI}=={TRIED[0]}", "Install a release for the onnxruntime that is there."

@@ -128,8 +128,7 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 
 def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding]:
-    from qnnbridge_host.model.genai_folder import Layout
-    from qnnbridge_host.model.genai_releases import EVERY_LAYOUT, refusal, releases_of
+    from qnnbridge_host.model.genai_folder import EVERY_LAYOUT, Layout, refusal, releases_of
 
     if model.problem:
         yield finding(
