@@ -12,6 +12,12 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs signals, rights, li
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, or names what only Linux has")
 a_host_python = pytest.mark.skipif(sys.version_info < (3, 11), reason="the host needs Python 3.11")
 
+
+def length(short: int, long: int) -> int:
+    """Of a walk or a sweep: the long form with QNNBRIDGE_LONG_TESTS=1, as in CI."""
+    return long if os.environ.get("QNNBRIDGE_LONG_TESTS") == "1" else short
+
+
 _LABS = {
     "windows_arm64": r"labs/test_windows_arm64",
     "windows": r"labs/test_(windows|doctor_labs|labs_quick_calls)",

@@ -192,10 +192,10 @@ class Tally:
         )
 
 
-def compare(host: qnnbridge.Host, names: list[str] | None = None) -> Tally:
-    """Run all tests, or those named, on both sides."""
+def compare(host: qnnbridge.Host, names: list[str] | None = None, stride: int = 1) -> Tally:
+    """Run all tests, or those named, on both sides. stride: only each so many of them."""
     tally = Tally()
-    for case in cases():
+    for case in cases()[::stride]:
         if names and case.name not in names:
             continue
         tally.cases += 1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab.attack import daemon, entries, hosts, models, streams, surroundings, swaps, users
+from tests.needs import length
 
 pytestmark = [
     pytest.mark.process,
@@ -18,13 +19,14 @@ pytestmark = [
 
 def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_sentence() -> None:
     """The whole: ``python -m lab.attack streams --scale 300``."""
-    report = streams.attack(25, seed=1)
+    report = streams.attack(length(10, 25), seed=1)
     assert report.good, str(report)
     assert report.counts["exit code 0"]
     assert report.counts["exit code 3"]
 
 
-def test_a_hostile_host_costs_a_typed_error_and_no_time() -> None:
+def test_a_hostile_host_costs_a_typed_error_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "CALL_S", 1.5)  # most of the damage is waited for
     report = hosts.attack(8, seed=1)
     assert report.good, str(report)
 

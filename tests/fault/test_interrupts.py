@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from lab.attack import interrupts
 from lab.attack.checkpoints import Walker
+from tests.needs import length
 
 from qnnbridge_os.processes import wait_readable
 
@@ -158,9 +159,9 @@ host.close()
 @pytest.mark.parametrize(
     ("program", "how", "seed", "count"),
     [
-        # Every seventh place of a call at which a handler can run; `python -m lab.attack interrupts` has them all.
-        ("slow", "walk", 7, 1000),
-        ("hosts", "walk", 5, 1000),
+        # Every seventh place, or every 21st in the short form, of a call at which a handler can run; `python -m lab.attack interrupts` has them all.
+        ("slow", "walk", length(21, 7), 1000),
+        ("hosts", "walk", length(15, 5), 1000),
         ("sessions", "walk", 67, 40),
         ("threads", "storm", 1, 100),
     ],
