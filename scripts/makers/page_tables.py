@@ -20,13 +20,13 @@ from qnnbridge_tools.doctor.findings import Effect, Severity
 from qnnbridge_tools.versions.fitness import (
     KNOWN_FAULTS,
     NEWEST_ORT_TRIED,
+    PLATFORM_MACHINES,
     platform_of_release,
     pythons_text,
     short_sdk,
 )
-from qnnbridge_tools.versions.machines import PLATFORM_MACHINES
+from qnnbridge_tools.versions.packages import MlRelease, ml_releases
 from qnnbridge_tools.versions.view import ort_text
-from qnnbridge_tools.versions.windows_ml import MlRelease, ml_releases
 
 # The lines of a page between which its tables stand.
 FINDINGS_MARKS = "<!-- the table of findings: begin -->", "<!-- the table of findings: end -->"

@@ -24,8 +24,8 @@ from typing import Any
 from qnnbridge_host.model.library_build import build_of
 from qnnbridge_host.model.releases import is_backend
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.versions.index import is_network_trouble, last_lines, unreachable
-from qnnbridge_tools.versions.library import read_library
+from qnnbridge_tools.doctor.real_machine import read_library
+from qnnbridge_tools.versions.packages import is_network_trouble, last_lines, unreachable
 
 PACKAGE = "onnxruntime-qnn"
 CALL_TIMEOUT_S = 900.0

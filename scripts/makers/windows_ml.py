@@ -20,7 +20,7 @@ from typing import Any
 
 from qnnbridge_host.model.releases import version_key
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.versions.windows_ml import READER, RUNTIME, TABLE
+from qnnbridge_tools.versions.packages import READER, RUNTIME, TABLE
 
 _NAME = re.compile(
     r"(?P<package>windowsml|onnxruntime_windowsml)-(?P<version>[^-]+)-(?P<python>[^-]+)-[^-]+-(?P<platform>win_\w+)\.whl"

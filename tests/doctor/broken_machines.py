@@ -28,9 +28,8 @@ from machines import (
 )
 
 from qnnbridge_tools.doctor.facts import Catalogue, CatalogueProvider, DaemonFacts, ProbeResult
-from qnnbridge_tools.doctor.machine import CacheContents
+from qnnbridge_tools.doctor.machine import CacheContents, Library
 from qnnbridge_tools.doctor.survey import SurveyOptions
-from qnnbridge_tools.versions.library import Library
 
 Build = Callable[[], "SimulatedMachine | tuple[SimulatedMachine, SurveyOptions]"]
 

@@ -21,12 +21,12 @@ from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, ProbeResult, Py
 from qnnbridge_tools.doctor.machine import (
     CacheContents,
     Kind,
+    Library,
     ProbeRequest,
     RegisteredInterpreter,
     RegistryValue,
     Root,
 )
-from qnnbridge_tools.versions.library import Library
 
 RECORDS = (Path(__file__).parent / "wheel_records", Path(__file__).parents[1] / "engine" / "wheel_records")
 NOW = 1_795_000_000.0  # 2026-11-18

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from documented_attempts import ATTEMPTS, Attempt
 
-from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.examine import diagnose
 from qnnbridge_tools.doctor.survey import survey
 
 

@@ -8,10 +8,9 @@ import pytest
 from broken_machines import BROKEN, Broken
 from machines import SimulatedMachine
 
-from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.examine import diagnose
 from qnnbridge_tools.doctor.findings import Report, Severity
-from qnnbridge_tools.doctor.snapshot import decode_facts, encode
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, decode_facts, encode, survey
 
 
 def examined(broken: Broken) -> tuple[SimulatedMachine, Report, Report]:

@@ -8,7 +8,7 @@ import pytest
 from broken_machines import ABSENT, READY, of_catalogue, with_catalogue
 from machines import SimulatedMachine
 
-from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.examine import diagnose
 from qnnbridge_tools.doctor.findings import Report
 from qnnbridge_tools.doctor.real_machine import RealMachine
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey

@@ -8,7 +8,7 @@ import pytest
 from healthy_machines import HEALTHY
 from machines import SimulatedMachine
 
-from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.examine import diagnose
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 

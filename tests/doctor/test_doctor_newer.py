@@ -19,7 +19,7 @@ from machines import (
 
 from qnnbridge_host.model.releases import generated_on, load_releases, version_key
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.diagnose import diagnose
+from qnnbridge_tools.doctor.examine import diagnose
 from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Report, Severity
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey

@@ -11,12 +11,20 @@ from typing import Any
 import pytest
 from machines import File, install, snapdragon
 
-from qnnbridge_tools.doctor.diagnose import CHECKS, diagnose
+from qnnbridge_tools.doctor.examine import CHECKS, diagnose
 from qnnbridge_tools.doctor.facts import ProbeResult
-from qnnbridge_tools.doctor.findings import Finding, Healthy, Report, Severity, SubjectCheck
-from qnnbridge_tools.doctor.report import Screen, report_document, report_text
+from qnnbridge_tools.doctor.findings import (
+    Finding,
+    Healthy,
+    Report,
+    Screen,
+    Severity,
+    SubjectCheck,
+    report_document,
+    report_text,
+)
+from qnnbridge_tools.doctor.machine import Library
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey
-from qnnbridge_tools.versions.library import Library
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from qnnbridge_host.model.releases import Release, is_final, load_releases, version_key
-from qnnbridge_tools.doctor.subjects import driver, library_files
+from qnnbridge_tools.doctor.subjects import computer, library_files
 from qnnbridge_tools.known_texts import explain_text
-from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, judge, known_faults
-from qnnbridge_tools.versions.machines import HostMachine
+from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, HostMachine, judge, known_faults
 
 DATA = Path(__file__).resolve().parents[1] / "labs" / "windows_arm64_wheels.json"
 WHEELS: list[dict[str, Any]] = json.loads(DATA.read_text("utf-8"))["wheels"]
 RELEASES = {release.version: release for release in load_releases() if release.platform == "win_arm64"}
 PYTHON = (3, 11)
 RIGHT = {"providers": ["CPUExecutionProvider"], "largest": 3.0}
-MISSES_DRIVER = f"WinError 126: misses {driver.FASTRPC}"
+MISSES_DRIVER = f"WinError 126: misses {computer.FASTRPC}"
 
 each_wheel = pytest.mark.parametrize(
     "row", WHEELS, ids=[f"{row['version']}+{row['onnxruntime'] or 'itself'}" for row in WHEELS]

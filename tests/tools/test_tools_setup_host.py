@@ -34,9 +34,8 @@ from qnnbridge_protocol import __version__
 from qnnbridge_tools.setup_host import steps
 from qnnbridge_tools.setup_host.environment import MARKER, SetupFailed, python_in
 from qnnbridge_tools.setup_host.steps import run_program
-from qnnbridge_tools.versions.fitness import newest_fitting
-from qnnbridge_tools.versions.index import IndexUnreachable
-from qnnbridge_tools.versions.machines import HostMachine
+from qnnbridge_tools.versions.fitness import HostMachine, newest_fitting
+from qnnbridge_tools.versions.packages import IndexUnreachable
 
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = [ROOT / name for name in ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")]

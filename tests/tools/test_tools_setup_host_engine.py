@@ -18,12 +18,12 @@ from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
 from qnnbridge_protocol.specs import HostInfo
 from qnnbridge_tools.doctor.findings import Report
+from qnnbridge_tools.setup_host.command import document, print_commands, print_plan, print_result
 from qnnbridge_tools.setup_host.environment import AlreadyThere, SetupFailed, python_in
-from qnnbridge_tools.setup_host.interpreters import PythonTraits
 from qnnbridge_tools.setup_host.plan import NpuTraits, SetupOptions, SetupPlan, make_plan, toml_string
-from qnnbridge_tools.setup_host.report import document, print_commands, print_plan, print_result
 from qnnbridge_tools.setup_host.steps import _run, check_host
-from qnnbridge_tools.versions.requirements import COMPANIONS, Source, requirements_without_qnn
+from qnnbridge_tools.setup_host.this_machine import PythonTraits
+from qnnbridge_tools.versions.packages import COMPANIONS, Source, requirements_without_qnn
 
 ARM64_PYTHON = Path(__file__).parents[1] / "unit" / "data" / "executables" / "arm64.dll"
 INFO = HostInfo(1, "ARM64", "3.13.1", "python.exe", __version__, "win32", 1, 0.1, {})
@@ -60,7 +60,7 @@ def plan_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "
     around = surroundings(registered, QNNBRIDGE_CONFIG=str(file))
     traits = PythonTraits((3, 13, 1), "win-arm64", str(python), "cpython", False, True, None)
     given = SetupOptions(folder=tmp_path / "host", facts=NpuTraits("2.51", 73), **options)
-    monkeypatch.setattr("qnnbridge_tools.versions.requirements._installed_from", lambda: None)
+    monkeypatch.setattr("qnnbridge_tools.versions.packages._installed_from", lambda: None)
     return make_plan(given, around, lambda path: traits)
 
 

@@ -22,6 +22,7 @@ from qnnbridge_host.model.releases import Release, for_version, generated_on
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
+from qnnbridge_tools.setup_host.command import cmd_text, posix_text, powershell_text
 from qnnbridge_tools.setup_host.environment import (
     MARKER,
     OLD_SUFFIX,
@@ -34,11 +35,10 @@ from qnnbridge_tools.setup_host.environment import (
     check_free,
     recover,
 )
-from qnnbridge_tools.setup_host.interpreters import BaseCandidate, PythonTraits, ask, candidates
 from qnnbridge_tools.setup_host.plan import HostChoice, NpuTraits, choose, toml_string, with_host
-from qnnbridge_tools.setup_host.report import cmd_text, posix_text, powershell_text
 from qnnbridge_tools.setup_host.steps import setup_environment, write_text
-from qnnbridge_tools.versions.requirements import COMPANIONS, Source, find_source, requirements
+from qnnbridge_tools.setup_host.this_machine import BaseCandidate, PythonTraits, ask, candidates
+from qnnbridge_tools.versions.packages import COMPANIONS, Source, find_source, requirements
 
 ROOT = Path(__file__).parents[2]
 HEADERS = ROOT / "tests" / "unit" / "data" / "executables"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from qnnbridge_host.model.releases import load_releases
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.doctor.this_machine import host_python
+from qnnbridge_tools.setup_host.this_machine import host_python
 from qnnbridge_tools.versions.view import label_of
 
 X_ELITE = ("--platform", "win_arm64", "--chip", "X Elite", "--system-sdk", "2.40", "--python", "3.13")

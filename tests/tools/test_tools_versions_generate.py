@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from qnnbridge_host.model.releases import read_table
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.versions.index import IndexUnreachable
+from qnnbridge_tools.versions.packages import IndexUnreachable
 
 HEADERS = Path(__file__).parents[1] / "unit" / "data" / "executables"
 BUILD = "2.51.0.260929181845"

@@ -10,9 +10,9 @@ from scripts.makers.windows_ml import make_table, read_wheel
 
 from qnnbridge_host.model.releases import version_key
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.versions.machines import HostMachine
+from qnnbridge_tools.versions.fitness import HostMachine
+from qnnbridge_tools.versions.packages import READER, RUNTIME, ml_releases, newest
 from qnnbridge_tools.versions.view import windows_ml_text
-from qnnbridge_tools.versions.windows_ml import READER, RUNTIME, ml_releases, newest
 
 
 def wheel(folder: Path, name: str, metadata: str, **files: str) -> Path:

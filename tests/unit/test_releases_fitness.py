@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from qnnbridge_host.model.releases import Release, for_version, load_releases, satisfies, sdk_is_newer, version_key
 from qnnbridge_tools.versions.fitness import (
+    PLATFORM_MACHINES,
+    HostMachine,
+    Platform,
     best_of,
     fits,
     judge,
@@ -18,7 +21,6 @@ from qnnbridge_tools.versions.fitness import (
     ort_bounds,
     pythons_text,
 )
-from qnnbridge_tools.versions.machines import PLATFORM_MACHINES, HostMachine, Platform
 
 # The computer of the documented attempts.
 X_ELITE = HostMachine("win_arm64", "ARM64", (3, 13), system_sdk="2.40", hexagon=73)

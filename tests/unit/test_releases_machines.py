@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.versions.machines import HostMachine, platform_of, read_chip, read_platform, read_python
+from qnnbridge_tools.versions.fitness import HostMachine, platform_of, read_chip, read_platform, read_python
 
 
 @pytest.mark.parametrize(

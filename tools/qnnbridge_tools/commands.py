@@ -145,7 +145,7 @@ def versions(
 ) -> None:
     """List the releases of onnxruntime-qnn, and say which work here and why the others do not."""
     from qnnbridge_tools import output
-    from qnnbridge_tools.doctor import this_machine
+    from qnnbridge_tools.setup_host import this_machine
     from qnnbridge_tools.versions import view
     from qnnbridge_tools.versions.fitness import judge
 

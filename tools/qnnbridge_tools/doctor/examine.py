@@ -1,21 +1,177 @@
-"""`qnnbridge doctor` without its command line: survey, diagnose, print, write a snapshot, mend, explain a text."""
+"""`qnnbridge doctor` without its command line: survey, diagnose, print, write a snapshot, mend, explain a text.
+
+`diagnose` is pure: from facts to a report by all checks, causes before consequences, one verdict.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_tools import output
-from qnnbridge_tools.doctor.catalogue import CATALOGUE
-from qnnbridge_tools.doctor.diagnose import diagnose
-from qnnbridge_tools.doctor.findings import Finding, Report
+from qnnbridge_tools.doctor import fixes
+from qnnbridge_tools.doctor.catalogue import CATALOGUE, finding, is_hidden, rank
+from qnnbridge_tools.doctor.facts import Facts
+from qnnbridge_tools.doctor.findings import (
+    Finding,
+    Healthy,
+    Remedy,
+    Report,
+    Screen,
+    Severity,
+    SubjectCheck,
+    report_document,
+    report_text,
+)
 from qnnbridge_tools.doctor.fixes import SETUP_HOST
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
+from qnnbridge_tools.doctor.subjects import computer, environment, host, library_files, model, packages, probe, qnn
+from qnnbridge_tools.doctor.survey import SurveyOptions, read_snapshot, snapshot_text, survey
+
+# In the order of their healthy lines.
+CHECKS: Final = (
+    computer.COMPUTER_CHECK,
+    host.CHECK,
+    computer.APPLICATION_CHECK,
+    packages.CHECK,
+    qnn.SOURCE_CHECK,
+    model.GENAI_CHECK,
+    library_files.CHECK,
+    qnn.SDK_CHECK,
+    computer.DRIVER_CHECK,
+    environment.PATHS_CHECK,
+    environment.ENVIRONMENT_CHECK,
+    environment.MEMORY_CHECK,
+    environment.DAEMON_CHECK,
+    probe.CHECK,
+    model.CHECK,
+)
+
+# Predictions: a probe on the NPU that went well proves that they did not come true.
+_PROVED_WRONG: Final = (
+    "sdk.newer-than-system",
+    "engine.catalogue-fits-better",
+    "path.not-ascii",
+    "path.too-long",
+    "files.incomplete",
+)
+
+# Predictions from how the known releases are made: a later one may be made otherwise and be whole.
+_BY_KNOWN_RELEASES: Final = ("files.incomplete", "files.mixed-builds", "files.skel-not-signed")
+
+_SNAPSHOT: Final = ("qnnbridge doctor --snapshot report.json",)
+
+
+def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
+    found: list[Finding] = []
+    healthy: list[Healthy] = []
+    for check in checks:
+        try:
+            tempered = (_tempered(one, facts) for one in check.find(facts))
+            findings = tuple(one for one in tempered if one is not None)
+            line = check.healthy(facts) if not findings else None
+        except Exception as error:  # noqa: BLE001 - a fault of one check must not hide what the others found
+            findings, line = (_broken_check(check.name, error),), None
+        found += findings
+        if line:
+            healthy.append(Healthy(check.name, line))
+    # A part of the survey that failed leaves defaults, and a check would take these for facts of the computer.
+    if facts.unknown:
+        found.append(
+            finding(
+                "doctor.incomplete",
+                "some of this computer could not be examined",
+                *facts.unknown,
+                fix=Remedy("Run it again; if it stays, report it with a snapshot.", _SNAPSHOT),
+            )
+        )
+    all_found = tuple(found)
+    shown = tuple(sorted((one for one in all_found if not is_hidden(one, all_found)), key=rank))
+    # The failure of the probe is hidden as a consequence in most reports; there it is the proof of the cause.
+    shown = _with_probe(shown, all_found)
+    return Report(shown, tuple(healthy), verdict(facts, shown))
+
+
+def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
+    """One sentence."""
+    if findings and findings[0].severity is Severity.BLOCKED:
+        first = findings[0]
+        if first.code.startswith("model."):
+            return f"This model cannot be used on QNN as it is, because {first.title}."
+        # Without an Arm processor there is no NPU that could be unusable: QNN's simulator is.
+        effect = first.effect.value if facts.is_arm else first.effect.value.replace("The NPU", "QNN")
+        return f"{effect}, because {first.title}."
+    well = _what_works(facts)
+    return f"{well}, but {findings[0].title}." if findings else f"{well}."
+
+
+def _what_works(facts: Facts) -> str:
+    probe = facts.probe
+    if probe is None or probe.skipped:
+        unknown = fixes.unknown_packages(facts)
+        but = f", though nothing is known of {' and '.join(unknown)}" if unknown else ""
+        if not facts.is_arm:
+            no_npu = "this computer has no NPU; no live probe was made"
+            return f"Nothing speaks against QNN's simulator here{but} ({no_npu})"
+        return f"Nothing speaks against the NPU{but} (no live probe was made)"
+    if probe.simulator:
+        return "QNN works here, in its simulator: this computer has no NPU"
+    return "The NPU can be used"
+
+
+def _tempered(found: Finding, facts: Facts) -> Finding | None:
+    probe = facts.probe
+    worked = probe is not None and not probe.failed and not probe.skipped
+    if found.code in _BY_KNOWN_RELEASES and _is_unknown_and_whole(facts):
+        if worked:
+            return None
+        note = "This release is not in the version table: it may be made otherwise than those before it, and work."
+        found = dataclasses.replace(found, notes=(*found.notes, note))
+        # Without a probe nothing is known either way, so the finding stays and blocks nothing.
+        if probe is None or probe.skipped:
+            # A repair by what is known would take away what perhaps works.
+            see = Remedy("See whether it works, with a live probe.", ("qnnbridge doctor",))
+            found = dataclasses.replace(found, severity=Severity.DEGRADED, remedy=see)
+        return found
+    # Only False counts: a run in the simulator (True) touches no computer, and None means that nothing was said of
+    # it.
+    if worked and probe is not None and probe.simulator is False and found.code in _PROVED_WRONG:
+        notes = (*found.notes, "The live probe worked all the same; other models may not.")
+        return dataclasses.replace(found, severity=Severity.DEGRADED, notes=notes)
+    return found
+
+
+def _is_unknown_and_whole(facts: Facts) -> bool:
+    """A later release than the table's, with all its files as they were packed."""
+    packages = facts.host_packages
+    wheel = packages.distribution(fixes.QNN) if packages is not None else None
+    return wheel is not None and wheel.has_record and not wheel.wrong and fixes.is_unknown_release(facts)
+
+
+def _with_probe(shown: tuple[Finding, ...], all_found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """A hidden failure of the live probe proves the cause that it was hidden for."""
+    probe = next((one for one in all_found if one.code.startswith("probe.")), None)
+    if probe is None or probe in shown or not shown:
+        return shown
+    proved = dataclasses.replace(
+        shown[0], notes=(*shown[0].notes, f"The live probe failed accordingly: {probe.title}.")
+    )
+    return (proved, *shown[1:])
+
+
+def _broken_check(name: str, error: Exception) -> Finding:
+    return finding(
+        "doctor.incomplete",
+        f"the check of {name} failed",
+        f"{type(error).__name__}: {error}",
+        fix=Remedy("Report it with a snapshot.", _SNAPSHOT),
+    )
+
 
 EXIT_UNKNOWN_TEXT = 1
 EXIT_NOT_WRITTEN = 1
@@ -47,9 +203,9 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
 
         read_dimensions(request.order.dimensions)  # a typing error is reported before anything is started
     if request.from_snapshot is not None:
-        report, snapshot = _read(request.from_snapshot), ""
+        report, snapshot = diagnose(read_snapshot(request.from_snapshot)), ""
     else:
-        report, snapshot = _examine(request)
+        report, snapshot = examined(request.order, snapshot=request.snapshot is not None)
     _print(report, request.as_json)
     # Facts of another computer never lead to a repair of this one.
     if request.fix and request.from_snapshot is None:
@@ -59,18 +215,14 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
     return report.exit_code
 
 
-def _examine(request: DoctorOptions) -> tuple[Report, str]:
-    """The report, and the text of the snapshot, if one is wanted."""
+def examined(order: SurveyOptions, *, snapshot: bool = False) -> tuple[Report, str]:
+    """The report on this computer, and the text of its snapshot, if one is wanted."""
     from qnnbridge_tools.doctor.real_machine import RealMachine
 
     begun = time.perf_counter()
     machine = RealMachine()
-    facts = survey(machine, request.order)
-    text = ""
-    if request.snapshot is not None:
-        from qnnbridge_tools.doctor.snapshot import snapshot_text
-
-        text = snapshot_text(facts, machine)
+    facts = survey(machine, order)
+    text = snapshot_text(facts, machine) if snapshot else ""
     return dataclasses.replace(diagnose(facts), seconds=time.perf_counter() - begun), text
 
 
@@ -85,38 +237,23 @@ def _write(path: Path, text: str) -> bool:
     return True
 
 
-def _read(path: Path) -> Report:
-    from qnnbridge_tools.doctor.snapshot import read_snapshot
-
-    return diagnose(read_snapshot(path))
-
-
 def _print(report: Report, as_json: bool) -> None:
     if as_json:
-        from qnnbridge_tools import output
-        from qnnbridge_tools.doctor.report import report_document
-
         output.print_json(report_document(report))
     else:
-        from qnnbridge_tools.doctor.report import Screen, report_text
-
         print(report_text(report, Screen.of_terminal()))
 
 
 def _mend(report: Report, as_json: bool, confirm: Callable[[str], bool]) -> None:
     """Prints to stderr beside a JSON document, so that stdout holds one document."""
-
     # Nobody can answer at a pipe: each repair is then listed as not done.
     for line in apply_fixes(report, lambda question: sys.stdin.isatty() and confirm(question)):
         print(line, file=sys.stderr if as_json else sys.stdout)
 
 
 def _print_explanation(text: str, as_json: bool) -> int:
-
     meanings = explained(text)
     if as_json:
-        from qnnbridge_tools import output
-
         output.print_json({"meanings": meanings})
     else:
         print(explanation_text(meanings))
@@ -174,9 +311,6 @@ def _set_up_host(found: Finding) -> str:
 
 
 def _run_command(*arguments: str) -> str:
-    import subprocess
-    import sys
-
     # As a module: the script `qnnbridge` need not be on the PATH.
     command = [sys.executable, "-m", "qnnbridge_tools", *arguments]
     code = subprocess.run(command, check=False).returncode

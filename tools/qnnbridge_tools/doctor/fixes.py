@@ -19,8 +19,7 @@ from qnnbridge_tools.doctor.findings import Remedy
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.releases import Release
-    from qnnbridge_tools.versions.fitness import Reason
-    from qnnbridge_tools.versions.machines import HostMachine
+    from qnnbridge_tools.versions.fitness import HostMachine, Reason
 
 Lines = tuple[str, ...]
 
@@ -92,7 +91,7 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
         python: Version of another interpreter than the host's, of the computer's own machine type.
     """
     from qnnbridge_protocol.errors import OptionError
-    from qnnbridge_tools.versions.machines import HostMachine, read_platform
+    from qnnbridge_tools.versions.fitness import HostMachine, read_platform
 
     answer = facts.host.answer if python is None else None
     if answer is not None:
@@ -339,7 +338,7 @@ def _pair_words(facts: Facts, version: str, *, only_tried: bool = False) -> str:
 
 def host_packages(facts: Facts, path: str | None = None) -> Remedy:
     """Everything that a host needs into one interpreter, with the release that fits it."""
-    from qnnbridge_tools.versions.requirements import Source, requirements
+    from qnnbridge_tools.versions.packages import Source, requirements
 
     version = fitting_version(facts, python_of(facts, path) if path else None)
     release = release_of(facts, version) if version else None

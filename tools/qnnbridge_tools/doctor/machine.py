@@ -15,12 +15,20 @@ from types import ModuleType
 from typing import Literal, Protocol
 
 from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, ProbeResult, PythonReport, StartFailure
-from qnnbridge_tools.versions.library import Library
 
 Kind = Literal["file", "folder"]
 RegistryValue = str | int | bytes
 
 Root = Literal["HKLM", "HKCU"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Library:
+    """A program or library. machine: "ARM64", "x64", "ARM64EC", "ARM64X", "aarch64" ... version: as it says
+    itself."""
+
+    machine: str
+    version: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ class DriverOptions:
 
     def traits(self) -> NpuTraits:
         """The given values, else those of this computer's driver."""
-        from qnnbridge_tools.doctor import this_machine
-        from qnnbridge_tools.versions.machines import read_chip
+        from qnnbridge_tools.setup_host import this_machine
+        from qnnbridge_tools.versions.fitness import read_chip
 
         sdk, hexagon = this_machine.driver_facts()
         return NpuTraits(

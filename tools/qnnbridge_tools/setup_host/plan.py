@@ -33,11 +33,10 @@ from qnnbridge_tools.setup_host.environment import (
     is_taken,
     python_in,
 )
-from qnnbridge_tools.setup_host.interpreters import BaseCandidate, PythonTraits, ask, candidates, install_text
 from qnnbridge_tools.setup_host.options import NpuTraits, SetupOptions
-from qnnbridge_tools.versions.fitness import Judgement, best_of, judge, short_sdk
-from qnnbridge_tools.versions.machines import HostMachine, read_platform
-from qnnbridge_tools.versions.requirements import Source, find_source, requirements, requirements_without_qnn
+from qnnbridge_tools.setup_host.this_machine import BaseCandidate, PythonTraits, ask, candidates, install_text
+from qnnbridge_tools.versions.fitness import HostMachine, Judgement, best_of, judge, read_platform, short_sdk
+from qnnbridge_tools.versions.packages import Source, find_source, requirements, requirements_without_qnn
 from qnnbridge_tools.versions.view import advice
 
 if TYPE_CHECKING:

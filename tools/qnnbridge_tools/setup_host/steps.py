@@ -30,7 +30,7 @@ from qnnbridge_tools.setup_host.environment import (
     not_written,
 )
 from qnnbridge_tools.setup_host.plan import SetupPlan
-from qnnbridge_tools.versions.index import is_network_trouble, unreachable
+from qnnbridge_tools.versions.packages import is_network_trouble, unreachable
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo

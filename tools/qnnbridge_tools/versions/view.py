@@ -15,6 +15,7 @@ from qnnbridge_host.model.releases import Release, generated_on, is_final
 from qnnbridge_tools.versions.fitness import (
     NEWEST_ORT_TRIED,
     OLDEST_ORT_FOR_PLUGINS,
+    HostMachine,
     Judgement,
     Reason,
     best_of,
@@ -24,8 +25,7 @@ from qnnbridge_tools.versions.fitness import (
     pythons_text,
     short_sdk,
 )
-from qnnbridge_tools.versions.machines import HostMachine
-from qnnbridge_tools.versions.windows_ml import READER, RUNTIME, ml_releases, newest
+from qnnbridge_tools.versions.packages import READER, RUNTIME, ml_releases, newest
 
 SCHEMA_VERSION = 1
 NARROWEST_COLUMNS: Final = 60

@@ -343,7 +343,7 @@ def _leftover(facts: Facts, packages: Packages, seen: str) -> Finding:
 def _presence(facts: Facts, packages: Packages) -> Iterator[Finding]:
     qnn = packages.version(QNN)
     if qnn is None and (facts.engine.wanted in ("windowsml", "folder") or packages.version("windowsml")):
-        return  # `subjects.engine` looks at that source
+        return  # `subjects.qnn` looks at that source
     if qnn is None and (packages.runtime or packages.version("onnxruntime")):
         yield finding(
             "packages.no-qnn",

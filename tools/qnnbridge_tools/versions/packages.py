@@ -1,19 +1,26 @@
-"""The requirements of the host's environment, as pip takes them. Installs nothing."""
+"""The packages of a host's environment: what pip takes to install them, and what it says without its index.
+
+Also the releases of Windows ML's two packages. Nothing is installed here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 from urllib.parse import unquote, urlparse
 from urllib.request import url2pathname
 
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION
-from qnnbridge_host.model.releases import Release, for_version, satisfies
+from qnnbridge_host.model.releases import Release, for_version, is_final, satisfies
 from qnnbridge_protocol import __version__
-from qnnbridge_protocol.errors import NoSuchFile, OptionError
+from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
+from qnnbridge_protocol.field_types import read_document
 from qnnbridge_tools.versions.fitness import OLDEST_ORT_FOR_PLUGINS, ort_bounds
 
 PACKAGE = "qnnbridge"
@@ -107,3 +114,93 @@ def _installed_from() -> Source | None:
         return None
     # PEP 610 marks an editable installation of a folder.
     return Source(path, editable=bool(record.get("dir_info", {}).get("editable")))
+
+
+# --- Windows ML: `scripts/makers/windows_ml.py` reads its table from the wheels of both packages ---
+
+# It reads the catalogue of Windows.
+READER: Final = "windowsml"
+# An onnxruntime for the providers of the catalogue.
+RUNTIME: Final = "onnxruntime-windowsml"
+TABLE: Final = Path(__file__).with_name("windows_ml.json")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MlRelease:
+    """One release. python: tags of its wheels, ``py3`` for every one that `requires_python` allows.
+
+    onnxruntime: the release of it that it is, or the onnxruntime-windowsml that its extra ``with-ort`` installs.
+    """
+
+    package: str
+    version: str
+    platforms: tuple[str, ...]
+    python: tuple[str, ...]
+    requires_python: str
+    onnxruntime: str | None
+    wheels: tuple[dict[str, Any], ...]
+
+    def has_wheel_for(self, platform: str, python: tuple[int, int] | None) -> bool:
+        if platform not in self.platforms:
+            return False
+        if python is None:
+            return True
+        if self.requires_python and not satisfies("{}.{}".format(*python), self.requires_python):
+            return False
+        return bool({"py3", "cp{}{}".format(*python)} & set(self.python))
+
+
+@functools.cache
+def ml_releases() -> tuple[MlRelease, ...]:
+    """All in the table, by package, the newest first."""
+    entries = json.loads(TABLE.read_text("utf-8"))["releases"]
+    return tuple(read_document(MlRelease, entry, "a release") for entry in entries)
+
+
+def newest(package: str, platform: str, python: tuple[int, int] | None = None) -> MlRelease | None:
+    """The newest final release with a wheel for this interpreter."""
+    return next(
+        (
+            one
+            for one in ml_releases()
+            if one.package == package and is_final(one.version) and one.has_wheel_for(platform, python)
+        ),
+        None,
+    )
+
+
+# --- the index cannot be reached ---
+
+SHOWN_LINES = 8
+
+_NETWORK_WORDS = (
+    "retrying (",
+    "could not fetch url",
+    "connectionerror",
+    "timed out",
+    "name resolution",
+    "proxyerror",
+)
+
+
+class IndexUnreachable(BridgeError):
+    """pip could not ask its index; says nothing about what is on it."""
+
+
+def is_network_trouble(text: str) -> bool:
+    lowered = text.lower()
+    return any(word in lowered for word in _NETWORK_WORDS)
+
+
+def unreachable(text: str) -> IndexUnreachable:
+    return IndexUnreachable(
+        "The package index cannot be reached.",
+        cause="pip got no answer from the index that it is configured for.",
+        fix="Check the network, and what `pip config list` names as index and proxy.",
+        evidence=[line for line in text.splitlines() if is_network_trouble(line)][-SHOWN_LINES:]
+        or last_lines(text),
+    )
+
+
+def last_lines(text: str) -> Sequence[str]:
+    return [line for line in text.splitlines() if line.strip()][-SHOWN_LINES:]
