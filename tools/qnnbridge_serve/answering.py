@@ -24,11 +24,10 @@ from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
 from qnnbridge_protocol.errors import Cancelled
 from qnnbridge_serve.choices import AnswerPlan, choices_of, open_choice, parts_of
 from qnnbridge_serve.errors import Refused, refusal_of
-from qnnbridge_serve.infer import not_started, time_left_s
 from qnnbridge_serve.openai_answers import AnswerForm, Counts, MakeForm
 from qnnbridge_serve.openai_forms import GenerationRequest
 from qnnbridge_serve.responses import ABORT, log_unexpected
-from qnnbridge_serve.transport import ClientGone, Workers
+from qnnbridge_serve.transport import ClientGone, Workers, not_started, time_left_s
 from qnnbridge_tools.generation.pace import Pace
 
 if TYPE_CHECKING:

@@ -21,15 +21,7 @@ from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
 from qnnbridge_serve import transport
 from qnnbridge_serve.errors import Refused, bad_request, in_words, load_refused
-from qnnbridge_serve.infer import (
-    InferReply,
-    InferRequest,
-    check_answer_time,
-    header_length,
-    infer,
-    read_request,
-    time_left_s,
-)
+from qnnbridge_serve.infer import InferReply, InferRequest, header_length, infer, read_request
 from qnnbridge_serve.json_reading import Take, read_document
 from qnnbridge_serve.openai_embeddings import EmbeddingService
 from qnnbridge_serve.openai_endpoints import LanguageService
@@ -40,7 +32,7 @@ from qnnbridge_serve.repository import Repository
 from qnnbridge_serve.responses import Endpoint, Guard, PartedResponse, answered, error_answer, json_answer
 from qnnbridge_serve.serve_metrics import ROUTE, ServeMetrics
 from qnnbridge_serve.tensors import has_many_texts
-from qnnbridge_serve.transport import Admission, Ticket, Workers, receive_body
+from qnnbridge_serve.transport import Admission, Ticket, Workers, check_answer_time, receive_body, time_left_s
 from qnnbridge_tools.host.figures import read_figures
 from qnnbridge_tools.host.metrics import families_of
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
+from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_serve.errors import RETRY_AFTER_S, Refused, in_words
 
 
@@ -20,31 +19,6 @@ class Closable(Protocol):
 FolderModel = TypeVar("FolderModel", bound=Closable)
 # Name and folder; the model, and words about it. Raises `BridgeError`.
 FolderOpener = Callable[[str, Path], "tuple[FolderModel, str]"]
-
-
-def read_names(option: str, texts: Iterable[str]) -> dict[str, Path]:
-    """`--llm NAME=FOLDER`, `--embed NAME=FOLDER`, `--speech NAME=FOLDER`. Raises `OptionError`, `NoSuchFile`."""
-    found: dict[str, Path] = {}
-    for text in texts:
-        name, equals, folder = text.partition("=")
-        if not equals or not name or not folder or not name.isprintable():
-            raise OptionError(
-                f'{option} "{text}" is not of the form NAME=FOLDER.', fix=f"For example {option} phi=phi-qnn."
-            )
-        if name in found:
-            raise OptionError(f'Two models of {option} are called "{name}": {found[name]} and {folder}.')
-        if not Path(folder).is_dir():
-            raise NoSuchFile(f"There is no folder {folder}.")
-        found[name] = Path(folder)
-    return found
-
-
-def refuse_same_names(found: Mapping[str, Mapping[str, Path]]) -> None:
-    """found: what `read_names` gave, by option. Raises `OptionError`."""
-    for (one, names), (other, others) in itertools.combinations(found.items(), 2):
-        both = names.keys() & others.keys()
-        if both:
-            raise OptionError(f'{one} and {other} both have a model called "{min(both)}".')
 
 
 class FolderModels(Generic[FolderModel]):

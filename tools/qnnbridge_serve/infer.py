@@ -10,16 +10,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import time
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from qnnbridge_protocol.elements import MAX_RANK
-from qnnbridge_protocol.errors import DeadlineExceeded
 from qnnbridge_serve import tensors
 from qnnbridge_serve.errors import bad_request
 from qnnbridge_serve.json_reading import NULL, Check, Fields, Take, read_fields, read_value
 from qnnbridge_serve.tensors import Contract, GivenTensor, TensorSpec
+from qnnbridge_serve.transport import check_answer_time, time_left_s
 
 # Parameters that cannot be passed over as unknown, because the answer would be another one.
 _UNSERVED: Final = {
@@ -245,34 +244,6 @@ def infer(
     # memory.
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
     return _reply(model, request, wanted, values, functools.partial(check_answer_time, deadline))
-
-
-def time_left_s(deadline: float | None) -> float | None:
-    """Seconds until then. Raises `DeadlineExceeded` if there are none left."""
-    if deadline is None:
-        return None
-    left_s = deadline - time.monotonic()
-    if left_s <= 0:
-        raise not_started()
-    return left_s
-
-
-def check_answer_time(deadline: float | None) -> None:
-    """Raises `DeadlineExceeded` when the time is over while an answer is written."""
-    if deadline is not None and time.monotonic() >= deadline:
-        raise DeadlineExceeded(
-            "The time for the request was over while its answer was written.",
-            fix="Ask for binary outputs (binary_data_output), or grant more time (--timeout).",
-            details={"state": "finished"},
-        )
-
-
-def not_started() -> DeadlineExceeded:
-    return DeadlineExceeded(
-        "The time for the request was over before its turn came.",
-        fix="Send fewer requests at once, or grant more time (--timeout, the parameter timeout).",
-        details={"state": "not-started"},
-    )
 
 
 def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec, bool]]:

@@ -15,12 +15,11 @@ from starlette.responses import Response
 from qnnbridge_serve import transport
 from qnnbridge_serve.embeddings import Array, Embedder, EmbeddingModels
 from qnnbridge_serve.errors import wrong
-from qnnbridge_serve.infer import time_left_s
 from qnnbridge_serve.json_reading import read_document, weight_of
 from qnnbridge_serve.openai_endpoints import MOST_BYTES, WEIGHT
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.responses import json_answer
-from qnnbridge_serve.transport import Admission, Ticket, Workers, receive_body
+from qnnbridge_serve.transport import Admission, Ticket, Workers, receive_body, time_left_s
 
 # OpenAI's own.
 MOST_INPUTS: Final = 2048

@@ -15,7 +15,6 @@ from qnnbridge_serve import openai_forms as forms
 from qnnbridge_serve import transport
 from qnnbridge_serve.answering import ClientQueues, EventStream, GeneratedAnswer, first_item, whole_answer
 from qnnbridge_serve.errors import Refused
-from qnnbridge_serve.infer import time_left_s
 from qnnbridge_serve.json_reading import read_document, weight_of
 from qnnbridge_serve.language_models import LanguageModels
 from qnnbridge_serve.openai_answers import AnswerForm, MakeForm
@@ -23,7 +22,7 @@ from qnnbridge_serve.openai_forms import GenerationRequest, Kind
 from qnnbridge_serve.openai_responses import read_response, renamed
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.responses import json_answer
-from qnnbridge_serve.transport import Admission, Ticket, Workers, receive_body
+from qnnbridge_serve.transport import Admission, Ticket, Workers, receive_body, time_left_s
 
 # A prompt of a million tokens has less.
 MOST_BYTES: Final = 16 * 1024**2

@@ -23,13 +23,12 @@ from qnnbridge_serve.answering import (
     whole_answer,
 )
 from qnnbridge_serve.errors import Refused, in_words, wrong
-from qnnbridge_serve.infer import not_started
 from qnnbridge_serve.openai_answers import DONE, event
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.responses import json_answer
 from qnnbridge_serve.speech_models import SpeechFigures, SpeechModel, SpeechModels
-from qnnbridge_serve.transport import Admission, Workers, body_parts
+from qnnbridge_serve.transport import Admission, Workers, body_parts, not_started
 from qnnbridge_tools.speech_formats import (
     SPEECH_FORMATS,
     SpeechFormat,

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import hmac
 import ipaddress
+import itertools
 import os
 import re
 import socket
@@ -220,6 +221,31 @@ def _is_version(folder: Path) -> bool:
     return bool(_VERSION.fullmatch(folder.name)) and (folder / "model.onnx").is_file()
 
 
+def read_names(option: str, texts: Iterable[str]) -> dict[str, Path]:
+    """`--llm NAME=FOLDER`, `--embed NAME=FOLDER`, `--speech NAME=FOLDER`. Raises `OptionError`, `NoSuchFile`."""
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, equals, folder = text.partition("=")
+        if not equals or not name or not folder or not name.isprintable():
+            raise OptionError(
+                f'{option} "{text}" is not of the form NAME=FOLDER.', fix=f"For example {option} phi=phi-qnn."
+            )
+        if name in found:
+            raise OptionError(f'Two models of {option} are called "{name}": {found[name]} and {folder}.')
+        if not Path(folder).is_dir():
+            raise NoSuchFile(f"There is no folder {folder}.")
+        found[name] = Path(folder)
+    return found
+
+
+def refuse_same_names(found: Mapping[str, Mapping[str, Path]]) -> None:
+    """found: what `read_names` gave, by option. Raises `OptionError`."""
+    for (one, names), (other, others) in itertools.combinations(found.items(), 2):
+        both = names.keys() & others.keys()
+        if both:
+            raise OptionError(f'{one} and {other} both have a model called "{min(both)}".')
+
+
 def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     """`--bucket NAME:DIM=16,32`, by the name of the model. Raises `OptionError`."""
     longest_first = sorted(names, key=len, reverse=True)
@@ -250,8 +276,6 @@ def _names(option: str) -> Read:
     """For an option that gives folders names."""
 
     def read(texts: Sequence[str]) -> dict[str, Path]:
-        from qnnbridge_serve.folder_models import read_names
-
         return read_names(option, texts)
 
     return Read(read)
@@ -397,11 +421,9 @@ class ServeOptions:
 
     def with_files(self) -> ServeOptions:
         """With the token, the model files, and the sizes of each model. Raises `OptionError` and `NoSuchFile`."""
-        from qnnbridge_serve import folder_models
-
         by_folder = {"--llm": self.language_models, "--embed": self.embedders, "--speech": self.recognizers}
         files = find_models(self.models, self.folders, optional=any(by_folder.values()))
-        folder_models.refuse_same_names(by_folder)
+        refuse_same_names(by_folder)
         sizes = read_buckets(self.buckets, [*(file.name for file in files), *self.embedders])
         if not files and not self.embedders and not self.recognizers:
             of_files = {

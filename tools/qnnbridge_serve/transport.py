@@ -1,4 +1,4 @@
-"""Bodies and threads: worker threads, admission of requests, receiving and (un)packing bodies."""
+"""Deadlines, worker threads, admission of requests, receiving and (un)packing bodies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 
-from qnnbridge_protocol.errors import Busy
+from qnnbridge_protocol.errors import Busy, DeadlineExceeded
 from qnnbridge_serve.errors import Refused, bad_request
-from qnnbridge_serve.infer import not_started
 
 Result = TypeVar("Result")
 
@@ -24,6 +23,39 @@ Result = TypeVar("Result")
 class ClientGone(Exception):
     """The client has closed its connection."""
 
+
+# --- deadlines: times of `time.monotonic` ---
+
+
+def time_left_s(deadline: float | None) -> float | None:
+    """Seconds until then. Raises `DeadlineExceeded` if there are none left."""
+    if deadline is None:
+        return None
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise not_started()
+    return left_s
+
+
+def check_answer_time(deadline: float | None) -> None:
+    """Raises `DeadlineExceeded` when the time is over while an answer is written."""
+    if deadline is not None and time.monotonic() >= deadline:
+        raise DeadlineExceeded(
+            "The time for the request was over while its answer was written.",
+            fix="Ask for binary outputs (binary_data_output), or grant more time (--timeout).",
+            details={"state": "finished"},
+        )
+
+
+def not_started() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "The time for the request was over before its turn came.",
+        fix="Send fewer requests at once, or grant more time (--timeout, the parameter timeout).",
+        details={"state": "not-started"},
+    )
+
+
+# --- threads ---
 
 # A thread without a job ends then. To start one for each request takes as long as the request.
 LINGER_S: Final = 10.0
@@ -118,6 +150,9 @@ class Workers:
             del job  # and with it the request
 
 
+# --- admission ---
+
+
 class Admission:
     """most: requests that are worked on or wait for that. most_bytes: of the bodies of all, as received and as
     unpacked, also of those that are still coming."""
@@ -197,6 +232,8 @@ class Ticket:
     ) -> None:
         self._admission.leave(self._places, self._bytes)
 
+
+# --- bodies ---
 
 # How long a client may pause in the middle of a body.
 SILENCE_TIMEOUT_S: Final = 30.0
