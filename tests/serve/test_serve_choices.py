@@ -15,8 +15,8 @@ from serving import Server, serving
 from tests.genai.tiny_decoders import Sizes, write_model
 
 from qnnbridge_protocol.errors import GenerationError, TooLarge
-from qnnbridge_serve.choices import AnswerPlan, open_choice
 from qnnbridge_serve.errors import Refused
+from qnnbridge_serve.openai_answers import AnswerPlan, open_choice
 from qnnbridge_serve.openai_forms import read_generation
 from qnnbridge_serve.openai_tools import CallReader, grammar_of, learn_form, read_calls, read_tools
 

@@ -22,8 +22,7 @@ from onnx import TensorProto
 from serving import PRIVATE, Server, refused, serving
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
-from qnnbridge_serve.embedding_folder import read_folder
-from qnnbridge_serve.embeddings import BatchShapes
+from qnnbridge_serve.embeddings import BatchShapes, read_folder
 from qnnbridge_serve.errors import Refused
 from qnnbridge_serve.options import read_buckets
 

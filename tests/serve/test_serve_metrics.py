@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 from serving import Server
 
-from qnnbridge_serve.serve_metrics import ServeMetrics
+from qnnbridge_serve.app import ServeMetrics
 from qnnbridge_tools.host.metrics import counter, gauge, histogram, info, summary
 
 pytestmark = pytest.mark.process

@@ -20,9 +20,9 @@ from tests import needs
 from tests.genai.tiny_decoders import Sizes, write_model
 
 from qnnbridge_serve import answering
+from qnnbridge_serve.http_protocol import ABORT
 from qnnbridge_serve.openai_answers import Piece
 from qnnbridge_serve.openai_forms import read_generation
-from qnnbridge_serve.responses import ABORT
 
 pytest.importorskip("onnxruntime_genai")
 openai = pytest.importorskip("openai")

@@ -34,8 +34,8 @@ from qnnbridge_serve import answering, openai_forms, tensors, transport
 from qnnbridge_serve import app as app_module
 from qnnbridge_serve import errors as serve_errors
 from qnnbridge_serve.errors import Refused, refusal_of
+from qnnbridge_serve.folder_models import LANGUAGE, FolderFigures
 from qnnbridge_serve.infer import GivenTensor, read_request
-from qnnbridge_serve.language_models import GenerationFigures
 from qnnbridge_serve.openai_answers import AnswerForm, Piece
 from qnnbridge_serve.options import ModelFile, find_models, listen, read_address, read_token, shows_token
 from qnnbridge_serve.server import check_exposure
@@ -496,7 +496,7 @@ def whole_answer_of(
     async def run() -> Any:
         asked = openai_forms.read_generation(SAID, "chat")
         deadline = time.monotonic() + 1000
-        answer = answering.GeneratedAnswer(asked, model, GenerationFigures(), deadline)  # type: ignore[arg-type]
+        answer = answering.GeneratedAnswer(asked, model, FolderFigures(LANGUAGE), deadline)  # type: ignore[arg-type]
         used = queues or answering.ClientQueues(1, 1)
         if isinstance(used, LateQueues):
             used.answer = answer

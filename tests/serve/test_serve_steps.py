@@ -24,8 +24,8 @@ from qnnbridge_protocol.elements import ElementType
 from qnnbridge_serve import json_reading, tensors, transport
 from qnnbridge_serve.answering import ClientQueues, EventStream, GeneratedAnswer, whole_answer
 from qnnbridge_serve.errors import Refused
+from qnnbridge_serve.folder_models import LANGUAGE, FolderFigures
 from qnnbridge_serve.json_reading import Check, read_texts
-from qnnbridge_serve.language_models import GenerationFigures
 from qnnbridge_serve.openai_forms import read_generation
 from qnnbridge_serve.tensors import GivenTensor, TensorSpec
 
@@ -174,7 +174,7 @@ def test_a_request_for_many_answers_takes_a_turn_for_each(monkeypatch: pytest.Mo
 
     async def run() -> Any:
         document = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "n": 3}
-        answer = GeneratedAnswer(read_generation(document, "chat"), model, GenerationFigures(), None)
+        answer = GeneratedAnswer(read_generation(document, "chat"), model, FolderFigures(LANGUAGE), None)
         answer.start(transport.Workers("test", 1), queues, "client")
         return await whole_answer(answer, never)
 

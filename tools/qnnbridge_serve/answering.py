@@ -22,17 +22,24 @@ from starlette.types import Receive, Scope, Send
 
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
 from qnnbridge_protocol.errors import Cancelled
-from qnnbridge_serve.choices import AnswerPlan, choices_of, open_choice, parts_of
 from qnnbridge_serve.errors import Refused, refusal_of
-from qnnbridge_serve.openai_answers import AnswerForm, Counts, MakeForm
+from qnnbridge_serve.http_protocol import ABORT, log_unexpected
+from qnnbridge_serve.openai_answers import (
+    AnswerForm,
+    AnswerPlan,
+    Counts,
+    MakeForm,
+    choices_of,
+    open_choice,
+    parts_of,
+)
 from qnnbridge_serve.openai_forms import GenerationRequest
-from qnnbridge_serve.responses import ABORT, log_unexpected
 from qnnbridge_serve.transport import ClientGone, Workers, not_started, time_left_s
 from qnnbridge_tools.generation.pace import Pace
 
 if TYPE_CHECKING:
     from qnnbridge.genai import TextStream
-    from qnnbridge_serve.language_models import GenerationFigures, LanguageModel
+    from qnnbridge_serve.folder_models import FolderFigures, LanguageModel
 
 # How long a client may leave what was sent to it unread.
 STALL_TIMEOUT_S: Final = 30.0
@@ -165,7 +172,7 @@ class GeneratedAnswer(WorkedAnswer):
         self,
         asked: GenerationRequest,
         model: LanguageModel,
-        figures: GenerationFigures,
+        figures: FolderFigures,
         deadline: float | None,
         make_form: MakeForm = AnswerForm,
     ) -> None:
@@ -208,7 +215,8 @@ class GeneratedAnswer(WorkedAnswer):
             outcome = "error"
             self._tell(error)
         finally:
-            self._figures.end(outcome, counts.prompt, pace, restarts)
+            sums = {"prompt_tokens": counts.prompt, "generated_tokens": pace.tokens, "host_restarts": restarts}
+            self._figures.end(outcome, sums, pace)
 
     def _open(self, held: contextlib.ExitStack, choice: AnswerPlan) -> TextStream:
         """held: what ends with the answer."""

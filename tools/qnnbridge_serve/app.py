@@ -1,40 +1,114 @@
-"""Whether the host of the models can be used, for readiness: one question at a time, however many ask."""
+"""The application: its paths, the endpoints of the Open Inference Protocol, readiness and /metrics.
+
+The event loop's thread counts requests; an exposition is written by a worker.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import functools
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
 from qnnbridge_serve import transport
 from qnnbridge_serve.errors import Refused, bad_request, in_words, load_refused
+from qnnbridge_serve.http_protocol import Endpoint, Guard, PartedResponse, answered, error_answer, json_answer
 from qnnbridge_serve.infer import InferReply, InferRequest, header_length, infer, read_request
 from qnnbridge_serve.json_reading import Take, read_document
-from qnnbridge_serve.openai_embeddings import EmbeddingService
-from qnnbridge_serve.openai_endpoints import LanguageService
+from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService
 from qnnbridge_serve.openai_forms import model_document, models_document
 from qnnbridge_serve.openai_speech import SpeechService
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.repository import Repository
-from qnnbridge_serve.responses import Endpoint, Guard, PartedResponse, answered, error_answer, json_answer
-from qnnbridge_serve.serve_metrics import ROUTE, ServeMetrics
 from qnnbridge_serve.tensors import has_many_texts
 from qnnbridge_serve.transport import Admission, Ticket, Workers, check_answer_time, receive_body, time_left_s
 from qnnbridge_tools.host.figures import read_figures
-from qnnbridge_tools.host.metrics import families_of
+from qnnbridge_tools.host.metrics import Families, families_of
+
+# --- /metrics, by prometheus_client ---
+
+# In a request's scope: the path that it was served by, without the names in it.
+ROUTE: Final = "qnnbridge.route"
+_OPEN_METRICS: Final = "application/openmetrics-text"
+# From a small model in shared memory to an answer of many tokens.
+_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class ServeMetrics:
+    """What this server has done."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "qnnbridge_http_requests",
+            "Requests that were answered, by path, method and status.",
+            ("route", "method", "status"),
+            registry=self._registry,
+        )
+        self._times = Histogram(
+            "qnnbridge_http_request_duration_seconds",
+            "From the head of a request to the end of its answer.",
+            ("route",),
+            unit="seconds",
+            buckets=_BOUNDS,
+            registry=self._registry,
+        )
+        self._running = Gauge(
+            "qnnbridge_http_requests_running", "Requests that are being answered.", registry=self._registry
+        )
+
+    def measured(self, app: ASGIApp) -> ASGIApp:
+        """The application, with its requests counted."""
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            begun, status = time.monotonic(), 0
+
+            async def noted(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                await send(message)
+
+            self._running.inc()
+            try:
+                await app(scope, receive, noted)
+            finally:
+                self._running.dec()
+                # What was refused before it came to a path has none; clients could make up any number of them.
+                route = scope.get(ROUTE, "")
+                method = scope["method"] if route else ""
+                self._requests.labels(route, method, str(status)).inc()
+                self._times.labels(route).observe(time.monotonic() - begun)
+
+        return counted
+
+    def exposition(self, families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
+        """Text and content type; OpenMetrics, unless the client wants the older format."""
+        older = "text/plain" in accept and _OPEN_METRICS not in accept
+        encoder, kind = choose_encoder(accept if older else _OPEN_METRICS)
+        return encoder(Families(itertools.chain(families, self._registry.collect()))), kind
+
+
+# --- readiness ---
 
 ANSWER_TIMEOUT_S: Final = 2.0
 
@@ -78,6 +152,8 @@ class HostProbe:
             return in_words(error)
         return None
 
+
+# --- the Open Inference Protocol ---
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
@@ -274,6 +350,9 @@ class InferenceService:
         if not isinstance(document, dict):
             raise bad_request("The request is no JSON object.")
         return document
+
+
+# --- all paths ---
 
 
 def make_app(service: InferenceService, token: bytes | None, origins: Sequence[str] = ()) -> ASGIApp:

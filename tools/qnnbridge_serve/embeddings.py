@@ -1,4 +1,4 @@
-"""Models for embeddings (`serve --embed`): tokens, batches, pooling; their registry with figures.
+"""Models for embeddings (`serve --embed`): their folder, tokens, batches, pooling, loading.
 
 Texts are sorted by length and run in batches of the sizes that were compiled. Each batch is filled up to such a
 size here, with pad tokens that the mask leaves out, so the session never pads.
@@ -8,28 +8,165 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import threading
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from prometheus_client.metrics_core import Metric
 
-from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
-from qnnbridge_serve.embedding_folder import EmbeddingFolder, read_folder
+from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_serve.errors import wrong
-from qnnbridge_serve.folder_models import FolderModels
+from qnnbridge_serve.folder_models import FolderKind, FolderModels
 from qnnbridge_serve.options import ServeSessionOptions
-from qnnbridge_serve.repository import summary_of, warm
-from qnnbridge_tools import arguments
-from qnnbridge_tools.host.metrics import counter, gauge
+from qnnbridge_serve.repository import open_session, summary_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from qnnbridge import Host, InferenceSession
     from qnnbridge_host.model.collector import ModelScan
+
+
+# --- the folder, as sentence-transformers writes it ---
+
+Pooling = Literal["mean", "cls"]
+
+_PLACES: Final = ("model.onnx", "onnx/model.onnx")
+_POOLINGS: Final[Mapping[str, Pooling]] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+# Where the folder does not say it.
+_TOKENS: Final = 512
+# In tokenizer_config.json it is often 10^30.
+_ENDLESS: Final = 10**6
+# Their positions are counted from behind the number of the pad token.
+_SHIFTED: Final = ("roberta", "camembert", "mpnet")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EmbeddingFolder:
+    """What the files say.
+
+    Args:
+        pooling: ``None`` if no file says it: the model's own, or the mean.
+        normalize: Whether embeddings have the length 1.
+        most_tokens: Of one text, special tokens included.
+        lower: Whether texts are made small before the tokenizer has them.
+        prompt: What is put before each text.
+        pad: The text of the pad token.
+    """
+
+    model: Path
+    tokenizer: Path
+    pooling: Pooling | None
+    normalize: bool
+    most_tokens: int
+    lower: bool
+    prompt: str
+    pad: str | None
+
+
+def read_folder(folder: Path) -> EmbeddingFolder:
+    """Raises `NoSuchFile`, and `OptionError` for what is not computed here."""
+    tokenizer = folder / "tokenizer.json"
+    if not tokenizer.is_file():
+        raise NoSuchFile(
+            f"There is no tokenizer.json in {folder}.",
+            fix="Save its fast tokenizer there: AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER).",
+        )
+    modules = _read(folder / "modules.json")
+    pooling: Pooling | None = None
+    normalize = True  # as OpenAI's embeddings are
+    if isinstance(modules, list):
+        normalize = False
+        for one in modules:
+            kind = str(one.get("type", "")).rpartition(".")[2] if isinstance(one, dict) else ""
+            if kind == "Pooling":
+                pooling = _pooling(folder / str(one.get("path", "1_Pooling")) / "config.json")
+            elif kind == "Normalize":
+                normalize = True
+            elif kind != "Transformer":
+                raise OptionError(
+                    f"{folder} cannot be served: its modules.json has a module {kind or one!r}.",
+                    cause="Transformer, Pooling and Normalize are computed here.",
+                )
+    elif (folder / "1_Pooling" / "config.json").is_file():
+        pooling = _pooling(folder / "1_Pooling" / "config.json")
+    words = _mapping(folder / "tokenizer_config.json")
+    sentences = _mapping(folder / "sentence_bert_config.json")
+    said = _mapping(folder / "config_sentence_transformers.json")
+    prompts, default = said.get("prompts"), said.get("default_prompt_name")
+    prompt = prompts.get(default) if isinstance(prompts, dict) and default else None
+    pad = words.get("pad_token")
+    return EmbeddingFolder(
+        model=_model(folder),
+        tokenizer=tokenizer,
+        pooling=pooling,
+        normalize=normalize,
+        most_tokens=_most_tokens(sentences, words, _mapping(folder / "config.json")),
+        lower=sentences.get("do_lower_case") is True,
+        prompt=prompt if isinstance(prompt, str) else "",
+        pad=pad.get("content") if isinstance(pad, dict) else pad,
+    )
+
+
+def _model(folder: Path) -> Path:
+    for place in _PLACES:
+        if (folder / place).is_file():
+            return folder / place
+    found = sorted(folder.glob("*.onnx"))
+    if len(found) != 1:
+        raise NoSuchFile(
+            f"{folder} has neither model.onnx nor onnx/model.onnx, and {len(found) or 'no'} other models.",
+            fix="Export the encoder: optimum-cli export onnx --task feature-extraction -m MODEL FOLDER.",
+        )
+    return found[0]
+
+
+def _pooling(path: Path) -> Pooling:
+    said = _mapping(path)
+    modes = [name for name, value in said.items() if name.startswith("pooling_mode_") and value is True]
+    if isinstance(said.get("pooling_mode"), str):
+        modes = [f"pooling_mode_{said['pooling_mode']}_token" + ("" if said["pooling_mode"] == "cls" else "s")]
+    if len(modes) != 1 or modes[0] not in _POOLINGS or said.get("include_prompt") is False:
+        raise OptionError(
+            f"{path} asks for another pooling than the mean of all tokens or the first token.",
+            cause=f"It has: {', '.join(modes) or 'none'}"
+            + (", without the prompt." if said.get("include_prompt") is False else "."),
+        )
+    return _POOLINGS[modes[0]]
+
+
+def _most_tokens(sentences: Mapping[str, Any], words: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    found = next(
+        (
+            value
+            for value in (sentences.get("max_seq_length"), words.get("model_max_length"))
+            if type(value) is int and 0 < value < _ENDLESS
+        ),
+        None,
+    )
+    positions = config.get("max_position_embeddings")
+    if type(positions) is not int or positions < 1:
+        return found or _TOKENS
+    if any(kind in str(config.get("model_type", "")) for kind in _SHIFTED):
+        positions -= 2
+    return min(found or positions, positions)
+
+
+def _mapping(path: Path) -> Mapping[str, Any]:
+    found = _read(path)
+    return found if isinstance(found, dict) else {}
+
+
+def _read(path: Path) -> Any:
+    """``None`` if there is no such file."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise OptionError(f"{path} cannot be read.", cause=str(error)) from None
+
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -120,9 +257,9 @@ class Embedder:
         tokenizer.no_truncation()
 
     @property
-    def is_pooled(self) -> bool:
-        """Whether the model pools by itself."""
-        return self._pooled
+    def summary(self) -> str:
+        pooling = "its own" if self._pooled else self._folder.pooling or "mean"
+        return f"{pooling} pooling, {self._shapes.limit} tokens, {summary_of(self._session.placement)}"
 
     def close(self) -> None:
         self._session.close()
@@ -228,11 +365,10 @@ def _output_of(session: InferenceSession, folder: EmbeddingFolder) -> tuple[str,
 
 def open_embedder(
     name: str, place: Path, sizes: Mapping[str, Sequence[int]], options: ServeSessionOptions, host: Host
-) -> tuple[Embedder, str]:
+) -> Embedder:
     """Raises the errors of `qnnbridge.errors`."""
     from tokenizers import Tokenizer
 
-    from qnnbridge import InferenceSession
     from qnnbridge_host.model.scan import scan_model
 
     folder = read_folder(place)
@@ -242,29 +378,12 @@ def open_embedder(
         raise OptionError(f"{folder.tokenizer} cannot be read.", cause=str(error)) from None
     scan = scan_model(folder.model, count_nodes=False)
     shapes, buckets = batch_shapes(scan, folder, sizes, options)
+    session = open_session(folder.model, buckets, options, host)
     try:
-        session = InferenceSession(
-            str(folder.model),
-            arguments.session_options(options.dimensions),
-            providers=list(options.providers),
-            provider_options=[options.provider_options],
-            host=host,
-            fallback=options.fallback,
-            buckets=buckets or None,
-        )
-    except PlacementRefused as refused:
-        arguments.in_options(refused)
-        raise
-    if buckets:
-        warm(session)
-    try:
-        found = Embedder(name, folder, tokenizer, session, shapes)
+        return Embedder(name, folder, tokenizer, session, shapes)
     except BaseException:
         session.close()
         raise
-    pooling = "its own" if found.is_pooled else folder.pooling or "mean"
-    words = f"{pooling} pooling, {shapes.limit} tokens, {summary_of(session.placement)}"
-    return found, words
 
 
 def batch_shapes(
@@ -281,7 +400,7 @@ def batch_shapes(
             f"The model takes {', '.join(inputs)}; a model for embeddings takes {_IDS}, {_MASK} and {_TYPES}, each "
             "with the shape [batch, length].",
         )
-    on_qnn = options.providers[:1] == ("QNNExecutionProvider",)
+    on_qnn = options.provider == "qnn"
     limit = folder.most_tokens
     defaults = [(BATCHES, "batch"), ((*(n for n in LENGTHS if n < limit), limit), "length")]
     found: list[tuple[int, ...]] = []
@@ -324,66 +443,27 @@ def batch_shapes(
     return BatchShapes(batches, lengths, limit, masked), list(buckets.values())
 
 
-# --- figures ---
+# --- the registry ---
+
+EMBEDDING: Final = FolderKind(
+    "embedding model",
+    "embedding",
+    running="Requests for embeddings that are being answered.",
+    ended="Requests for embeddings that have ended, by how.",
+    sums={"texts": "Texts embedded.", "tokens": "Tokens embedded."},
+    outcomes=("ok", "error"),
+)
 
 
-class EmbeddingFigures:
-    """What one model has done. Any thread."""
+def embedding_models(
+    folders: Mapping[str, Path],
+    buckets: Mapping[str, Mapping[str, Sequence[int]]],
+    options: ServeSessionOptions,
+    host: Host,
+) -> FolderModels[Embedder]:
+    """Those of `qnnbridge serve --embed`. buckets: sizes of free dimensions, by the model's name."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.running = 0
-        self.requests = {"ok": 0, "error": 0}
-        self.texts = 0
-        self.tokens = 0
+    def load(name: str, place: Path) -> Embedder:
+        return open_embedder(name, place, buckets.get(name, {}), options, host)
 
-    def begin(self) -> None:
-        with self._lock:
-            self.running += 1
-
-    def end(self, *, ok: bool, texts: int, tokens: int) -> None:
-        with self._lock:
-            self.running -= 1
-            self.requests["ok" if ok else "error"] += 1
-            self.texts += texts
-            self.tokens += tokens
-
-
-class EmbeddingModels(FolderModels[Embedder]):
-    """With their figures.
-
-    Args:
-        folders: By name, in the order of the command line.
-        buckets: Sizes of free dimensions, by the model's name.
-    """
-
-    def __init__(
-        self,
-        folders: Mapping[str, Path],
-        buckets: Mapping[str, Mapping[str, Sequence[int]]],
-        options: ServeSessionOptions,
-        host: Host,
-    ) -> None:
-        def load(name: str, place: Path) -> tuple[Embedder, str]:
-            return open_embedder(name, place, buckets.get(name, {}), options, host)
-
-        super().__init__("embedding model", folders, load)
-        self.figures = {name: EmbeddingFigures() for name in folders}
-
-    def families(self) -> Iterator[Metric]:
-        """For /metrics."""
-        rows = [({"model": name}, figures) for name, figures in self.figures.items()]
-        yield gauge(
-            "qnnbridge_embedding_requests_running",
-            "Requests for embeddings that are being answered.",
-            [(labels, one.running) for labels, one in rows],
-        )
-        yield counter(
-            "qnnbridge_embedding_requests",
-            "Requests for embeddings that have ended, by how.",
-            [({**labels, "outcome": how}, n) for labels, one in rows for how, n in one.requests.items()],
-        )
-        yield counter("qnnbridge_embedding_texts", "Texts embedded.", [(labels, one.texts) for labels, one in rows])
-        yield counter(
-            "qnnbridge_embedding_tokens", "Tokens embedded.", [(labels, one.tokens) for labels, one in rows]
-        )
+    return FolderModels(EMBEDDING, folders, load)

@@ -81,15 +81,8 @@ class GenerationRequest:
 
 def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     """Raises `Refused`."""
-    if not isinstance(document, dict):
-        raise wrong("The request is no JSON object.")
-    model = document.get("model")
-    if not isinstance(model, str) or not model:
-        raise wrong("model has to name one of the models of /v1/models.", "model")
-    for field, neutral in _NEUTRAL.items():
-        value = document.get(field)
-        if not any(value == one and isinstance(value, bool) <= isinstance(one, bool) for one in neutral):
-            raise wrong(f"{field} is not supported here; leave it out.", field)
+    model = named_model(document)
+    refuse_fields(document, _NEUTRAL, "here; leave it out")
     stream = _flag(document, "stream")
     options = document.get("stream_options")
     if options is not None and not (stream and isinstance(options, dict)):
@@ -120,6 +113,25 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
         user=document["user"][:200] if isinstance(document.get("user"), str) else "",
         called=called,
     )
+
+
+def named_model(document: Any) -> str:
+    """The model that a request names. Raises `Refused`, also for what is no object."""
+    if not isinstance(document, dict):
+        raise wrong("The request is no JSON object.")
+    model = document.get("model")
+    if not isinstance(model, str) or not model:
+        raise wrong("model has to name one of the models of /v1/models.", "model")
+    return model
+
+
+def refuse_fields(document: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], where: str) -> None:
+    """Raises `Refused` for a field that asks for something. neutral: the values that ask for nothing."""
+    for field, values in neutral.items():
+        value = document.get(field)
+        # In Python 0 is False and 1 is True, and a client that sends one of them does not mean the other.
+        if not any(value == one and isinstance(value, bool) <= isinstance(one, bool) for one in values):
+            raise wrong(f"{field} is not supported {where}.", field)
 
 
 def _flag(document: Mapping[str, Any], field: str) -> bool:

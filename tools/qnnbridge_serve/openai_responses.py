@@ -21,7 +21,7 @@ from qnnbridge_serve.openai_answers import (
     event,
     score_document,
 )
-from qnnbridge_serve.openai_forms import GenerationRequest, error_document, read_generation
+from qnnbridge_serve.openai_forms import GenerationRequest, error_document, read_generation, refuse_fields
 
 _LOGPROBS: Final = "message.output_text.logprobs"
 # Fields that cannot be honoured: the values that ask for nothing.
@@ -76,10 +76,7 @@ def read_response(document: Any) -> ResponseRequest:
     """Raises `Refused`."""
     if not isinstance(document, dict):
         raise wrong("The request is no JSON object.")
-    for field, neutral in _NEUTRAL.items():
-        value = document.get(field)
-        if not any(value == one and isinstance(value, bool) <= isinstance(one, bool) for one in neutral):
-            raise wrong(f"{field} is not supported here, where nothing is stored; leave it out.", field)
+    refuse_fields(document, _NEUTRAL, "here, where nothing is stored; leave it out")
     for field, name in _ELSEWHERE.items():
         if document.get(field) is not None:
             raise wrong(f"{field} is not for /v1/responses; what it says belongs into {name}.", name)

@@ -23,11 +23,11 @@ from qnnbridge_serve.answering import (
     whole_answer,
 )
 from qnnbridge_serve.errors import Refused, in_words, wrong
+from qnnbridge_serve.folder_models import FolderFigures, FolderModels, SpeechModel
+from qnnbridge_serve.http_protocol import json_answer
 from qnnbridge_serve.openai_answers import DONE, event
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import ServiceLimits
-from qnnbridge_serve.responses import json_answer
-from qnnbridge_serve.speech_models import SpeechFigures, SpeechModel, SpeechModels
 from qnnbridge_serve.transport import Admission, Workers, body_parts, not_started
 from qnnbridge_tools.speech_formats import (
     SPEECH_FORMATS,
@@ -142,7 +142,7 @@ class SpeechAnswer(WorkedAnswer):
         self,
         asked: SpeechRequest,
         model: SpeechModel,
-        figures: SpeechFigures,
+        figures: FolderFigures,
         audio: IO[bytes],
         deadline: float | None,
     ) -> None:
@@ -186,7 +186,8 @@ class SpeechAnswer(WorkedAnswer):
         except BaseException as error:  # noqa: BLE001 - passed on to the event loop
             self._tell(error)
         finally:
-            self._figures.end(outcome, audio_s, 0.0 if begun is None else time.monotonic() - begun)
+            work_s = 0.0 if begun is None else time.monotonic() - begun
+            self._figures.end(outcome, {"audio_seconds": audio_s, "work_seconds": work_s})
 
 
 class SpeechService:
@@ -198,7 +199,7 @@ class SpeechService:
         waiting: Requests that wait for their turn.
     """
 
-    def __init__(self, models: SpeechModels, limits: ServiceLimits) -> None:
+    def __init__(self, models: FolderModels[SpeechModel], limits: ServiceLimits) -> None:
         self.models = models
         self._timeout_s = limits.answer_timeout_s
         self._most_bytes = limits.most_bytes

@@ -1,4 +1,4 @@
-"""Where sessions come from: the host, shared or private, and a session for one model with the command's options."""
+"""The models that are served: their host, a session for one of them, and the registry that keeps them by name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
 from qnnbridge_protocol.errors import BridgeError, Closed, PlacementRefused
 from qnnbridge_serve.errors import CODE_HEADER, RETRY_AFTER_S, Refused, in_words
@@ -17,6 +17,8 @@ from qnnbridge_serve.tensors import PLATFORM, make_contract
 from qnnbridge_tools import arguments
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from qnnbridge import Host, InferenceSession
     from qnnbridge_protocol.specs import Placement
 
@@ -54,24 +56,7 @@ def daemon_figures(host: Host) -> Callable[[], Mapping[str, Any]]:
 
 def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> LoadedModel:
     """Load one model and find out what it takes and gives. Raises the errors of `qnnbridge.errors`."""
-    from qnnbridge import InferenceSession
-
-    try:
-        session = InferenceSession(
-            str(file.path),
-            arguments.session_options(options.dimensions),
-            providers=list(options.providers),
-            provider_options=[options.provider_options],
-            host=host,
-            fallback=options.fallback,
-            buckets=file.buckets or None,
-        )
-        # Warmed before it counts as ready: no request waits for a compilation.
-        if file.buckets:
-            warm(session)
-    except PlacementRefused as refused:
-        arguments.in_options(refused)
-        raise
+    session = open_session(file.path, file.buckets, options, host)
     try:
         contract = make_contract(
             session.get_inputs(), session.get_overridable_initializers(), session.get_outputs()
@@ -83,13 +68,31 @@ def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> Loa
     return LoadedModel(served, session, summary_of(session.placement) + (", rewritten" if session.fixed else ""))
 
 
-def warm(session: InferenceSession) -> None:
-    """Make all variants of a session with buckets, so that no request waits for one. Closes it if one fails."""
+def open_session(path: Path, buckets: Any, options: ServeSessionOptions, host: Host) -> InferenceSession:
+    """A session with the options of the command. buckets: as `InferenceSession` takes them; empty for none."""
+    from qnnbridge import InferenceSession
+
     try:
-        session.warm()
-    except BaseException:
-        session.close()
+        session = InferenceSession(
+            str(path),
+            arguments.session_options(options.dimensions),
+            providers=list(options.providers),
+            provider_options=[options.provider_options],
+            host=host,
+            fallback=options.fallback,
+            buckets=buckets or None,
+        )
+        if buckets:
+            # Before the model counts as ready: no request waits for the compilation of a variant.
+            try:
+                session.warm()
+            except BaseException:
+                session.close()
+                raise
+    except PlacementRefused as refused:
+        arguments.in_options(refused)
         raise
+    return session
 
 
 def summary_of(placement: Placement) -> str:
@@ -106,11 +109,8 @@ def summary_of(placement: Placement) -> str:
 State = Literal["UNAVAILABLE", "LOADING", "READY", "UNLOADING"]
 
 
-class Loaded(Protocol):
-    """A session with what the protocol says of it."""
-
-    @property
-    def model(self) -> ServedModel: ...
+class Closable(Protocol):
+    """A model with its sessions. summary: where it runs, as text."""
 
     @property
     def summary(self) -> str: ...
@@ -118,42 +118,133 @@ class Loaded(Protocol):
     def close(self) -> None: ...
 
 
-Opener = Callable[[ModelFile], Loaded]
+class OpenTensorModel(Closable, Protocol):
+    """A session with what the protocol says of it."""
+
+    @property
+    def model(self) -> ServedModel: ...
+
+
+Loaded = TypeVar("Loaded", bound=Closable)
+NOT_YET: Final = "it was not loaded yet"
 
 
 @dataclasses.dataclass(slots=True)
-class _Leased:
-    """A loaded model and how many requests are in it. Guarded by the repository's lock."""
+class _Leased(Generic[Loaded]):
+    """A loaded model and how many requests are in it. Guarded by the registry's lock."""
 
     loaded: Loaded
     leases: int = 0
     retired: bool = False
 
 
-class _Entry:
-    """One name. `change` is held while it is loaded or unloaded; the rest is guarded by the repository's lock."""
+class Entry(Generic[Loaded]):
+    """One name. `change` is held while it is loaded or unloaded; the rest is guarded by the registry's lock."""
 
-    def __init__(self, file: ModelFile) -> None:
-        self.file = file
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.change = threading.Lock()
         self.state: State = "UNAVAILABLE"
-        self.reason = "it was not loaded yet"
+        self.reason = NOT_YET
         self.code: str | None = None
-        self.current: _Leased | None = None
+        self.current: _Leased[Loaded] | None = None
 
 
-class Repository:
-    """The served models by name; `lease` keeps one loaded."""
+class Registry(Generic[Loaded]):
+    """Models by name: loaded, loaded again, closed after their last lease. Any thread.
 
-    def __init__(self, files: Sequence[ModelFile], opener: Opener) -> None:
+    Args:
+        names: In the order of the command line.
+        opener: Of the name. Raises `BridgeError`.
+    """
+
+    def __init__(self, names: Iterable[str], opener: Callable[[str], Loaded]) -> None:
         self._open = opener
-        self._entries = {file.name: _Entry(file) for file in files}
+        self._entries: dict[str, Entry[Loaded]] = {name: Entry(name) for name in names}
         # Held for assignments only; `change` of one entry is held while it is loaded, and never asked for
         # under this lock.
         self._lock = threading.Lock()
         self._closed = False
         # Whether the models of the command line are still being loaded.
         self.starting = True
+
+    def load_all(self, say: Callable[[str], None]) -> dict[str, BridgeError]:
+        """Load what the command line names, one after another. Returns what could not be, by name."""
+        failed: dict[str, BridgeError] = {}
+        for name, entry in self._entries.items():
+            if self._closed:
+                break
+            try:
+                say(f"{name}: {self._load(entry)}")
+            except BridgeError as error:
+                failed[name] = error
+            except Exception as error:  # noqa: BLE001 - the start must not hang on an unexpected error
+                failed[name] = BridgeError(f"Unexpected {type(error).__name__}: {error}")
+        self.starting = False
+        return failed
+
+    def close(self) -> None:
+        """Close all models, also those that requests still use. A load under way closes what it made."""
+        with self._lock:
+            self._closed = True
+            current = [entry.current for entry in self._entries.values() if entry.current is not None]
+            for entry in self._entries.values():
+                entry.current, entry.state, entry.reason = None, "UNAVAILABLE", "the server is ending"
+        for leased in current:
+            leased.loaded.close()
+
+    def _load(self, entry: Entry[Loaded]) -> str:
+        """Returns a summary. Requests use the old model until the new one is there."""
+        with entry.change:
+            with self._lock:
+                entry.state, entry.reason = "LOADING", "it is being loaded"
+            begun = time.monotonic()
+            try:
+                # The old model serves meanwhile, so for a moment the host has both.
+                loaded = self._open(entry.name)
+            except BaseException as error:
+                with self._lock:
+                    self._failed(entry, error)
+                raise
+            with self._lock:
+                # The server may have ended while the model was loaded: then nobody else would close it.
+                closed, old = self._closed, entry.current
+                if not closed:
+                    entry.current, entry.state, entry.reason, entry.code = _Leased(loaded), "READY", "", None
+                over = self._retire(old)
+            if closed:
+                loaded.close()
+                raise Closed("The server is ending.")
+            if over is not None:
+                over.close()
+        return f"{loaded.summary}, loaded in {time.monotonic() - begun:.1f} s"
+
+    @staticmethod
+    def _retire(leased: _Leased[Loaded] | None) -> Loaded | None:
+        """The model to close now, outside the lock; ``None`` if the last lease closes it."""
+        if leased is None:
+            return None
+        leased.retired = True
+        return None if leased.leases else leased.loaded
+
+    @staticmethod
+    def _failed(entry: Entry[Loaded], error: BaseException) -> None:
+        reason, code = f"Unexpected {type(error).__name__}", None
+        if isinstance(error, BridgeError):
+            reason, code = in_words(error), error.code
+        if entry.current is not None:  # the one that was there goes on
+            entry.state, entry.reason = "READY", f"loading it again failed: {reason}"
+        else:
+            entry.state, entry.reason, entry.code = "UNAVAILABLE", reason, code
+
+
+class Repository(Registry[OpenTensorModel]):
+    """The models of the Open Inference Protocol; `lease` keeps one loaded."""
+
+    def __init__(self, files: Sequence[ModelFile], opener: Callable[[ModelFile], OpenTensorModel]) -> None:
+        by_name = {file.name: file for file in files}
+        super().__init__(by_name, lambda name: opener(by_name[name]))
+        self._versions = {file.name: file.version for file in files}
 
     @property
     def names(self) -> Sequence[str]:
@@ -202,13 +293,8 @@ class Repository:
     def index(self, *, ready_only: bool) -> list[dict[str, str]]:
         with self._lock:
             return [
-                {
-                    "name": entry.file.name,
-                    "version": entry.file.version,
-                    "state": entry.state,
-                    "reason": entry.reason,
-                }
-                for entry in self._entries.values()
+                {"name": name, "version": self._versions[name], "state": entry.state, "reason": entry.reason}
+                for name, entry in self._entries.items()
                 if entry.state == "READY" or not ready_only
             ]
 
@@ -221,49 +307,9 @@ class Repository:
                 return "no model is loaded"
         return None
 
-    # --- loading ---
-
-    def load_all(self, say: Callable[[str], None]) -> dict[str, BridgeError]:
-        """Load what the command line names, one after another. Returns what could not be, by name."""
-        failed: dict[str, BridgeError] = {}
-        for name in self._entries:
-            if self._closed:
-                break
-            try:
-                say(f"{name}: {self.load(name)}")
-            except BridgeError as error:
-                failed[name] = error
-            except Exception as error:  # noqa: BLE001 - the start must not hang on an unexpected error
-                failed[name] = BridgeError(f"Unexpected {type(error).__name__}: {error}")
-        self.starting = False
-        return failed
-
-    def load(self, name: str) -> str:
-        """Load a model, or load it again from its file; requests use the old one until then. Returns a summary."""
-        entry = self._find(name, None)
-        with entry.change:
-            with self._lock:
-                entry.state, entry.reason = "LOADING", "it is being loaded"
-            begun = time.monotonic()
-            try:
-                # The old model serves meanwhile, so for a moment the host has both.
-                loaded = self._open(entry.file)
-            except BaseException as error:
-                with self._lock:
-                    self._failed(entry, error)
-                raise
-            with self._lock:
-                # The server may have ended while the model was loaded: then nobody else would close it.
-                closed, old = self._closed, entry.current
-                if not closed:
-                    entry.current, entry.state, entry.reason, entry.code = _Leased(loaded), "READY", "", None
-                over = self._retire(old)
-            if closed:
-                loaded.close()
-                raise Closed("The server is ending.")
-            if over is not None:
-                over.close()
-        return f"{loaded.summary}, loaded in {time.monotonic() - begun:.1f} s"
+    def load(self, name: str) -> None:
+        """Load a model, or load it again from its file. Raises `Refused` and `BridgeError`."""
+        self._load(self._find(name, None))
 
     def unload(self, name: str) -> None:
         """No new request gets the model; it is closed when those under way have ended."""
@@ -275,51 +321,20 @@ class Repository:
             if over is not None:
                 over.close()
 
-    def close(self) -> None:
-        """Close all sessions, also those that requests still use. A load under way closes what it made."""
-        with self._lock:
-            self._closed = True
-            current = [entry.current for entry in self._entries.values() if entry.current is not None]
-            for entry in self._entries.values():
-                entry.current, entry.state, entry.reason = None, "UNAVAILABLE", "the server is ending"
-        for leased in current:
-            leased.loaded.close()
-
     # --- inside ---
 
-    @staticmethod
-    def _retire(leased: _Leased | None) -> Loaded | None:
-        """The model to close now, outside the lock; ``None`` if the last lease closes it."""
-        if leased is None:
-            return None
-        leased.retired = True
-        return None if leased.leases else leased.loaded
-
-    @staticmethod
-    def _failed(entry: _Entry, error: BaseException) -> None:
-        if entry.current is not None:  # the one that was there goes on
-            entry.state, entry.reason = "READY", f"loading it again failed: {_reason(error)}"
-        else:
-            entry.state, entry.reason = "UNAVAILABLE", _reason(error)
-            entry.code = error.code if isinstance(error, BridgeError) else None
-
-    def _find(self, name: str, version: str | None) -> _Entry:
+    def _find(self, name: str, version: str | None) -> Entry[OpenTensorModel]:
         entry = self._entries.get(name)
         if entry is None:
             raise Refused(404, f"There is no model {name[:80]!r} here.")
-        if version is not None and version != entry.file.version:
-            raise Refused(
-                404, f"The model {name!r} has no version {version[:20]!r} here; {entry.file.version} is served."
-            )
+        served = self._versions[name]
+        if version is not None and version != served:
+            raise Refused(404, f"The model {name!r} has no version {version[:20]!r} here; {served} is served.")
         return entry
 
     @staticmethod
-    def _not_ready(entry: _Entry) -> Refused:
+    def _not_ready(entry: Entry[OpenTensorModel]) -> Refused:
         headers = {CODE_HEADER: entry.code} if entry.code else {}
         if entry.state == "LOADING":
             headers["retry-after"] = str(RETRY_AFTER_S)
-        return Refused(503, f"The model {entry.file.name} is not ready: {entry.reason}", headers)
-
-
-def _reason(error: BaseException) -> str:
-    return in_words(error) if isinstance(error, BridgeError) else f"Unexpected {type(error).__name__}"
+        return Refused(503, f"The model {entry.name} is not ready: {entry.reason}", headers)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from qnnbridge import Host
-    from qnnbridge_serve.folder_models import FolderModels
+    from qnnbridge_serve.repository import Registry
 
 LOADER_END_TIMEOUT_S: Final = 5.0
 # Longer than load balancers keep idle connections: else they send requests into one that is being closed.
@@ -74,7 +74,7 @@ def check_dimensions(options: ServeOptions) -> None:
     """Raises `OptionError` for a `--dim` that no model has."""
     if options.sessions.dimensions.by_name:
         from qnnbridge_host.model.scan import scan_model
-        from qnnbridge_serve.embedding_folder import read_folder
+        from qnnbridge_serve.embeddings import read_folder
 
         embedders = [read_folder(folder).model for folder in options.embedders.values()]
         paths = [*(file.path for file in options.files), *embedders]
@@ -91,16 +91,14 @@ def serve(options: ServeOptions) -> None:
         try:
             repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
             from qnnbridge_serve.app import HostProbe, InferenceService, make_app
-            from qnnbridge_serve.embeddings import EmbeddingModels
-            from qnnbridge_serve.language_models import LanguageModels
-            from qnnbridge_serve.openai_embeddings import EmbeddingService
-            from qnnbridge_serve.openai_endpoints import LanguageService
+            from qnnbridge_serve.embeddings import embedding_models
+            from qnnbridge_serve.folder_models import language_models, speech_models
+            from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService
             from qnnbridge_serve.openai_speech import SpeechService
-            from qnnbridge_serve.speech_models import SpeechModels
 
-            models = LanguageModels(options.language_models, host, options.sessions.fallback)
-            embedders = EmbeddingModels(options.embedders, options.embedder_buckets, options.sessions, host)
-            hearing = SpeechModels(options.recognizers, options.sessions, host)
+            models = language_models(options.language_models, host, options.sessions.fallback)
+            embedders = embedding_models(options.embedders, options.embedder_buckets, options.sessions, host)
+            hearing = speech_models(options.recognizers, options.sessions, host)
 
             service = InferenceService(
                 repository,
@@ -113,7 +111,7 @@ def serve(options: ServeOptions) -> None:
                 figures=daemon_figures(host) if host.is_daemon else None,
             )
             server = _server(make_app(service, options.token, options.origins), options)
-            _run(server, listener, repository, (models, embedders, hearing), host, options)
+            _run(server, listener, (repository, models, embedders, hearing), host, options)
         finally:
             host.close()
     finally:
@@ -159,16 +157,14 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
 def _run(
     server: uvicorn.Server,
     listener: socket.socket,
-    repository: Repository,
-    models: Sequence[FolderModels[Any]],
+    registries: Sequence[Registry[Any]],
     host: Host,
     options: ServeOptions,
 ) -> None:
     failed: dict[str, BridgeError] = {}
 
     def load() -> None:
-        failed.update(repository.load_all(_say))
-        for registry in models:
+        for registry in registries:
             if not failed or options.keep_going:
                 failed.update(registry.load_all(_say))
         if failed and not options.keep_going:
@@ -185,8 +181,7 @@ def _run(
     try:
         server.run([listener])
     finally:
-        repository.close()
-        for registry in models:
+        for registry in registries:
             registry.close()
         host.close()  # a model that is being loaded is not waited for
         loader.join(LOADER_END_TIMEOUT_S)
