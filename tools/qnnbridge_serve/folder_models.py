@@ -61,9 +61,10 @@ class FolderFigures:
     def __init__(self, kind: FolderKind) -> None:
         self._lock = threading.Lock()
         self.running = 0
-        self.outcomes = collections.Counter(dict.fromkeys(kind.outcomes, 0))
-        self.sums: dict[str, float] = dict.fromkeys(kind.sums, 0)
-        self._recent = {name: collections.deque[float](maxlen=_RECENT) for name in kind.paces}
+        self.outcomes: collections.Counter[str] = collections.Counter()
+        self.outcomes.update(dict.fromkeys(kind.outcomes, 0))
+        self.sums: dict[str, float] = collections.defaultdict(float)
+        self._recent: dict[str, collections.deque[float]] = collections.defaultdict(_last_ones)
 
     def begin(self) -> None:
         with self._lock:
@@ -76,13 +77,10 @@ class FolderFigures:
             self.outcomes[outcome] += 1
             for name, value in sums.items():
                 self.sums[name] += value
-            if pace is not None:
-                self._note(_FIRST_S, pace.to_first_token_s)
-                self._note(_PER_S, pace.tokens_per_second)
-
-    def _note(self, name: str, value: float | None) -> None:
-        if value is not None:
-            self._recent[name].append(value)
+            paces = {} if pace is None else {_FIRST_S: pace.to_first_token_s, _PER_S: pace.tokens_per_second}
+            for name, figure in paces.items():
+                if figure is not None:
+                    self._recent[name].append(figure)
 
     def quantiles(self, name: str) -> dict[float, float | None]:
         with self._lock:
@@ -93,6 +91,10 @@ class FolderFigures:
             return dict.fromkeys(_QUANTILES, found[0])
         cuts = statistics.quantiles(found, n=100, method="inclusive")
         return {quantile: cuts[round(quantile * 100) - 1] for quantile in _QUANTILES}
+
+
+def _last_ones() -> collections.deque[float]:
+    return collections.deque(maxlen=_RECENT)
 
 
 class FolderModels(Registry[Loaded]):

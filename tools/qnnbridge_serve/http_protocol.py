@@ -171,8 +171,6 @@ class HttpProtocol(H11Protocol):
 
 # --- answers ---
 
-_log = logging.getLogger("qnnbridge.serve")
-
 _CLIENT_GONE: Final = 499  # the code of web servers' logs; it is not received
 
 _PART_BYTES: Final = 1024 * 1024
