@@ -131,7 +131,7 @@ def _own_python(python: str | os.PathLike[str] | None) -> str | None:
 def _arguments(python: str | os.PathLike[str] | None) -> tuple[str, ...]:
     if python is None:
         return ()
-    from qnnbridge._daemon.start import from_anywhere
+    from qnnbridge._daemon.discovery import from_anywhere
     from qnnbridge._launch.interpreter import find_host
 
     find_host(python)

@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from qnnbridge._fastpath.call import CallKey, CallSignature, Feed, Find, Names, Out, Wish, fits, key_of
-from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
+from qnnbridge._fastpath.channel import (
+    BOOL,
+    CallPlan,
+    ChannelEnded,
+    ChannelPlans,
+    ChannelTimeout,
+    FastChannel,
+    NoSharedMemory,
+)
 from qnnbridge._fastpath.memory import SHARED_BYTES, SharedArrays, allocate
-from qnnbridge._fastpath.plans import BOOL, CallPlan, ChannelPlans, NoSharedMemory
-from qnnbridge._supervision.deadlines import deadline_after
-from qnnbridge._supervision.host_process import FastCallFailed
+from qnnbridge._supervision.host_process import FastCallFailed, deadline_after
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.native import locks_hold
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
@@ -28,8 +34,8 @@ from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.values import Decoder
 
 if TYPE_CHECKING:
+    from qnnbridge._fastpath import Sharing
     from qnnbridge._fastpath.channel_pool import ChannelPool
-    from qnnbridge._fastpath.sharing import Sharing
     from qnnbridge._replay import Live
     from qnnbridge._supervision.blame import Blame
     from qnnbridge._supervision.host_process import HostProcess

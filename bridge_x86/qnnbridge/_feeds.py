@@ -1,17 +1,17 @@
-"""Feeds: the application's values for a model's inputs, checked and converted before anything is sent.
+"""Feeds and outputs of a run: an application's values for inputs, and its arrays for results (``out=``).
 
-`FeedChecker` is made once per session and immutable; any thread. The good case, numpy arrays of the right type,
-takes a few dictionary look-ups and comparisons per input; `fit` does the rest. It follows ONNX Runtime: lists
-become tensors of the declared type, objects in string arrays become their ``str()``, a dict is a map, and
-refusals have the same class. More is accepted in three places: `Typed` and ml_dtypes arrays, `SparseTensor`,
-lists of dicts for sequences of maps. Symbolic dimensions of one name may differ: ONNX Runtime does not check
-that either.
+Feeds are checked and converted before anything is sent. `FeedChecker` is made once per session and immutable; any
+thread. The good case, numpy arrays of the right type, takes a few dictionary look-ups and comparisons per input;
+`fit` does the rest. It follows ONNX Runtime: lists become tensors of the declared type, objects in string arrays
+become their ``str()``, a dict is a map, and refusals have the same class. More is accepted in three places:
+`Typed` and ml_dtypes arrays, `SparseTensor`, lists of dicts for sequences of maps. Symbolic dimensions of one name
+may differ: ONNX Runtime does not check that either.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from qnnbridge._ort_value import OrtValue
 from qnnbridge._sparse_tensor import SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of
+from qnnbridge_protocol.errors import InvalidArgument
 from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 
 
@@ -365,3 +366,52 @@ class FeedChecker:
 def check_feeds(inputs: Iterable[Node], feeds: Mapping[str, Any], overridable: Iterable[Node] = ()) -> list[Feed]:
     """`FeedChecker.check` for a single call; a session keeps the checker."""
     return FeedChecker(inputs, overridable).check(feeds)
+
+
+# --- outputs -----------------------------------------------------------------------------------------------
+
+# Type of ``out=``: arrays in the order of the outputs, or by name.
+Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
+
+# What is left of outputs, by names, without what follows from padding.
+Counted = Callable[[Sequence[str], Sequence[Any]], "list[Any]"]
+
+
+def check_out(out: Out, names: Sequence[str]) -> list[Array | None]:
+    """``out=`` as a list in the order of the outputs. Types and shapes are those of the results: see `deliver`."""
+    if out.__class__ is not list and isinstance(out, Mapping):
+        unknown = [str(name) for name in out if name not in names]
+        if unknown:
+            raise InvalidArgument(
+                f"out= names {', '.join(unknown)}, which is not asked for.",
+                fix=f"The outputs are {', '.join(names)}.",
+            )
+        out = [out.get(name) for name in names]
+    arrays = list(out)
+    if len(arrays) != len(names):
+        raise InvalidArgument(
+            f"out= has {len(arrays)} arrays for {len(names)} outputs.", fix="Give one for each, or None."
+        )
+    for name, array in zip(names, arrays, strict=True):
+        if array is not None and (not isinstance(array, np.ndarray) or not array.flags.writeable):
+            raise InvalidArgument(f"What out= has for {name!r} is no array that can be written to.")
+    return arrays
+
+
+def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
+    """Copy results into the arrays of ``out=``, unless they are there already. All of them, or none."""
+    for value, target in zip(values, out, strict=True):
+        if target is None or value is target:
+            continue
+        if value.__class__ is not np.ndarray or value.dtype != target.dtype or value.shape != target.shape:
+            got = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise InvalidArgument(
+                f"An array of out= is {target.dtype} {target.shape}, the output is {got}.",
+                fix="Give an array of the output's type and shape, or None for this output.",
+            )
+    results: list[Any] = []
+    for value, target in zip(values, out, strict=True):
+        if target is not None and value is not target:
+            np.copyto(target, value)
+        results.append(value if target is None else target)
+    return results

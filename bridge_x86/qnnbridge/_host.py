@@ -13,17 +13,15 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import silence_daemon_threads
-from qnnbridge._diagnosis.reports import CrashReports
-from qnnbridge._fastpath.sharing import default_sharing
+from qnnbridge._diagnosis import CrashReports
+from qnnbridge._fastpath import default_sharing
 from qnnbridge._launch.interpreter import HostInterpreter, engine_setting, find_host, host_command, host_environment
-from qnnbridge._releases import Releases, call_if_alive
 from qnnbridge._supervision.blame import Blame, IsolationLock
-from qnnbridge._supervision.deadlines import Patience, deadline_after
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
-from qnnbridge._supervision.host_process import HostProcess, Launch
+from qnnbridge._supervision.host_process import HostProcess, Launch, Patience, deadline_after
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
-from qnnbridge._supervision.supervisor import Supervisor
+from qnnbridge._supervision.supervisor import Releases, Supervisor, call_if_alive
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.native import Lock

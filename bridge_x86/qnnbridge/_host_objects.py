@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qnnbridge._host import NO_FUNCTIONS
-from qnnbridge._supervision.deadlines import OnDeadline, deadline_after, overdue
+from qnnbridge._supervision.host_process import OnDeadline, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.shield import when_gone

@@ -23,13 +23,13 @@ from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.specs import Fallback, FixSpec, Placement, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._buckets.arguments import BucketArguments, Buckets, Cut, Overflow, Pad
+    from qnnbridge._buckets import BucketArguments, Buckets, Cut, Overflow, Pad
     from qnnbridge._buckets.session import BucketedSession
     from qnnbridge._buckets.variants import BucketStatus, Progress
     from qnnbridge._buckets.verifying import PaddingReport
     from qnnbridge._fastpath.call import Names
     from qnnbridge._host import Host
-    from qnnbridge._supervision.deadlines import OnDeadline
+    from qnnbridge._supervision.host_process import OnDeadline
     from qnnbridge_protocol.model_records import NumbersReport
 
 
@@ -333,7 +333,7 @@ def bucket_arguments(
                     fix="Give the sizes, too: buckets={'seq': [16, 32, 64, 128]}.",
                 )
         return None
-    from qnnbridge._buckets.arguments import make_arguments
+    from qnnbridge._buckets import make_arguments
 
     return make_arguments(buckets, pad, cut, split, overflow, chunk)
 

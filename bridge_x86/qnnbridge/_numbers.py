@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._create import encoded, warn_application
 from qnnbridge._recipe import Verify
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
@@ -27,7 +27,7 @@ from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.model_records import NumbersReport
 
 if TYPE_CHECKING:
-    from qnnbridge._outputs import Counted
+    from qnnbridge._feeds import Counted
     from qnnbridge._remote_session import RemoteSession
 
 _log = logging.getLogger("qnnbridge.numbers")

@@ -27,7 +27,7 @@ from qnnbridge._create import (
 from qnnbridge._launch.interpreter import engine_not_taken
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._replay import Live, ReplayingSession
-from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
+from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.shield import TooLate, in_turn, when_gone
@@ -130,7 +130,7 @@ class RemoteSession(ReplayingSession):
 
         Returns if the host is there: the slow path reports a deadline, or the host's own error.
         """
-        from qnnbridge._bound_values import lost_in_place
+        from qnnbridge._io_binding import lost_in_place
 
         # Three ends of a call whose inputs may be overwritten: the host has died, its connection was
         # replaced, or its NPU was lost. All others leave the host running, and the slow path reports them.

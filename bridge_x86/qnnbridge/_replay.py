@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from qnnbridge._recipe import SessionRecipe
-from qnnbridge._supervision.deadlines import OnDeadline, Patience, deadline_after, overdue
+from qnnbridge._supervision.host_process import OnDeadline, Patience, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.native import RLock

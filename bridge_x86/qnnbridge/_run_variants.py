@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import Background, refuse_at_the_end
 from qnnbridge._node import ModelMetadata, NodeArg, checked_name
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -31,16 +31,14 @@ from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath.call import KnownCalls, Names
-    from qnnbridge._feeds import FeedChecker
+    from qnnbridge._feeds import Counted, FeedChecker
     from qnnbridge._host import Host
     from qnnbridge._io_binding import IOBinding
     from qnnbridge._ort_value import OrtValue
-    from qnnbridge._outputs import Counted
     from qnnbridge._remote_session import RemoteSession
     from qnnbridge._run_options import RunOptions
     from qnnbridge._session_options import SessionOptions
-    from qnnbridge._supervision.deadlines import OnDeadline
-    from qnnbridge._supervision.host_process import FastCallFailed
+    from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -223,7 +221,7 @@ class RunVariants:
             outputs: values for results, in the order of the names; ``None`` for a new one.
         """
         refuse_at_the_end()
-        from qnnbridge._bound_values import BoundValues
+        from qnnbridge._io_binding import BoundValues
 
         if run_options is not None or not self._quick:
             limits: dict[str, Any] = {"timeout": timeout, "retry": retry, "on_deadline": on_deadline}

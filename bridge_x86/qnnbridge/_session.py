@@ -23,8 +23,7 @@ from qnnbridge._remote_session import RemoteSession
 from qnnbridge._run_options import RunOptions, coerce_run_options
 from qnnbridge._run_variants import RunArguments, RunVariants, check_call, read_only
 from qnnbridge._session_options import SessionOptions
-from qnnbridge._supervision.deadlines import OnDeadline
-from qnnbridge._supervision.host_process import FastCallFailed
+from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.specs import RunSpec
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from qnnbridge._fastpath.call import Names, Wish
+    from qnnbridge._feeds import Counted, Out
     from qnnbridge._numbers import NumbersCheck
-    from qnnbridge._outputs import Counted, Out
     from qnnbridge_protocol.model_records import NumbersReport
 
 _log = logging.getLogger("qnnbridge.session")
@@ -214,7 +213,7 @@ class BaseSession(RunVariants):
             wish = None
             if out is not None or borrow:
                 from qnnbridge._fastpath.call import Wish
-                from qnnbridge._outputs import check_out, deliver
+                from qnnbridge._feeds import check_out, deliver
 
                 out = None if out is None else check_out(out, names or self._output_names)
                 wish = Wish(out, "borrowed" if out is None else "")

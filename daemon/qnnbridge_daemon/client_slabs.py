@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._fastpath.sharing import next_slab_number
+from qnnbridge._fastpath import next_slab_number
 from qnnbridge_daemon.accounts import Account
 from qnnbridge_host.fastpath.shared_memory import AttachedSlab, Slabs
 from qnnbridge_os.door import KeptMemory

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from qnnbridge._host import Host
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._remote_session import RemoteSession
-from qnnbridge._supervision.deadlines import OnDeadline, deadline_after
+from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge_daemon.accounts import Account, Meter
 from qnnbridge_daemon.client_objects import ClientObjects
 from qnnbridge_daemon.client_sessions import BoundSession, ClientSession

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge._daemon.discovery import runtime_folder
-from qnnbridge._diagnosis.reports import state_dir
+from qnnbridge._diagnosis import state_dir
 from qnnbridge_os.files import make_folders
 from qnnbridge_os.private import default_runtime_folder
 

@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from qnnbridge._daemon.discovery import (
+    READY,
+    RUNNING,
+    WAITING,
     Discovery,
     look_at_discovery,
     make_runtime_folder,
@@ -26,7 +29,6 @@ from qnnbridge._daemon.discovery import (
     remove_discovery,
     write_discovery,
 )
-from qnnbridge._daemon.start import READY, RUNNING, WAITING
 from qnnbridge_daemon.options import Options, parse_options
 from qnnbridge_os.door import allow_descriptors, let_go_of_terminal, make_endpoint, on_leave
 from qnnbridge_protocol import __version__

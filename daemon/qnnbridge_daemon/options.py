@@ -6,8 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
-from qnnbridge._daemon.discovery import Discovery
-from qnnbridge._daemon.start import TAKE_OVER
+from qnnbridge._daemon.discovery import TAKE_OVER, Discovery
 from qnnbridge._supervision.restart_policy import RecycleAfter
 
 

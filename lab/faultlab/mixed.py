@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import qnnbridge
-from qnnbridge._fastpath.sharing import MEMORY_LIMIT_BYTES
+from qnnbridge._fastpath import MEMORY_LIMIT_BYTES
 
 # Bytes, and how often. The large ones are rare, or the soak would only copy.
 SIZES = {0: 8, 4: 15, 64: 25, 4096: 30, 65_536: 16, 614_400: 5, 4_194_304: 0.9, 33_554_432: 0.1}

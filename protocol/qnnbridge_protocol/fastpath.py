@@ -38,7 +38,7 @@ LAST_NUMBER = 2**32 - 1
 MAX_CHANNELS = 64
 
 # Plans of one channel. The client drops the ones it used longest ago.
-# Twice what the client keeps (`qnnbridge._fastpath.plans`): it may make new plans before it has dropped the
+# Twice what the client keeps (`qnnbridge._fastpath.channel`): it may make new plans before it has dropped the
 # old ones.
 MAX_PLANS = 256
 

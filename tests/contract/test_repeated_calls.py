@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import qnnbridge
-from qnnbridge._fastpath.plans import ChannelPlans
+from qnnbridge._fastpath.channel import ChannelPlans
 from tests.contract.small_models import CPU
 from tests.fakes.models import model_bytes, node
 

@@ -17,9 +17,9 @@ from qnnbridge._daemon.discovery import (
     read_discovery,
     remove_discovery,
     runtime_folder,
+    variables_from_anywhere,
     write_discovery,
 )
-from qnnbridge._daemon.start import variables_from_anywhere
 from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_protocol.errors import HostStartFailed
 from tests import needs

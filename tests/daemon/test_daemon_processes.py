@@ -18,8 +18,13 @@ import pytest
 
 import qnnbridge
 from qnnbridge._connect import shared_daemon_host
-from qnnbridge._daemon.discovery import make_runtime_folder, read_discovery, runtime_folder, write_discovery
-from qnnbridge._daemon.start import Starting
+from qnnbridge._daemon.discovery import (
+    Starting,
+    make_runtime_folder,
+    read_discovery,
+    runtime_folder,
+    write_discovery,
+)
 from qnnbridge_daemon.logs import log_file, stderr_file
 from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING
 from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostNotFound, HostStartFailed, OptionError
@@ -309,9 +314,9 @@ def test_one_that_nobody_can_find_any_more_leaves() -> None:
 
 
 def test_why_it_does_not_start_is_said_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    from qnnbridge._daemon import start
+    from qnnbridge._daemon import discovery
 
-    monkeypatch.setattr(start, "DETACHED", "--no-such-option")
+    monkeypatch.setattr(discovery, "DETACHED", "--no-such-option")
     with pytest.raises(HostStartFailed, match="did not start") as caught:
         qnnbridge.connect()
     assert "unrecognized arguments: --no-such-option" in str(caught.value.cause)

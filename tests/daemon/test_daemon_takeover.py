@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from qnnbridge._daemon.discovery import make_runtime_folder, write_discovery
-from qnnbridge._daemon.start import TAKE_OVER, Starting
+from qnnbridge._daemon.discovery import TAKE_OVER, Starting, make_runtime_folder, write_discovery
 from qnnbridge_daemon import main
 from qnnbridge_daemon.main import LOCK_NAME, FolderLock
 from qnnbridge_daemon.options import parse_options

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from qnnbridge._diagnosis import CrashReports
 from qnnbridge._diagnosis.crash import CrashRecord
 from qnnbridge._diagnosis.exit_codes import ExitStatus
-from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._supervision.blame import NativeCall, Points
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge_host.cache.store import Store

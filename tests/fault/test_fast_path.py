@@ -19,8 +19,8 @@ from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
 from qnnbridge import errors
+from qnnbridge._fastpath.channel import ChannelPlans
 from qnnbridge._fastpath.channel_pool import ChannelPool
-from qnnbridge._fastpath.plans import ChannelPlans
 from qnnbridge._supervision.host_process import HostProcess
 from qnnbridge._supervision.supervisor import RETIRE_TIMEOUT_S
 from qnnbridge_protocol.fastpath import MAX_PLANS

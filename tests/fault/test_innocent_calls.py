@@ -14,7 +14,7 @@ from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._supervision import deadlines
+from qnnbridge._supervision import host_process
 
 X = np.arange(6, dtype=np.float32)
 KILLS = 5
@@ -101,7 +101,7 @@ def test_the_deadline_ends_the_repetitions() -> None:
 
 
 def test_a_call_without_a_deadline_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "INNOCENT_S", 1.0)
+    monkeypatch.setattr(host_process, "INNOCENT_S", 1.0)
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["signal:9"]), host=host, retry=0)
         with pytest.raises(errors.HostCrashed, match="SIGKILL"):
@@ -110,7 +110,7 @@ def test_a_call_without_a_deadline_is_not_repeated_for_ever(monkeypatch: pytest.
 
 
 def test_a_host_that_is_killed_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "INNOCENT_S", 1.0)
+    monkeypatch.setattr(host_process, "INNOCENT_S", 1.0)
     with fake_host("--first=signal:9") as host:
         with pytest.raises(errors.HostStartFailed, match="SIGKILL"):
             qnnbridge.InferenceSession(script(), host=host)

@@ -19,9 +19,8 @@ from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._fastpath.channel import FastChannel
+from qnnbridge._fastpath.channel import ChannelPlans, FastChannel
 from qnnbridge._fastpath.channel_pool import ChannelPool
-from qnnbridge._fastpath.plans import ChannelPlans
 from qnnbridge._supervision.host_process import HostProcess
 from qnnbridge_os.processes import wait_readable
 from qnnbridge_protocol.fastpath import call_id

@@ -12,9 +12,9 @@ import pytest
 from tests import needs
 from typer.testing import CliRunner
 
+from qnnbridge._diagnosis import CrashReports
 from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
 from qnnbridge._diagnosis.exit_codes import ExitStatus
-from qnnbridge._diagnosis.reports import CrashReports
 from qnnbridge._supervision.blame import NativeCall, Points
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge_tools.cli import app

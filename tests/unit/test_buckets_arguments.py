@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge._buckets.arguments import MAX_DENOMINATOR, Relation, fit, make_arguments, parse
+from qnnbridge._buckets import MAX_DENOMINATOR, Relation, fit, make_arguments, parse
 from qnnbridge._buckets.batches import wanted_variants
 from qnnbridge._buckets.plan import (
     BucketPlan,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge._buckets.arguments import MAX_DENOMINATOR, Relation, make_arguments
+from qnnbridge._buckets import MAX_DENOMINATOR, Relation, make_arguments
 from qnnbridge._buckets.batches import (
     OutputShapes,
     bucket_for,

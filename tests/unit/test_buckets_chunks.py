@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge._buckets.arguments import Relation, make_arguments
+from qnnbridge._buckets import Relation, make_arguments
 from qnnbridge._buckets.batches import variant_for
 from qnnbridge._buckets.chunks import Context, check_exact, join, measure, window_feeds, window_length, windows
 from qnnbridge._buckets.plan import BucketPlan, PaddedInput, make_plan

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from qnnbridge._diagnosis import MAX_REPORTS, CrashReports, state_dir, without_home, write_whole
 from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
 from qnnbridge._diagnosis.exit_codes import ExitStatus
-from qnnbridge._diagnosis.reports import MAX_REPORTS, CrashReports, state_dir, without_home, write_whole
 from qnnbridge_protocol.errors import OptionError
 
 NOON = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC

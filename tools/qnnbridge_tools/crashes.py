@@ -16,7 +16,7 @@ from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import AsJson
 
 if TYPE_CHECKING:
-    from qnnbridge._diagnosis.reports import CrashReports
+    from qnnbridge._diagnosis import CrashReports
     from qnnbridge._supervision.quarantine import Quarantine, QuarantineAccount
 
 crashes_app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
@@ -85,7 +85,7 @@ def path() -> None:
 
 
 def _reports(ended: bool) -> CrashReports:
-    from qnnbridge._diagnosis.reports import CrashReports
+    from qnnbridge._diagnosis import CrashReports
 
     return CrashReports().ended if ended else CrashReports()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._buckets.arguments import Relation
+from qnnbridge._buckets import Relation
 from qnnbridge._buckets.plan import BucketPlan, PaddedInput, Sizes
 from qnnbridge._feed_rules import INVALID_ARGUMENT, Array
 from qnnbridge._option_fields import suggest

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qnnbridge._buckets.arguments import BucketArguments
+from qnnbridge._buckets import BucketArguments
 from qnnbridge._buckets.batches import OutputShapes
 from qnnbridge._buckets.output_sizes import OF_THE_MODEL, find_shapes, zeros
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
@@ -24,8 +24,8 @@ from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import BridgeError, OptionError
 
 if TYPE_CHECKING:
+    from qnnbridge._buckets.chunks import Windowing
     from qnnbridge._buckets.variants import Variants
-    from qnnbridge._buckets.windowing import Windowing
     from qnnbridge._recipe import SessionRecipe
     from qnnbridge_protocol.model_records import ModelDescription
 
@@ -85,7 +85,7 @@ class FreeModel:
         self, variants: Variants, shapes: OutputShapes, given: int | None, deadline: float | None
     ) -> Windowing:
         """How far the model looks along the symbol that is chunked. given: by the application."""
-        from qnnbridge._buckets.windowing import windowing_of
+        from qnnbridge._buckets.chunks import windowing_of
 
         plan = variants.plan
         number = plan.chunk

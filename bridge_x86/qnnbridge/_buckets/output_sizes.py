@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qnnbridge._buckets.arguments import MAX_DENOMINATOR, BucketArguments, Relation, fit, offsets_of
+from qnnbridge._buckets import MAX_DENOMINATOR, BucketArguments, Relation, fit, offsets_of
 from qnnbridge._buckets.batches import OutputShapes, Relations
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._feed_rules import Array, make_rule

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qnnbridge._buckets.arguments import BucketArguments
+from qnnbridge._buckets import BucketArguments
 from qnnbridge._feed_rules import Array, FeedRule, make_rule
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS, ElementType

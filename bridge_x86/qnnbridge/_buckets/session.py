@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._buckets.arguments import BucketArguments
+from qnnbridge._buckets import BucketArguments
 from qnnbridge._buckets.batches import (
     cut,
     joined,
@@ -33,7 +33,6 @@ from qnnbridge._buckets.batches import (
 )
 from qnnbridge._buckets.free_model import FreeModel, lacks_padding
 from qnnbridge._buckets.output_sizes import OF_THE_MODEL, check_cut
-from qnnbridge._buckets.padding_check import PaddingCheck
 from qnnbridge._buckets.plan import (
     BucketPlan,
     Sizes,
@@ -46,17 +45,16 @@ from qnnbridge._buckets.plan import (
     without_constants,
 )
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, Warn, opener, warm
-from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, RunFree, verify_padding
+from qnnbridge._buckets.verifying import TOLERANCE, PaddingCheck, PaddingReport, RunFree, verify_padding
 from qnnbridge._create import identify
 from qnnbridge._feed_rules import INVALID_ARGUMENT
-from qnnbridge._feeds import FeedChecker
+from qnnbridge._feeds import Counted, FeedChecker
 from qnnbridge._numbers import NOT_RUN, verify_mode
 from qnnbridge._ort_value import to_application
-from qnnbridge._outputs import Counted
 from qnnbridge._providers import QNN
 from qnnbridge._run_variants import RunArguments
 from qnnbridge._session import CpuFallbackWarning, check_outputs
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
@@ -64,10 +62,10 @@ from qnnbridge_protocol.model_records import NumbersReport
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
-    from qnnbridge._buckets.windowing import Windowing
+    from qnnbridge._buckets.chunks import Windowing
     from qnnbridge._host import Host
     from qnnbridge._recipe import SessionRecipe
-    from qnnbridge._supervision.deadlines import OnDeadline
+    from qnnbridge._supervision.host_process import OnDeadline
     from qnnbridge_protocol.model_records import ModelDescription
 
 # The worst first.

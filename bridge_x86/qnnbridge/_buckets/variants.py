@@ -26,7 +26,7 @@ from qnnbridge_protocol.specs import Placement, ProviderSpec
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._recipe import SessionRecipe
-    from qnnbridge._supervision.deadlines import OnDeadline
+    from qnnbridge._supervision.host_process import OnDeadline
 
 WEIGHTS: Final = (
     "Each variant has its own copy of the weights: QNN can keep those of several variants in one context binary, "

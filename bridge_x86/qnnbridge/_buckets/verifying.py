@@ -1,11 +1,13 @@
 """Whether padding changes the results of a model: it is run as it is and padded, on the CPU, and compared.
 
-Pure functions around a `RunFree`, which alone touches a host.
+The comparison is pure functions around a `RunFree`, which alone touches a host;
+`PaddingCheck` decides when it is made.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,7 +24,11 @@ from qnnbridge._buckets.batches import (
 )
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._feed_rules import Array
-from qnnbridge_protocol.errors import ModelError, OptionError, OrtError, RemoteError
+from qnnbridge._numbers import MAX_BYTES
+from qnnbridge._recipe import Verify
+from qnnbridge_os.native import Lock
+from qnnbridge_os.shield import start_thread
+from qnnbridge_protocol.errors import BridgeError, ModelError, NumbersDiffer, OptionError, OrtError, RemoteError
 
 # Relative to the largest result. Sums of other lengths are rounded otherwise: some 1e-6 for 32 bits.
 TOLERANCE: Final = 1e-3
@@ -207,3 +213,76 @@ def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]
 
 def _named(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+# --- when it is tried: as the session is made, and at a variant's first padded call -------------------------
+
+_log = logging.getLogger("qnnbridge.buckets")
+
+Feeds = Mapping[str, Any]
+
+
+class PaddingCheck:
+    """found: what padding changes, as text; empty for nothing. Any thread.
+
+    Args:
+        mode: "warn" compares behind the call's back; "raise" before its result is handed out.
+    """
+
+    def __init__(self, label: str, mode: Verify) -> None:
+        self.found = ""
+        self._label = label
+        self._mode = mode
+        self._lock = Lock()
+        # Variants of which a padded call was compared.
+        self._tried: set[Sizes] = set()
+
+    def report(self, change: str) -> None:
+        """Padding was found to change this, if anything. Warns once."""
+        with self._lock:
+            if not change or self.found:
+                return
+            self.found = change
+        _log.warning(
+            "%s: padding changes results: %s. verify_padding(feeds) tries other inputs. Exact sizes change "
+            "nothing; pad='edge', or no pad= at all, may do.",
+            self._label,
+            change,
+        )
+
+    def padded_call(self, variant: Sizes, feeds: Feeds, compare: Callable[[Feeds], str]) -> None:
+        """A call is padded to this variant.
+
+        Args:
+            feeds: without the padding.
+            compare: finds what padding changes in them.
+
+        Raises:
+            NumbersDiffer: padding changes results, for ``verify="raise"``.
+        """
+        with self._lock:
+            first = variant not in self._tried
+            self._tried.add(variant)
+        if self._mode == "off" or sum(np.asarray(value).nbytes for value in feeds.values()) > MAX_BYTES:
+            return
+        if self._mode == "warn":
+            if first:
+                # The application may change its own meanwhile.
+                copies = {name: np.array(value) for name, value in feeds.items()}
+                start_thread("qnnbridge padding", self._look, copies, compare)
+            return
+        if first:
+            self._look(feeds, compare)
+        if self.found:
+            raise NumbersDiffer(
+                f"{self._label} gives other results with padding than without.",
+                cause=f"Output {self.found}.",
+                fix="Give exact sizes, pad='edge' or another value; verify_padding(feeds) tries it. verify=False "
+                "accepts the results.",
+            )
+
+    def _look(self, feeds: Feeds, compare: Callable[[Feeds], str]) -> None:
+        try:
+            self.report(compare(feeds))
+        except BridgeError as error:  # the call itself is none the worse
+            _log.debug("%s: its padding was not compared: %s", self._label, error.message)

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge._daemon import DaemonAccess, command
-from qnnbridge._daemon.discovery import Discovery, existing_runtime_folder, read_discovery, runtime_folder
-from qnnbridge._daemon.start import Starting
+from qnnbridge._daemon.discovery import Discovery, Starting, existing_runtime_folder, read_discovery, runtime_folder
 from qnnbridge._supervision.deaths import DeathReport
 from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess
 from qnnbridge._supervision.restart_policy import RestartPolicy

@@ -1,6 +1,275 @@
 """Explains faults: exit codes, lines of ONNX Runtime's log, deaths of the host, crash reports.
 
-Pure functions over tables, apart from `reports` (files); no process is started here. `_supervision`, the transport
-and the tools call it. It imports the protocol, `qnnbridge_os` and `_launch.stderr`. It is needed only when
-something fails, and the tables take 20 ms to import, so callers import it then.
+The modules are pure functions over tables. Here are the files: one JSON file for programs and one text file for
+people per death, and the state folder. No process is started.
+
+`_supervision`, the transport and the tools call it. It imports the protocol, `qnnbridge_os` and `_launch.stderr`.
+The tables are needed only when something fails and take 20 ms to import, so callers import the modules then.
 """
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_protocol import __version__
+from qnnbridge_protocol.errors import OptionError
+
+if TYPE_CHECKING:
+    from qnnbridge._diagnosis.crash import CrashRecord, Diagnosis
+
+
+STATE_DIR_VARIABLE: Final = "QNNBRIDGE_STATE_DIR"
+
+
+def state_dir() -> Path:
+    """The folder; it may not exist yet. ``QNNBRIDGE_STATE_DIR`` overrides the place the system has for it."""
+    override = os.environ.get(STATE_DIR_VARIABLE)
+    if override:
+        return Path(os.path.abspath(os.path.expanduser(override)))
+    import platformdirs  # needed after a crash only
+
+    return Path(platformdirs.user_state_dir("qnnbridge", appauthor=False))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that a reader sees the old one or the new one, never a part. Raises `OSError`."""
+    from qnnbridge_os import files  # needed after a crash only
+
+    files.make_folders(path.parent)
+    # A model's name may be no UTF-8; JSON, too, writes such bytes as `\udc80`.
+    files.write_whole(path, text.encode("utf-8", "backslashreplace"))
+
+
+MAX_REPORTS: Final = 50
+CRASHES: Final = "crashes"
+ENDED: Final = "ended"
+SCHEMA: Final = 1
+
+# The names of the variables that a report may hold; all others may be secrets.
+ENVIRONMENT: Final = frozenset(
+    (
+        "QNNBRIDGE_HOST_PYTHON",
+        "QNNBRIDGE_ENGINE",
+        "QNNBRIDGE_EP_PATH",
+        "QNNBRIDGE_CONFIG",
+        "QNNBRIDGE_DEBUG",
+        "QNNBRIDGE_STATE_DIR",
+        "QNNBRIDGE_CACHE_DIR",
+        "ADSP_LIBRARY_PATH",
+        "LD_LIBRARY_PATH",
+        "QNN_SDK_ROOT",
+        "LIBNATIVE_CONFIG",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "PROCESSOR_ARCHITECTURE",
+        "PROCESSOR_ARCHITEW6432",
+        "OPENBLAS_NUM_THREADS",
+        "OMP_NUM_THREADS",
+    )
+)
+
+_ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReportSummary:
+    """One line of a list of reports. path: of the text file."""
+
+    id: str
+    when: str
+    exit: str
+    phase: str
+    models: tuple[str, ...]
+    cause: str
+    path: Path
+
+
+class CrashReports:
+    """The reports in one folder, by default ``crashes`` in `state_dir`."""
+
+    def __init__(self, folder: Path | None = None, wall_clock: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._wall_clock = wall_clock
+
+    @property
+    def folder(self) -> Path:
+        return self._folder if self._folder is not None else state_dir() / CRASHES
+
+    @property
+    def ended(self) -> CrashReports:
+        """The reports of hosts that did not crash, in a folder beside the crashes."""
+        return CrashReports(self.folder.with_name(ENDED), self._wall_clock)
+
+    def write(self, record: CrashRecord) -> Path | None:
+        """Writes a report and drops the oldest ones over fifty. Path of the text file, ``None`` if it failed.
+
+        Of a host that did not crash it goes to `ended`.
+        """
+        return (self.ended if _did_not_crash(record) else self)._write(record)
+
+    def _write(self, record: CrashRecord) -> Path | None:
+        from qnnbridge._diagnosis.crash import details_of, diagnose  # heavy, and needed after a crash only
+
+        try:
+            import secrets  # 8 ms, for a case that is rare
+
+            when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
+            report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+            diagnoses = diagnose(record)
+            data = {
+                "schema": SCHEMA,
+                "id": report_id,
+                "when": when.isoformat(timespec="milliseconds"),
+                "qnnbridge": __version__,
+                **details_of(record, diagnoses, None),
+                "environment": {name: os.environ[name] for name in sorted(ENVIRONMENT & os.environ.keys())},
+            }
+            data = without_home(data)
+            path = self.folder / f"{report_id}.txt"
+            write_whole(path.with_suffix(".json"), json.dumps(data, indent=1, ensure_ascii=False, default=str))
+            write_whole(path, _as_text(data, record, diagnoses))
+            self._drop_old()
+        except Exception:  # noqa: BLE001 - whatever it is, the crash itself is what the caller must hear of
+            return None
+        return path
+
+    def summaries(self) -> list[ReportSummary]:
+        """The reports, newest first. A damaged one is left out."""
+        return [summary for path in self._files() if (summary := _summary(path)) is not None]
+
+    def read(self, report_id: str) -> dict[str, Any]:
+        """A report by its id, by the beginning of it, or ``last``. Raises `OptionError` if there is none."""
+        files = self._files()
+        wanted = [p for p in files if p.stem.startswith(report_id)] if report_id != "last" else files[:1]
+        if len(wanted) != 1:
+            known = ", ".join(p.stem for p in files[:5]) or "none"
+            raise OptionError(
+                f"There is {'no' if not wanted else 'more than one'} crash report {report_id!r}.",
+                fix=f"List them with `qnnbridge crashes`. The newest ones: {known}.",
+            )
+        try:
+            data = json.loads(wanted[0].read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise OptionError(f"The crash report {wanted[0].stem} cannot be read.", cause=str(error)) from None
+        if not isinstance(data, dict):
+            raise OptionError(f"The crash report {wanted[0].stem} is damaged.")
+        return data
+
+    def read_text(self, report_id: str) -> str:
+        """The same as text for a person."""
+        data = self.read(report_id)
+        try:
+            return (self.folder / f"{data['id']}.txt").read_text(encoding="utf-8")
+        except (OSError, KeyError):
+            return json.dumps(data, indent=1, ensure_ascii=False)
+
+    def _files(self) -> list[Path]:
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return []
+        stems = sorted((n[:-5] for n in names if n.endswith(".json") and _ID.match(n[:-5])), reverse=True)
+        return [self.folder / f"{stem}.json" for stem in stems]
+
+    def _drop_old(self) -> None:
+        for path in self._files()[MAX_REPORTS:]:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".txt").unlink(missing_ok=True)
+
+
+def _did_not_crash(record: CrashRecord) -> bool:
+    return record.on_purpose or record.is_no_host
+
+
+def without_home(value: Any, home: str | None = None) -> Any:
+    """The same data with the user's home folder written as ``~`` in every text."""
+    if home is None:
+        home = os.path.expanduser("~")
+    if len(home) < 3:  # no home, or the root folder: nothing to hide, everything to spoil
+        return value
+    variants = {home, home.replace("\\", "/"), home.replace("/", "\\")}
+    windows = os.name == "nt" or "\\" in home
+    pattern = re.compile(
+        "|".join(rf"{re.escape(text)}(?![\w.-])" for text in variants), re.IGNORECASE if windows else 0
+    )
+    return _replace(value, pattern)
+
+
+def _replace(value: Any, pattern: re.Pattern[str]) -> Any:
+    if isinstance(value, str):
+        return pattern.sub("~", value)
+    if isinstance(value, Mapping):
+        return {key: _replace(item, pattern) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_replace(item, pattern) for item in value]
+    return value
+
+
+def _summary(path: Path) -> ReportSummary | None:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        status = data["exit"] or {"number": "unknown", "name": ""}
+        return ReportSummary(
+            str(data["id"]),
+            str(data["when"]),
+            f"{status['number']} {status['name']}".strip(),
+            str(data["phase"]),
+            tuple(str(model) for model in data["models"]),
+            str(data["diagnoses"][0]["cause"]),
+            path.with_suffix(".txt"),
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _as_text(data: Mapping[str, Any], record: CrashRecord, diagnoses: list[Diagnosis]) -> str:
+    status = record.exit
+    kind = "report of an ended host" if _did_not_crash(record) else "crash report"
+    waiting = f", requests waiting: {len(record.waiting)}" if record.waiting else ""
+    lines = [
+        f"qnnbridge {kind} {data['id']} ({data['when']})",
+        "",
+        f"exit code   {status.describe() if status else 'unknown'}" + (f"   {status.hex}" if status else ""),
+        f"phase       {record.phase}{waiting}",
+        f"models      {', '.join(data['models']) or '-'}",
+        f"generation  {record.generation}, {record.uptime_s:.1f} s old",
+        f"interpreter {data['interpreter'] or '-'}",
+        f"processor   {data['processor'] or '-'}",
+        f"host        {_pairs(data['versions'])}",
+        f"application {_pairs({'qnnbridge': __version__, **data['application_versions']})}",
+        "",
+        "Most likely causes, best first:",
+    ]
+    for number, found in enumerate(data["diagnoses"], 1):
+        lines.append(f"{number}. {found['cause']}")
+        lines.extend(f"   evidence: {line}" for line in found["evidence"])
+        lines.extend([f"   fix: {found['fix']}"] if found["fix"] else [])
+    sections = {
+        "Open requests": [
+            f"{call['request_id']} {call['op']} {call['model'] or '-'} {call['phase'] or 'queued'}"
+            for call in data["in_flight"]
+        ],
+        "Python stack": data["python_stack"],
+        "Last messages": data["last_frames"],
+        "Environment": [f"{name}={value}" for name, value in data["environment"].items()],
+        "Beginning of stderr": data["stderr_head"].splitlines(),
+        "End of stderr": data["stderr_tail"].splitlines(),
+    }
+    for title, body in sections.items():
+        if body:
+            lines += ["", f"{title}:", *(f"  {line}" for line in body)]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items()) or "-"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qnnbridge._fastpath.memory import SharedArrays, SharedBlock, block_of
+from qnnbridge._fastpath.memory import Array, SharedArrays, SharedBlock, block_of
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
 
 # Signatures per session. Calls that vary more gain nothing from being remembered.
@@ -18,7 +18,6 @@ MAX_SIGNATURES = 64
 # call.
 _LITTLE = sys.byteorder == "little"
 
-Array = np.ndarray[Any, np.dtype[Any]]
 # Names of the outputs that a call asks for; ``None`` for all.
 Names = tuple[str, ...] | None
 Feed = dict[str, Any]

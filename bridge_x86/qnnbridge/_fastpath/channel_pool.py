@@ -22,11 +22,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qnnbridge._fastpath import Sharing
 from qnnbridge._fastpath import channel as fast_channel
-from qnnbridge._fastpath.channel import ChannelEnded, ChannelTimeout, FastChannel
+from qnnbridge._fastpath.channel import ChannelEnded, ChannelPlans, ChannelTimeout, FastChannel, NoSharedMemory
 from qnnbridge._fastpath.memory import Slab, SlabOfArrays, slab_size
-from qnnbridge._fastpath.plans import ChannelPlans, NoSharedMemory
-from qnnbridge._fastpath.sharing import Sharing
 from qnnbridge._transport.channel import ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import NO_CONTEXT, ChannelFailed
 from qnnbridge_os import fds

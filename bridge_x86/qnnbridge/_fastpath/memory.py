@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qnnbridge._fastpath.sharing import Room, Sharing, next_slab_number
+from qnnbridge._fastpath import Room, Sharing, next_slab_number
 from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
 from qnnbridge._node import Node
 from qnnbridge._option_fields import suggest

@@ -19,7 +19,7 @@ What fails here is raised to the caller: `HostStartFailed`, `BreakerOpen`, `Mode
 fails no call.
 
 `restart_policy`, `blame` and `quarantine` are pure decisions: time comes from a `Clock`, nothing is started or
-killed here. `host_process` starts and ends one process; `supervisor` and `deaths` carry the decisions out,
-`deadlines` ends calls whose time is up. `_host` and the sessions call it. It imports the protocol, `qnnbridge_os`,
+killed here. `host_process` starts and ends one process, and calls whose time is up; `supervisor` and `deaths`
+carry the decisions out. `_host` and the sessions call it. It imports the protocol, `qnnbridge_os`,
 `_launch`, `_transport`, `_fastpath` and `_diagnosis`.
 """

@@ -12,11 +12,16 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from qnnbridge._diagnosis.reports import CrashReports
+from qnnbridge._diagnosis import CrashReports
 from qnnbridge._launch.stderr import decode_stderr
 from qnnbridge._supervision.blame import Blame, NativeCall, Why
-from qnnbridge._supervision.deadlines import ASKED_FOR
-from qnnbridge._supervision.host_process import EXIT_WAIT_S, KILL_TIMEOUT_S, STDERR_TIMEOUT_S, HostProcess
+from qnnbridge._supervision.host_process import (
+    ASKED_FOR,
+    EXIT_WAIT_S,
+    KILL_TIMEOUT_S,
+    STDERR_TIMEOUT_S,
+    HostProcess,
+)
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Lost
 from qnnbridge_protocol import __version__

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from qnnbridge._diagnosis.reports import state_dir, write_whole
+from qnnbridge._diagnosis import state_dir, write_whole
 from qnnbridge._supervision.blame import NativeCall, Points
 from qnnbridge._supervision.restart_policy import Clock, RealClock
 from qnnbridge_os.native import Lock

@@ -6,6 +6,7 @@ callers that see a death share one investigation of it. Waiting is bounded by th
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import logging
@@ -13,6 +14,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._background import refuse_at_the_end
 from qnnbridge._supervision.deaths import DeathHandler, DeathReport
@@ -20,7 +22,7 @@ from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess, Launch
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
 from qnnbridge_os import fds
-from qnnbridge_os.native import Lock, check_locks, sleep
+from qnnbridge_os.native import Lock, RLock, check_locks, sleep
 from qnnbridge_os.processes import Spawner
 from qnnbridge_os.shield import Changes, shielded, start_thread
 from qnnbridge_protocol.connection import DAEMON_FEATURE, LEAVING, MAKE_WAY_FEATURE
@@ -33,6 +35,12 @@ from qnnbridge_protocol.errors import (
     VersionMismatch,
     WorkerDied,
 )
+
+if TYPE_CHECKING:
+    import weakref
+
+    from qnnbridge._supervision.host_process import HostProcess
+
 
 _log = logging.getLogger("qnnbridge.supervisor")
 
@@ -437,3 +445,55 @@ def _too_late() -> DeadlineExceeded:
         fix="Give it more time, or start the host ahead with Host.start().",
         details={"state": "not-started"},
     )
+
+
+# --- what the application has dropped, until the next call reports it to the host ---------------------------
+
+# In the queue it keeps calls from the fast path.
+_SLOW = ("", -1, 0)
+
+
+class Releases:
+    """What the next call reports as dropped. Any thread, finalizers too.
+
+    waiting: operation that releases it, generation and number of each.
+    """
+
+    def __init__(self) -> None:
+        # A deque: `append` is atomic, so a finalizer in the middle of any other line does no harm.
+        self.waiting: collections.deque[tuple[str, int, int]] = collections.deque()
+        # Re-entrant: a signal handler may make a call while its thread is in here.
+        self._lock = RLock()
+
+    def add(self, operation: str, generation: int, number: int) -> None:
+        """Neither locks nor blocks."""
+        self.waiting.append((operation, generation, number))
+
+    def keep_slow(self) -> None:
+        """The next call takes the slow path."""
+        self.waiting.append(_SLOW)
+
+    def send(self, process: HostProcess) -> None:
+        """Release what lives in this process; what lived in others is gone."""
+        if not self.waiting:
+            return
+        with self._lock:
+            # Taken out when all are released: an interrupt has some released twice, which does no harm.
+            known = list(self.waiting)
+            mine = [one for one in known if one[1] == process.generation]
+            for operation, _, number in mine:
+                if operation != "object.release":
+                    process.channel.one_way.add({"op": operation, "session": number})
+            objects = [number for operation, _, number in mine if operation == "object.release"]
+            if objects:
+                process.channel.one_way.add({"op": "object.release", "objects": objects})
+            # Not `clear`: what was appended meanwhile stays for the next call.
+            for _ in known:
+                self.waiting.popleft()
+
+
+def call_if_alive(method: weakref.WeakMethod[Callable[..., Any]], *arguments: Any) -> None:
+    """Nothing, if its object is gone."""
+    function = method()
+    if function is not None:
+        function(*arguments)

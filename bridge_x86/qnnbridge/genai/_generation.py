@@ -16,7 +16,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._terminate import TerminateFlag, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed
 from qnnbridge._transport.reply_stream import ReplyStream

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from qnnbridge._connect import chosen_host
 from qnnbridge._create import show_notices
 from qnnbridge._host_objects import object_message
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.genai._survival import Remade, call_object, survive
 from qnnbridge_protocol.cache_settings import cache_settings

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qnnbridge._host import Host
-    from qnnbridge._supervision.deadlines import Patience
-    from qnnbridge._supervision.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess, Patience
 
 T = TypeVar("T")
 

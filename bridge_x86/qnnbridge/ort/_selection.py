@@ -15,7 +15,7 @@ from qnnbridge._create import identify
 from qnnbridge._providers import CPU
 from qnnbridge._recipe import SessionRecipe, model_parts
 from qnnbridge._session_options import SelectionDelegate, provider_of_devices
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.ort._environment import OrtEpDevice, get_ep_devices
 from qnnbridge.ort._providers import Named
 from qnnbridge_protocol.errors import Fail, InvalidArgument, OrtError

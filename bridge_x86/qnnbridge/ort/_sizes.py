@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qnnbridge._buckets.arguments import BucketArguments, make_arguments
+from qnnbridge._buckets import BucketArguments, make_arguments
 from qnnbridge._buckets.plan import free_dimensions, name_axes
 from qnnbridge._buckets.variants import opener
 from qnnbridge._create import identify, show_notices
 from qnnbridge._ort_value import OrtValue
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.ort._providers import SIZES_VARIABLE
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, OptionError

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._connect import chosen_host
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.speech._audio import Audio, AudioReader
 from qnnbridge.speech._decoders import TimeLeft, WindowDecoder, run_bound, unlimited
 from qnnbridge.speech._features import HOP, RATE, Array, log_mel

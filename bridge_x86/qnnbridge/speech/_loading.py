@@ -12,7 +12,7 @@ from qnnbridge._inference_session import InferenceSession
 from qnnbridge._node import Node
 from qnnbridge._recipe import SessionRecipe
 from qnnbridge._session_options import SessionOptions
-from qnnbridge._supervision.deadlines import deadline_after
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.speech import _decoders as decoders
 from qnnbridge.speech._decoders import (
     CacheNames,

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._diagnosis.reports import state_dir
+from qnnbridge._diagnosis import state_dir
 
 _FOLDER = "verify"
 _KEPT_S = 7 * 24 * 3600

@@ -19,7 +19,7 @@ from qnnbridge_tools.host.figures import Figures, read_figures
 from qnnbridge_tools.host.options import DaemonOptions
 
 if TYPE_CHECKING:
-    from qnnbridge._daemon.start import Outcome, Starting
+    from qnnbridge._daemon.discovery import Outcome, Starting
 
 NAMED_CLIENTS: Final = 5
 START_TIMEOUT_S: Final = 60.0
@@ -160,7 +160,7 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
 
 def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
     """The status of the daemon, and whether this process started it."""
-    from qnnbridge._daemon.start import Starting
+    from qnnbridge._daemon.discovery import Starting
 
     deadline = time.monotonic() + START_TIMEOUT_S
     starting = Starting(words)
@@ -178,7 +178,7 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
     The new daemon starts before the old one stops, and waits at the lock: applications that go on working start a
     daemon without these options as soon as theirs is gone.
     """
-    from qnnbridge._daemon.start import TAKE_OVER, Starting
+    from qnnbridge._daemon.discovery import TAKE_OVER, Starting
 
     # Each try may take all of that: the new daemon waits at the lock for as long.
     patience_s = drain_s + END_GRACE_S + START_TIMEOUT_S

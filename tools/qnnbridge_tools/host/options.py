@@ -72,7 +72,7 @@ class DaemonOptions:
 
         Raises `OptionError` for an invalid size or time.
         """
-        from qnnbridge._daemon.start import from_anywhere
+        from qnnbridge._daemon.discovery import from_anywhere
         from qnnbridge_tools.arguments import check_seconds
 
         given: dict[str, Any] = dataclasses.asdict(self)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from qnnbridge._daemon.start import variables_from_anywhere
+from qnnbridge._daemon.discovery import variables_from_anywhere
 from qnnbridge_protocol.errors import OptionError
 
 SERVICE_NAME: Final = "qnnbridge"
