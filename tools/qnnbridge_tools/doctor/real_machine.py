@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from qnnbridge_protocol.errors import BridgeError, VersionMismatch
 from qnnbridge_tools.doctor import running_interpreter
@@ -210,20 +210,8 @@ class RealMachine:
         return answer_of(running_interpreter.describe())
 
     def ask(self, python: str) -> PythonReport | StartFailure:
-        from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
-
-        command = [python, *INTERPRETER_FLAGS, os.path.abspath(running_interpreter.__file__)]
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=ASK_TIMEOUT_S,
-                check=False,
-                env=host_environment(),
-                # No console window opens where the doctor runs without one, as under pythonw.
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            )
+            done = run_interpreter(python, running_interpreter.__file__)
         except subprocess.TimeoutExpired:
             return StartFailure(None, f"no answer within {ASK_TIMEOUT_S:.0f} s")
         except (OSError, ValueError) as error:
@@ -232,25 +220,13 @@ class RealMachine:
         if done.returncode:
             return StartFailure(done.returncode, said)
         try:
-            # The last line: a .pth file of that Python may have printed something before.
-            return answer_of(json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1]))
+            return answer_of(last_line(done))
         except (ValueError, LookupError, TypeError):
             return StartFailure(0, said or "it printed something else than an answer: it may be no Python")
 
     def catalogue(self, python: str) -> Catalogue | None:
-        from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
-
         try:
-            done = subprocess.run(
-                [python, *INTERPRETER_FLAGS, "-m", "qnnbridge_host.windows_ml", "list"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=ASK_TIMEOUT_S,
-                check=False,
-                env=host_environment(),
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            )
-            answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+            answer = last_line(run_interpreter(python, "-m", "qnnbridge_host.windows_ml", "list"))
             wire = answer.get("error")
             names = ("name", "version", "package", "library", "state")
             entries = [] if isinstance(wire, dict) else answer["providers"]
@@ -292,6 +268,32 @@ def _read_library(path: str, version: bool) -> Library | None:
         return read_library(path, version=version)
     except (OSError, ValueError):
         return None
+
+
+def run_interpreter(
+    python: str, *arguments: str, timeout_s: float = ASK_TIMEOUT_S
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs an interpreter as the host is started: isolated from packages and variables of the user.
+
+    Raises `OSError` or `ValueError` if it cannot be started, `subprocess.TimeoutExpired`.
+    """
+    from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
+
+    return subprocess.run(
+        [python, *INTERPRETER_FLAGS, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+        env=host_environment(),
+        # No console window opens where the command runs without one, as under pythonw.
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+
+
+def last_line(done: subprocess.CompletedProcess[bytes]) -> Any:
+    """The answer, as JSON. A .pth file of that Python may have printed something before it."""
+    return json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
 
 
 def answer_of(answer: dict[str, object]) -> PythonReport:

@@ -1,8 +1,9 @@
-"""Describes the running interpreter.
+"""Describes the running interpreter, for the doctor and for `setup-host`.
 
 Run as a script by the interpreter that is asked, so it imports nothing of ours and works on every Python that
 could be found (3.6 and newer). Prints one line of JSON in ASCII."""
 
+import importlib.util
 import json
 import os
 import platform
@@ -30,6 +31,14 @@ def describe() -> "dict[str, object]":  # as a text: a Python that is older must
         "path": [folder for folder in sys.path if folder],
         "user_site": user_site,
         "externally_managed": _is_externally_managed(),
+        # The text of the version may end in "rc1" or "+".
+        "version_info": list(sys.version_info[:3]),
+        "implementation": sys.implementation.name,
+        # Free-threaded Pythons load no common wheel.
+        "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        # Debian has venv without ensurepip until python3-venv is installed.
+        "has_venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),
+        "libc": platform.libc_ver(),
     }
 
 

@@ -6,21 +6,22 @@ refused, never passed over. Asking one is bounded in time; a failure is an answe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, Surroundings, interpreter_machine
-from qnnbridge._launch.interpreter import host_environment
 from qnnbridge_host.model.releases import sdk_numbers, version_key
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound, OptionError
+from qnnbridge_tools.doctor import running_interpreter
+from qnnbridge_tools.doctor.real_machine import RealMachine, last_line, run_interpreter
 from qnnbridge_tools.versions.fitness import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
 
 if TYPE_CHECKING:
@@ -31,21 +32,6 @@ ASK_TIMEOUT_S = 30.0
 SHOWN_CHARACTERS = 160
 # The exit code of a shell, and of a script such as pyenv's, for a program that is not there.
 NOT_FOUND = 127
-
-# Run by whatever is found, so it must not need a new Python. "@@" marks its line among those of a .pth file. Debian
-# has venv without ensurepip until python3-venv is installed; free-threaded Pythons load no common wheel.
-_QUESTION = """
-import importlib.util, json, platform, sys, sysconfig
-print("@@" + json.dumps({
-    "version": list(sys.version_info[:3]),
-    "platform": sysconfig.get_platform(),
-    "base": getattr(sys, "_base_executable", None) or sys.executable,
-    "implementation": sys.implementation.name,
-    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-    "has_venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),
-    "libc": platform.libc_ver(),
-}))
-"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,34 +54,30 @@ class PythonTraits:
 def ask(python: str) -> PythonTraits | str:
     """The traits of the interpreter, or the reason why it gives none."""
     try:
-        done = subprocess.run(
-            # Isolated, as the host will be: packages and variables of the user do not count.
-            [python, "-I", "-X", "utf8", "-c", _QUESTION],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ASK_TIMEOUT_S,
-            env=host_environment(),
-            check=False,
-        )
+        done = run_interpreter(python, running_interpreter.__file__, timeout_s=ASK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return f"does not answer within {ASK_TIMEOUT_S:.0f} s"
     except OSError as error:
         return f"cannot be started ({error.strerror or error})"
-    line = next((line for line in done.stdout.splitlines() if line.startswith(b"@@")), None)
-    if done.returncode != 0 or line is None:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        if done.returncode == NOT_FOUND:
-            first = f" ({said[0].strip()[:SHOWN_CHARACTERS]})" if said else ""
-            return f"only stands for a Python that is not installed: exit code {NOT_FOUND}{first}"
-        last = f" ({said[-1].strip()[:SHOWN_CHARACTERS]})" if said else ""
-        return f"does not run as Python does: exit code {done.returncode}{last}"
-    answer = json.loads(line[2:])
+    if done.returncode == 0:
+        # What prints no such answer is no Python.
+        with contextlib.suppress(LookupError, TypeError, ValueError):
+            return _traits(last_line(done))
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    if done.returncode == NOT_FOUND:
+        first = f" ({said[0].strip()[:SHOWN_CHARACTERS]})" if said else ""
+        return f"only stands for a Python that is not installed: exit code {NOT_FOUND}{first}"
+    last = f" ({said[-1].strip()[:SHOWN_CHARACTERS]})" if said else ""
+    return f"does not run as Python does: exit code {done.returncode}{last}"
+
+
+def _traits(answer: dict[str, Any]) -> PythonTraits:
     library, library_version = answer["libc"]
     numbers = library_version.split(".") if library == "glibc" else []
     return PythonTraits(
-        version=tuple(answer["version"]),
+        version=tuple(answer["version_info"]),
         platform=answer["platform"],
-        base=answer["base"],
+        base=answer["base_executable"],
         implementation=answer["implementation"],
         free_threaded=answer["free_threaded"],
         has_venv=answer["has_venv"],
@@ -284,7 +266,6 @@ def machine_of(given: MachineOptions) -> HostMachine:
 
 def driver_facts() -> tuple[str | None, int | None]:
     """QNN version of the NPU driver, and the Hexagon version of the chip; ``None`` where this computer has none."""
-    from qnnbridge_tools.doctor.real_machine import RealMachine
     from qnnbridge_tools.doctor.subjects.computer import survey_computer, survey_driver
 
     machine = RealMachine()

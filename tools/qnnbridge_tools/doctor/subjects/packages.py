@@ -31,7 +31,9 @@ _ASSIGNMENT: Final = re.compile(r"""^(\w+)\s*=\s*['"]([^'"]*)['"]""", re.MULTILI
 _NATIVE: Final = re.compile(r"\.(?:dll|pyd|cat|so(?:\.[\d.]+)?)$", re.IGNORECASE)
 # Of each distribution: a snapshot stays small also where a folder was emptied.
 _MAX_WRONG: Final = 20
-# What the host imports before anything of QNN.
+# What the host imports before anything of QNN. Not `qnnbridge_os`, which every installation has beside
+# `qnnbridge_protocol`: a file of it that is missing is `packages.half-installed`, and a snapshot of qnnbridge 0.1
+# does not name it, so that a healthy host would be refused.
 NEEDED: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy")
 
 
