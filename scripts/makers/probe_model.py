@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import qnnbridge_tools.doctor
-from qnnbridge_tools.doctor.probe_run import PROBE_MODEL, bias, weights
+from qnnbridge_tools.doctor.subjects.probe import PROBE_MODEL, bias, weights
 
 
 def make() -> bytes:
