@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_models.verify import input_sets, node_traps, traps, trying
+from qnnbridge_models.verify import input_sets, traps, trying
 from qnnbridge_models.verify.input_sets import EXTREMES, applied, why_not
-from qnnbridge_models.verify.node_traps import NodeAt, NodeChange
+from qnnbridge_models.verify.traps import NodeAt, NodeChange
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.sessions import RunAnswer
@@ -79,8 +79,8 @@ def test_each_rule_about_values_sees_its_trap_and_no_other(name: str) -> None:
 
 def test_every_rule_has_a_case_here_and_says_what_to_do() -> None:
     assert {trap.name for trap in traps.VALUE_TRAPS} == set(VALUES)
-    assert {trap.name for trap in node_traps.NODE_TRAPS} == {name for name, _ in NODES}
-    for rule in (*traps.VALUE_TRAPS, *node_traps.NODE_TRAPS):
+    assert {trap.name for trap in traps.NODE_TRAPS} == {name for name, _ in NODES}
+    for rule in (*traps.VALUE_TRAPS, *traps.NODE_TRAPS):
         assert rule.words.endswith(".")
         assert rule.advice.endswith(".")
 
@@ -120,7 +120,7 @@ NODES = [
 
 @pytest.mark.parametrize(("name", "node"), NODES)
 def test_each_rule_about_nodes_sees_its_trap_and_can_change_its_cause(name: str, node: NodeAt) -> None:
-    (trap, seen), *others = node_traps.suspected(node)
+    (trap, seen), *others = traps.suspected(node)
     assert (trap.name, others) == (name, [])
     assert node.op.rpartition(".")[2] in seen
     changes = trap.changes(node)
@@ -132,14 +132,14 @@ def test_each_rule_about_nodes_sees_its_trap_and_can_change_its_cause(name: str,
 
 def test_indices_are_counted_from_the_start_of_their_own_axis() -> None:
     node = dict(NODES)["negative-gather-index"]
-    trap = node_traps.suspected(node)[0][0]
+    trap = traps.suspected(node)[0][0]
     assert trap.changes(node)[0].inputs[1].tolist() == [4]
     assert trap.changes(NodeAt("Gather", {}, (None, np.array([-1])))) == [], "the length is not known"
 
 
 def test_small_values_beside_large_ones_are_raised_by_themselves() -> None:
     given = np.float32([1e-10, -1e-9, 0, 1e4])
-    trap = node_traps.suspected(NodeAt("Log", {}, (given,)))[0][0]
+    trap = traps.suspected(NodeAt("Log", {}, (given,)))[0][0]
     *scaled, raised = trap.changes(NodeAt("Log", {}, (given,)))
     assert all(change.scale > 1 for change in scaled)
     np.testing.assert_array_equal(raised.inputs[0], np.float32([1e-4, -1e-4, 0, 1e4]))
@@ -147,8 +147,8 @@ def test_small_values_beside_large_ones_are_raised_by_themselves() -> None:
 
 
 def test_a_proof_is_told() -> None:
-    trap = node_traps.NODE_TRAPS[0]
-    found = node_traps.proven(trap, "pool", "seen", NodeChange("no pads"))
+    trap = traps.NODE_TRAPS[0]
+    found = traps.proven(trap, "pool", "seen", NodeChange("no pads"))
     assert found.proof == "with no pads the node agrees"
 
 
@@ -163,7 +163,7 @@ def test_a_proof_is_told() -> None:
     ],
 )
 def test_a_harmless_node_is_not_accused(node: NodeAt) -> None:
-    assert node_traps.suspected(node) == []
+    assert traps.suspected(node) == []
 
 
 INPUTS = (NodeInfo("ids", "tensor(int64)", ("batch", "seq")), NodeInfo("x", "tensor(float)", (None, "?", "?")))

@@ -36,6 +36,7 @@ class ModelIndex(GraphIndex):
         types: of the tensors, if they are inferred.
         names: of the nodes, in place of those that they have.
         folder: where the external tensors lie; without one their values are not known.
+        follows: the index of the same model in which all that follows from fixed shapes is a constant.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class ModelIndex(GraphIndex):
         types: Mapping[str, graphs.TensorType] | None = None,
         names: Sequence[str] | None = None,
         folder: Path | None = None,
+        follows: ModelIndex | None = None,
     ) -> None:
         self.model = model
+        self._follows = follows
         self._folder = folder
         self.opset = graphs.opset_of(model) or 0
         self._labels = names
@@ -209,6 +212,8 @@ class ModelIndex(GraphIndex):
             element, shape = self.types.get(name, (0, None))
             constant = name in self.constants
             values = self._values(name) if constant else None
+            if not constant and self._follows is not None:
+                values = self._follows.about(name).values
             found = self._tensors[name] = GraphTensor(name, _type_name(element), shape, constant, values)
         return found
 

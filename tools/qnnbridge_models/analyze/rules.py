@@ -1,7 +1,8 @@
 """The rules: each looks at one node and says why QNN would not take it, or nothing. Pure functions.
 
 `RULES` are asked in their order; the first objection counts. Most read a table of `tables`; the checks of single
-operators that fit no table come first here.
+operators that fit no table come first here. What QNN takes and computes wrong has rules of the same kind, with a
+condition in place of a function: the rows of `qnnbridge_host.model.known_wrong`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import NodePlace, NodeVerdict
 from qnnbridge_tools import output
 
+# The reason, or (reason, fix).
 Objection = str | tuple[str, str] | None
-NodeCheck = Callable[[GraphNode, ModelIndex], Objection]
 
 _FLOATS = ("float", "float16")
 
@@ -26,6 +27,9 @@ _PAIRS: Final = (
     *("QuantizeLinear", "DequantizeLinear"),
     *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
 )
+_REDUCTIONS: Final = ("ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
+# They take every type, and then fail with some.
+_WIDE: Final = ("Bernoulli", "Mod", "RandomNormalLike", "RandomUniformLike")
 _OWN_TYPES: Final = frozenset({*_PAIRS, "QLinearConv", "QLinearMatMul", "Shape"})
 
 _INSTEAD: Final[Mapping[str, str]] = {
@@ -60,12 +64,44 @@ def instead_of(node: GraphNode) -> str:
     return known or f"replace {node.op}, or let the application compute it before or after the model"
 
 
-def type_objection(node: GraphNode) -> Objection:
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuleContext:
+    """The surroundings of a node, for rules. arch: of the chip's HTP, 73 for V73."""
+
+    view: ModelIndex
+    arch: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlacementRule:
+    """One rule.
+
+    Args:
+        check: the objection.
+        place: what becomes of the node.
+        operators: of which nodes alone it is about; None for all.
+    """
+
+    name: str
+    place: NodePlace
+    check: Callable[[GraphNode, RuleContext], Objection]
+    fix: str = ""
+    operators: Collection[str] | None = None
+
+    def verdict(self, node: GraphNode, context: RuleContext) -> NodeVerdict | None:
+        found = self.check(node, context)
+        if found is None:
+            return None
+        reason, fix = found if isinstance(found, tuple) else (found, "")
+        return NodeVerdict(self.place, self.name, reason, fix or self.fix)
+
+
+def _wrong_type(node: GraphNode, context: RuleContext) -> Objection:
     """Types that QNN does not have at all, and those that this operator is not made for."""
     if node.op in ("Cast", "CastLike"):
         return _cast(node)
     # They have checks of their own.
-    if node.op in _OWN_TYPES or node.op in FAILURES:
+    if node.op in _OWN_TYPES or node.op in _WIDE:
         return None
     number = tables.DATA_INPUT.get(node.op, 0)
     data = node.input(number)
@@ -98,7 +134,7 @@ def _cast(node: GraphNode) -> Objection:
     return f"QNN does not convert {source.type} to {made.type}", fix
 
 
-def _layer_normalization(node: GraphNode, view: ModelIndex) -> Objection:
+def _layer_normalization(node: GraphNode, context: RuleContext) -> Objection:
     data = node.input(0)
     axis = node.get("axis", -1)
     if data is None or data.rank is None or axis in (-1, data.rank - 1):
@@ -106,7 +142,7 @@ def _layer_normalization(node: GraphNode, view: ModelIndex) -> Objection:
     return f"axis is {axis}: it normalises along the last axis only", "reshape so that one axis is left"
 
 
-def _reduce(node: GraphNode, view: ModelIndex) -> Objection:
+def _reduce(node: GraphNode, context: RuleContext) -> Objection:
     axes = node.get("axes", None)
     given = node.input(1)
     # An empty constant means no axes, as a missing one does.
@@ -118,7 +154,7 @@ def _reduce(node: GraphNode, view: ModelIndex) -> Objection:
     return None
 
 
-def _resize(node: GraphNode, view: ModelIndex) -> Objection:
+def _resize(node: GraphNode, context: RuleContext) -> Objection:
     scales, data = node.input(2), node.input(0)
     if node.get("mode", "nearest") != "cubic" or scales is None or data is None:
         return None
@@ -131,13 +167,13 @@ def _resize(node: GraphNode, view: ModelIndex) -> Objection:
     return None
 
 
-def _einsum(node: GraphNode, view: ModelIndex) -> Objection:
+def _einsum(node: GraphNode, context: RuleContext) -> Objection:
     if str(node.get("equation", "")).replace(" ", "") in ("i,i", "i,i->"):
         return "this equation is not there", "use MatMul or ReduceSum"
     return None
 
 
-def _attention_mask(node: GraphNode, view: ModelIndex) -> Objection:
+def _attention_mask(node: GraphNode, context: RuleContext) -> Objection:
     mask = node.input(3)
     if mask is not None and mask.type == "bool":
         return "a mask of truth values is not taken", "give a mask of floats that is added: 0 and -1e4"
@@ -148,27 +184,27 @@ def _attention_mask(node: GraphNode, view: ModelIndex) -> Objection:
     return None
 
 
-def _pad(node: GraphNode, view: ModelIndex) -> Objection:
+def _pad(node: GraphNode, context: RuleContext) -> Objection:
     if node.input(3) is not None:
         return "axes are not taken", "give paddings for all axes"
     return None
 
 
-def _max_pool(node: GraphNode, view: ModelIndex) -> Objection:
+def _max_pool(node: GraphNode, context: RuleContext) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
         return "there is no pooling over three dimensions"
     return None
 
 
-def _lp_pool(node: GraphNode, view: ModelIndex) -> Objection:
+def _lp_pool(node: GraphNode, context: RuleContext) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
         return "there is no pooling over three dimensions of floats"
     return None
 
 
-def _if(node: GraphNode, view: ModelIndex) -> Objection:
+def _if(node: GraphNode, context: RuleContext) -> Objection:
     # What a branch computes is placed with the If, so one unknown operator keeps all of it on the CPU.
     for op in node.inner_ops:
         if op not in tables.REGISTERED and op not in tables.REPLACED and op != "Constant":
@@ -176,7 +212,7 @@ def _if(node: GraphNode, view: ModelIndex) -> Objection:
     return None
 
 
-def _rotary(node: GraphNode, view: ModelIndex) -> Objection:
+def _rotary(node: GraphNode, context: RuleContext) -> Objection:
     cache = node.input(1)
     if cache is not None and cache.constant:
         return (
@@ -186,7 +222,7 @@ def _rotary(node: GraphNode, view: ModelIndex) -> Objection:
     return None
 
 
-def _standalone(node: GraphNode, view: ModelIndex) -> Objection:
+def _standalone(node: GraphNode, context: RuleContext) -> Objection:
     """Of a Quantize or Dequantize; those around an operator are judged with it."""
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
@@ -194,12 +230,12 @@ def _standalone(node: GraphNode, view: ModelIndex) -> Objection:
     small = node.made[0] if node.op.endswith("QuantizeLinear") and "De" not in node.op else node.input(0)
     if small is not None and small.type.startswith("float8"):
         return f"{small.type} is not there"
-    if view.operators <= _ALONE:
+    if context.view.operators <= _ALONE:
         return "a graph of nothing but these stays on the CPU"
     return None
 
 
-def _pow(node: GraphNode, view: ModelIndex) -> Objection:
+def _pow(node: GraphNode, context: RuleContext) -> Objection:
     exponent = node.input(1)
     if exponent is not None and exponent.type and exponent.type not in _FLOATS:
         return f"the exponent is {exponent.type}", "qnnbridge fix (integer-exponent)"
@@ -208,70 +244,13 @@ def _pow(node: GraphNode, view: ModelIndex) -> Objection:
 
 # A graph of these and nothing else stays on the CPU.
 _ALONE: Final = frozenset((*_PAIRS, "Constant"))
-# Why a node stays on the CPU.
-CHECKS: Final[Mapping[str, NodeCheck]] = {
-    "LayerNormalization": _layer_normalization,
-    "RMSNormalization": _layer_normalization,
-    **dict.fromkeys(
-        ("ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"),
-        _reduce,
-    ),
-    "Resize": _resize,
-    "Einsum": _einsum,
-    "Attention": _attention_mask,
-    "Pad": _pad,
-    "MaxPool": _max_pool,
-    "LpPool": _lp_pool,
-    "If": _if,
-    "Pow": _pow,
-    "RotaryEmbedding": _rotary,
-    **dict.fromkeys(_PAIRS, _standalone),
-}
 
 
-def _wide_type(node: GraphNode, view: ModelIndex) -> Objection:
+def _wide_type(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.type in ("double", "uint64"):
             return f"{tensor.name} is {tensor.type}; QNN takes {node.op} and fails when it builds the graph"
     return None
-
-
-# Why no session can be made at all: QNN accepts the node first and refuses it when it is too late.
-FAILURES: Final[Mapping[str, NodeCheck]] = dict.fromkeys(
-    ("Bernoulli", "Mod", "RandomNormalLike", "RandomUniformLike"), _wide_type
-)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RuleContext:
-    """The surroundings of a node, for rules. arch: of the chip's HTP, 73 for V73."""
-
-    view: ModelIndex
-    arch: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlacementRule:
-    """One rule.
-
-    Args:
-        check: gives the reason, or (reason, fix), or None.
-        place: what becomes of the node.
-        operators: of which nodes alone it is about; None for all.
-    """
-
-    name: str
-    place: NodePlace
-    check: Callable[[GraphNode, RuleContext], str | tuple[str, str] | None]
-    fix: str = ""
-    operators: Collection[str] | None = None
-
-    def verdict(self, node: GraphNode, context: RuleContext) -> NodeVerdict | None:
-        found = self.check(node, context)
-        if found is None:
-            return None
-        reason, fix = found if isinstance(found, tuple) else (found, "")
-        return NodeVerdict(self.place, self.name, reason, fix or self.fix)
 
 
 def empty_tensors(node: GraphNode) -> list[GraphTensor]:
@@ -282,7 +261,7 @@ def empty_tensors(node: GraphNode) -> list[GraphTensor]:
 
 
 # QNN ends with SIGFPE while it prepares the graph (onnxruntime-qnn 2.4.0, 2.6.0 and 2.7.0), without a message.
-def _zero_size(node: GraphNode, context: RuleContext) -> str | None:
+def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
             return f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
@@ -295,48 +274,44 @@ def _parameters(node: GraphNode) -> set[str]:
     return {tensor.name for number in numbers if (tensor := node.input(number)) is not None}
 
 
-def _crashes(node: GraphNode, context: RuleContext) -> str | None:
+def _crashes(node: GraphNode, context: RuleContext) -> Objection:
     sizes = (node.input(number) for number in tables.CRASHES[node.op])
     if all(tensor is None or tensor.constant for tensor in sizes):
         return None
     return f"{node.op} ends the process when QNN compiles it with a step or a length that is no constant"
 
 
-def _not_registered(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+def _not_registered(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.REGISTERED or node.op in tables.REFUSED_BY_HTP or node.op in tables.REPLACED:
         return None
     return f"QNN has no operator {node.op}", instead_of(node)
 
 
-def _refused(node: GraphNode, context: RuleContext) -> tuple[str, str]:
+def _refused(node: GraphNode, context: RuleContext) -> Objection:
     return f"the NPU has no {node.op}", tables.REFUSED_BY_HTP[node.op]
 
 
-def _not_a_tensor(node: GraphNode, context: RuleContext) -> str | None:
+def _not_a_tensor(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in node.made:
         if not tensor.type and tensor.shape is None:
             return f"{tensor.name} is no plain tensor, or its shape is not known"
     return None
 
 
-def _free_shape(node: GraphNode, context: RuleContext) -> str | None:
+def _free_shape(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.fixed is None:
             return f"{tensor.name} has no fixed shape ({_shape_text(tensor.shape)})"
     return None
 
 
-def _type(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+def _type(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_UNLESS_FLOAT:
-        return None  # worse: `_rearranged`
-    return type_objection(node)
+        return None  # worse: "rearranged"
+    return _wrong_type(node, context)
 
 
-def _rearranged(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
-    return type_objection(node)
-
-
-def _rank(node: GraphNode, context: RuleContext) -> str | None:
+def _rank(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_BEYOND or node.op in ("Einsum", "Gemm"):
         return None
     most = tables.MOST_DIMENSIONS_OF.get(node.op, tables.MOST_DIMENSIONS)
@@ -350,7 +325,7 @@ def _rank(node: GraphNode, context: RuleContext) -> str | None:
     return None
 
 
-def _constant_inputs(node: GraphNode, context: RuleContext) -> str | None:
+def _constant_inputs(node: GraphNode, context: RuleContext) -> Objection:
     # Constants that follow from fixed shapes are folded before the rules are asked.
     for number in tables.CONSTANT_INPUTS.get(node.op, ()):
         tensor = node.input(number)
@@ -359,7 +334,7 @@ def _constant_inputs(node: GraphNode, context: RuleContext) -> str | None:
     return None
 
 
-def _counts(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+def _counts(node: GraphNode, context: RuleContext) -> Objection:
     least, most = tables.LEAST_INPUTS.get(node.op, 0), tables.MOST_OUTPUTS.get(node.op, 99)
     if len(node.given) < least:
         return f"{node.op} needs at least {least} inputs"
@@ -370,12 +345,10 @@ def _counts(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | No
     return None
 
 
-@functools.cache
-def _attribute_rules(op: str) -> tuple[tables.AttributeRule, ...]:
-    return tuple(one for one in tables.ATTRIBUTES if one.op == op)
+_attribute_rules = functools.cache(functools.partial(rules_about, tables.ATTRIBUTES))
 
 
-def _attributes(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+def _attributes(node: GraphNode, context: RuleContext) -> Objection:
     for one in _attribute_rules(node.op):
         value = node.get(one.name, one.default)
         if any(part not in one.allowed for part in (value if isinstance(value, (list, tuple)) else [value])):
@@ -385,27 +358,22 @@ def _attributes(node: GraphNode, context: RuleContext) -> str | tuple[str, str] 
     return None
 
 
-def _special(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
-    return CHECKS[node.op](node, context.view)
-
-
-def _wide_integers(node: GraphNode, context: RuleContext) -> str | None:
+def _wide_integers(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in node.made:
         if tensor.type == "int64" and tensor.rank == tables.MOST_DIMENSIONS:
             return f"{tensor.name} is int64 with {tables.MOST_DIMENSIONS} dimensions; QNN ends the process over it"
     return None
 
 
-def _fails(node: GraphNode, context: RuleContext) -> str | tuple[str, str] | None:
+def _fails(node: GraphNode, context: RuleContext) -> Objection:
     most = tables.FAILS_BEYOND.get(node.op)
     data = node.input(0)
     if data is not None and most is not None and (data.rank or 0) > most:
         return f"{data.name} has {data.rank} dimensions; QNN takes {node.op} and fails when it compiles it"
-    check = FAILURES.get(node.op)
-    return check(node, context.view) if check else None
+    return None
 
 
-def _chip(node: GraphNode, context: RuleContext) -> str | None:
+def _chip(node: GraphNode, context: RuleContext) -> Objection:
     if context.arch >= tables.FIRST_FLOAT_ARCH:
         return None
     if all(tensor.type not in ("float", "float16") for tensor in node.given):
@@ -431,10 +399,23 @@ RULES: Final = (
     PlacementRule("type", "cpu", _type),
     PlacementRule("rank", "cpu", _rank, "qnnbridge fix (rank) folds dimensions together"),
     PlacementRule("counts", "cpu", _counts, operators={*tables.LEAST_INPUTS, *tables.MOST_OUTPUTS}),
-    PlacementRule("attributes", "cpu", _attributes, operators={one.op for one in tables.ATTRIBUTES}),
-    PlacementRule("special", "cpu", _special, operators=CHECKS),
+    PlacementRule(
+        "attributes", "cpu", _attributes, operators={op for one in tables.ATTRIBUTES for op in one.operators}
+    ),
+    PlacementRule("special", "cpu", _layer_normalization, operators=("LayerNormalization", "RMSNormalization")),
+    PlacementRule("special", "cpu", _reduce, operators=_REDUCTIONS),
+    PlacementRule("special", "cpu", _resize, operators=("Resize",)),
+    PlacementRule("special", "cpu", _einsum, operators=("Einsum",)),
+    PlacementRule("special", "cpu", _attention_mask, operators=("Attention",)),
+    PlacementRule("special", "cpu", _pad, operators=("Pad",)),
+    PlacementRule("special", "cpu", _max_pool, operators=("MaxPool",)),
+    PlacementRule("special", "cpu", _lp_pool, operators=("LpPool",)),
+    PlacementRule("special", "cpu", _if, operators=("If",)),
+    PlacementRule("special", "cpu", _pow, operators=("Pow",)),
+    PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),
+    PlacementRule("special", "cpu", _standalone, operators=_PAIRS),
     # From here on only for nodes that no rule above leaves to the CPU: what QNN takes can fail or end the process.
-    PlacementRule("rearranged", "fails", _rearranged, operators=tables.FAILS_UNLESS_FLOAT),
+    PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
     PlacementRule(
         "wide-integers",
         "crash",
@@ -443,7 +424,9 @@ RULES: Final = (
         ("Expand", "Unsqueeze"),
     ),
     PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
-    PlacementRule("fails", "fails", _fails, operators={*tables.FAILS_BEYOND, *FAILURES}),
+    PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
+    # QNN accepts the node first and refuses it when it is too late.
+    PlacementRule("fails", "fails", _wide_type, operators=_WIDE),
     PlacementRule(
         "chip",
         "fails",

@@ -174,7 +174,7 @@ MOST_OUTPUTS: Final[Mapping[str, int]] = {"LayerNormalization": 1, "MaxPool": 1,
 class AttributeRule:
     """An attribute that may only have certain values. allowed: of a list, every element."""
 
-    op: str
+    operators: tuple[str, ...]
     name: str
     default: Any
     allowed: tuple[Any, ...]
@@ -183,22 +183,23 @@ class AttributeRule:
 
 
 ATTRIBUTES: Final = (
-    AttributeRule("ArgMax", "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"),
-    AttributeRule("ArgMin", "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"),
-    AttributeRule("AveragePool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
-    AttributeRule("MaxPool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
-    AttributeRule("LpPool", "dilations", 1, (1,), "pooling is not dilated on QNN"),
-    AttributeRule("LpPool", "p", 2, (1, 2), "only p of 1 and 2 are there"),
-    AttributeRule("LpNormalization", "p", 2, (2,), "only p of 2 is there"),
-    AttributeRule("ConvTranspose", "dilations", 1, (1,), "transposed convolutions are not dilated on QNN"),
-    AttributeRule("RoiAlign", "mode", "avg", ("avg",), "only the mode avg is there"),
-    AttributeRule("GridSample", "mode", "linear", ("linear", "bilinear", "nearest"), "the mode cubic is not there"),
-    AttributeRule("Mod", "fmod", 0, (0,), "only fmod of 0 is there"),
     AttributeRule(
-        "Gemm", "alpha", 1.0, (1.0,), "alpha must be 1", "qnnbridge fix (gemm-scale) moves it into the constants"
+        ("ArgMax", "ArgMin"), "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"
+    ),
+    AttributeRule(("AveragePool", "MaxPool", "LpPool"), "dilations", 1, (1,), "pooling is not dilated on QNN"),
+    AttributeRule(("LpPool",), "p", 2, (1, 2), "only p of 1 and 2 are there"),
+    AttributeRule(("LpNormalization",), "p", 2, (2,), "only p of 2 is there"),
+    AttributeRule(("ConvTranspose",), "dilations", 1, (1,), "transposed convolutions are not dilated on QNN"),
+    AttributeRule(("RoiAlign",), "mode", "avg", ("avg",), "only the mode avg is there"),
+    AttributeRule(
+        ("GridSample",), "mode", "linear", ("linear", "bilinear", "nearest"), "the mode cubic is not there"
+    ),
+    AttributeRule(("Mod",), "fmod", 0, (0,), "only fmod of 0 is there"),
+    AttributeRule(
+        ("Gemm",), "alpha", 1.0, (1.0,), "alpha must be 1", "qnnbridge fix (gemm-scale) moves it into the constants"
     ),
     AttributeRule(
-        "Gemm",
+        ("Gemm",),
         "beta",
         1.0,
         (0.0, 1.0),
@@ -206,18 +207,17 @@ ATTRIBUTES: Final = (
         "qnnbridge fix (gemm-scale) moves it into the constants",
     ),
     AttributeRule(
-        "ScatterND", "reduction", "none", ("none", "add", "mul"), "of reductions only add and mul are there"
+        ("ScatterND",), "reduction", "none", ("none", "add", "mul"), "of reductions only add and mul are there"
     ),
-    AttributeRule("ScatterElements", "reduction", "none", ("none", "mul"), "this reduction is not there"),
-    AttributeRule("Resize", "antialias", 0, (0,), "it does not smooth (antialias)"),
+    AttributeRule(("ScatterElements",), "reduction", "none", ("none", "mul"), "this reduction is not there"),
+    AttributeRule(("Resize",), "antialias", 0, (0,), "it does not smooth (antialias)"),
     AttributeRule(
-        "Resize",
+        ("Resize",),
         "coordinate_transformation_mode",
         "half_pixel",
         ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
         "this coordinate_transformation_mode is not there",
         "export with half_pixel, asymmetric or align_corners",
     ),
-    AttributeRule("GRU", "layout", 0, (0,), "only layout 0 is there"),
-    AttributeRule("LSTM", "layout", 0, (0,), "only layout 0 is there"),
+    AttributeRule(("GRU", "LSTM"), "layout", 0, (0,), "only layout 0 is there"),
 )

@@ -23,24 +23,20 @@ def wrong_numbers(
         path: of the model, for the command that cures it.
     """
     by_row: dict[str, list[KnownWrong]] = {}
-    known = {one.index: one for one in known_wrong.find(view, arch=arch, release=release)}
-    # The file's own search knows sizes and paddings that the model computes from fixed shapes.
-    plain = frozenset(known)
-    for one in known_wrong.find_in_model(path, arch=arch, release=release):
-        if one.index < len(view.nodes) and view.nodes[one.index].label == one.node:
-            known.setdefault(one.index, one)
-    for _, one in sorted(known.items()):
+    for one in known_wrong.find(view, arch=arch, release=release):
         if verdicts[one.index].place == "qnn":
             by_row.setdefault(one.fault.name, []).append(one)
-    return [_advice(found, path, plain) for found in by_row.values()]
+    return [_advice(view, found, path) for found in by_row.values()]
 
 
-def _advice(found: Sequence[KnownWrong], path: str, plain: frozenset[int]) -> Advice:
-    """plain: nodes that the rewrite finds without computing sizes first."""
+def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str) -> Advice:
     fault = found[0].fault
     names = ", ".join(one.node for one in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    first = "" if plain.issuperset(one.index for one in found) else "--only shape-computations "
+    # The rewrite finds a node whose sizes or paddings the model computes only after they are constants.
+    given = [tensor for one in found for tensor in view.node(one.index).given]
+    computed = any(tensor.values is not None and not tensor.constant for tensor in given)
+    first = "--only shape-computations " if computed else ""
     what = f"qnnbridge fix {path} -o OUT {first}--only {fault.rewrite}" if fault.rewrite else fault.advice
     return Advice(
         what,

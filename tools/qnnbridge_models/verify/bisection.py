@@ -19,9 +19,9 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.judge import NumberFormat
-from qnnbridge_models.verify import node_traps, traps
+from qnnbridge_models.verify import traps
 from qnnbridge_models.verify.cutting import Cutter
-from qnnbridge_models.verify.node_traps import NodeChange
+from qnnbridge_models.verify.traps import NodeChange
 from qnnbridge_models.verify.trying import judged_outputs
 from qnnbridge_models.verify.verification import Divergence, NodeAlone, TrapFound
 from qnnbridge_protocol.errors import BridgeError
@@ -240,13 +240,13 @@ class DivergenceSearch:
             return NodeAlone(True, words), ()
         at = self._cutter.described(place, values, dict(zip(names, expected, strict=True)))
         proven: list[TrapFound] = []
-        for trap, seen in node_traps.suspected(at):
+        for trap, seen in traps.suspected(at):
             # The first change that cures is enough: each takes two sessions.
             change = next(
                 (change for change in trap.changes(at) if self._agrees_with(change, whole, place, values)), None
             )
             if change is not None:
-                proven.append(node_traps.proven(trap, label_of(self._cutter.nodes[place], place), seen, change))
+                proven.append(traps.proven(trap, label_of(self._cutter.nodes[place], place), seen, change))
         reason = (reasons or ["numbers come out in place of NaN or infinity"])[0]
         return NodeAlone(False, f"by itself, on the CPU's values, it is wrong, too: {reason}"), tuple(proven)
 

@@ -14,7 +14,7 @@ from typing import Any
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.files import link_files
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_models.verify.node_traps import NodeAt, NodeChange
+from qnnbridge_models.verify.traps import NodeAt, NodeChange
 
 # Behind one cut. A graph that has more alive at once gets those that were made last.
 _MOST_OUTPUTS = 40
