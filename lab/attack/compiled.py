@@ -12,7 +12,7 @@ from typing import Any
 import qnnbridge
 from lab.attack.report import Report
 from qnnbridge import errors
-from qnnbridge_tools.compile.adopt import adopt_one
+from qnnbridge_tools.compile.compiling import adopt_one
 
 COMPILED = Path(__file__).parents[2] / "tests" / "models" / "compiled"
 MODELS = {"F.onnx": "F_qnn.bin", "good.onnx": "a_qnn.bin"}

@@ -18,9 +18,20 @@ import qnnbridge
 from lab.bench import serving
 from lab.bench.peers import open_floors, open_peers
 from qnnbridge_tools import demo
-from qnnbridge_tools.bench import moments, work
-from qnnbridge_tools.bench.hosts import CPU, DIRECT, PLAIN, Rig, Subject, open_session
-from qnnbridge_tools.bench.measuring import Contender, Timing, pinned, race, timed
+from qnnbridge_tools.bench import work
+from qnnbridge_tools.bench.measuring import (
+    CPU,
+    DIRECT,
+    PLAIN,
+    Contender,
+    Rig,
+    Subject,
+    Timing,
+    open_session,
+    pinned,
+    race,
+    timed,
+)
 
 # The demo's: all of it runs on QNN.
 QNN_MODEL = next((Path(demo.__file__).parent / "assets").glob("*.onnx"))
@@ -149,7 +160,7 @@ class Bench:
 
     def starts(self) -> None:
         rounds = max(5, self._rounds)
-        for name, taken in moments.starting(sys.executable, work.convolving(), rounds).items():
+        for name, taken in work.starting(sys.executable, work.convolving(), rounds).items():
             self.figures[name] = statistics.median(taken)
         times = []
         code = (
@@ -160,7 +171,7 @@ class Bench:
             times.append(float(told.stdout))
         self.figures["import"] = statistics.median(times)
         self.figures["recovery"] = statistics.median(
-            moments.recovery(sys.executable, work.convolving(), kills=max(3, rounds // 2))
+            work.recovery(sys.executable, work.convolving(), kills=max(3, rounds // 2))
         )
 
     # --- serve ---

@@ -37,7 +37,7 @@ from qnnbridge_serve.errors import Refused
 from qnnbridge_serve.form_reading import MOST_PARTS, MOST_TEXT_BYTES, FormReader, boundary_of
 from qnnbridge_serve.openai_speech import read_speech
 from qnnbridge_serve.server import require_packages
-from qnnbridge_tools.speech_formats import SPEECH_FORMATS, verbose_document, written
+from qnnbridge_tools.transcribe import SPEECH_FORMATS, verbose_document, written
 
 WAIT_TIMEOUT_S = 60.0
 LONG_S = 90.0

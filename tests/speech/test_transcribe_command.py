@@ -28,7 +28,7 @@ pytest.importorskip("tokenizers")
 import qnnbridge
 from qnnbridge import speech
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.speech_formats import written
+from qnnbridge_tools.transcribe import written
 
 TIMEOUT_S = 120
 

@@ -16,9 +16,8 @@ from tests.fakes.commands import in_a_process, qnnbridge
 pytest.importorskip("onnxruntime")
 
 from qnnbridge_protocol.values import check_sum
-from qnnbridge_tools.bench import moments, work
-from qnnbridge_tools.bench.hosts import WAYS
-from qnnbridge_tools.bench.measuring import Contender, pinned, race, summary
+from qnnbridge_tools.bench import work
+from qnnbridge_tools.bench.measuring import WAYS, Contender, pinned, race, summary
 
 MODELS = Path(__file__).parents[1] / "models"
 
@@ -51,9 +50,7 @@ def test_the_quick_way_was_measured_and_not_the_connection(measured: tuple[dict[
 
 def test_starting_and_recovery_are_told_with_each_try(measured: tuple[dict[str, Any], str]) -> None:
     document = measured[0]
-    assert list(document["starting_s"]) == [
-        kind for kind in moments.MOMENTS_IN_WORDS if kind != moments.APPLICATION
-    ]
+    assert list(document["starting_s"]) == [kind for kind in work.MOMENTS_IN_WORDS if kind != work.APPLICATION]
     assert all(len(told["all"]) == work.QUICK.starts for told in document["starting_s"].values())
     assert len(document["recovery_s"]["all"]) == work.QUICK.kills
     assert list(document["calls_per_second"]) == [str(size) for size in work.CROWDS]

@@ -23,7 +23,7 @@ from tests.fakes.commands import qnnbridge as command
 from tests.fakes.later import until
 
 import qnnbridge
-from qnnbridge_tools.compile.report import ShownStages
+from qnnbridge_tools.compile.compiling import ShownStages
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from qnnbridge.speech import SpeechSegment, Transcript
-from qnnbridge_tools.speech_formats import SPEECH_FORMATS, subtitles, text_pieces, written
+from qnnbridge_tools.transcribe import SPEECH_FORMATS, subtitles, text_pieces, written
 
 SEGMENTS = (
     SpeechSegment(0.0, 2.5, " Hello <b>there</b> &\n\n you", (1, 2)),

@@ -18,7 +18,7 @@ import typer
 
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools import arguments, config_file
+from qnnbridge_tools import arguments, command_line
 from qnnbridge_tools.command_line import APART, Read
 from qnnbridge_tools.options import (
     AsJson,
@@ -293,7 +293,7 @@ def settings_of_file(context: Any) -> QuantizeSettings:
 
     Raises `OptionError` for values of another kind. Keys that are no settings (samples, the output) are left out.
     """
-    table, _ = config_file.table_of(context, "quantize")
+    table, _ = command_line.table_of(context, "quantize")
     given: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(QuantizeSettings).items():
         # The field has the unit in its name, the option does not.

@@ -29,7 +29,7 @@ from qnnbridge_serve.openai_answers import DONE, event
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.transport import Admission, Workers, body_parts, not_started
-from qnnbridge_tools.speech_formats import (
+from qnnbridge_tools.transcribe import (
     SPEECH_FORMATS,
     SpeechFormat,
     TextPieces,

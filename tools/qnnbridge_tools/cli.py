@@ -13,7 +13,7 @@ import typer
 
 from qnnbridge_models import commands as models
 from qnnbridge_serve import command as serving
-from qnnbridge_tools import commands, crashes, reporting, session_report
+from qnnbridge_tools import commands, crashes, reporting
 from qnnbridge_tools import exec_command as exec_program
 from qnnbridge_tools import transcribe as speech
 from qnnbridge_tools.cache import command as cache
@@ -66,7 +66,7 @@ def common(
         bool,
         typer.Option(
             "--version",
-            callback=session_report.show_and_exit,
+            callback=reporting.show_and_exit,
             is_eager=True,
             help="Show the versions of the application side and of the host, and exit.",
         ),

@@ -16,8 +16,20 @@ import typer
 
 from qnnbridge_tools import reporting
 from qnnbridge_tools.command_line import command
-from qnnbridge_tools.command_options import BenchRequest, CompileRequest, DoctorCommand, MachineOptions, RunRequest
-from qnnbridge_tools.options import AsJson, HostPython, Overwrite, SocModel, TargetModel, Timeout, sized
+from qnnbridge_tools.options import (
+    AsJson,
+    BenchRequest,
+    CompileRequest,
+    DoctorCommand,
+    HostPython,
+    MachineOptions,
+    Overwrite,
+    RunRequest,
+    SocModel,
+    TargetModel,
+    Timeout,
+    sized,
+)
 from qnnbridge_tools.top.view import SortOrder
 
 LEAST_INTERVAL_S = 0.2
@@ -76,7 +88,7 @@ def run(request: RunRequest) -> None:
 def compile_models(request: CompileRequest) -> None:
     """Compile models for the NPU (EPContext), so that their sessions open in a fraction of the time."""
     if request.adopt:
-        from qnnbridge_tools.compile.adopt import adopt
+        from qnnbridge_tools.compile.compiling import adopt
 
         adopt(request.models, overwrite=request.overwrite, as_json=request.as_json)
         return

@@ -1,4 +1,5 @@
-"""The options that several commands take, each declared once with its name, metavar and help.
+"""The options that several commands take, each declared once with its name, metavar and help; and the records of
+options of `doctor`, `run`, `compile`, `bench` and `versions`: each is what the command line reads.
 
 They are the types of fields in records of options, and of parameters of commands: `command_line` makes the
 values of what was written. Imports neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
@@ -16,8 +17,7 @@ import typer
 
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_tools import arguments
-from qnnbridge_tools.command_line import Read
-from qnnbridge_tools.config_file import load_config
+from qnnbridge_tools.command_line import Read, load_config
 
 R = TypeVar("R")
 
@@ -159,9 +159,7 @@ class Sizes:
     constants: Constants = dataclasses.field(default_factory=dict)
 
     def of(self, model: Path) -> contextlib.AbstractContextManager[tuple[Path, Dimensions]]:
-        """`sized.sized_model` with these."""
-        from qnnbridge_tools.sized import sized_model
-
+        """`sized_model` with these."""
         return sized_model(model, self.shapes, self.dims, self.constants)
 
 
@@ -171,3 +169,193 @@ def sized(request: R) -> Iterator[R]:
     given: Any = request
     with given.sizes.of(given.model) as (model, left):
         yield dataclasses.replace(given, model=model, sizes=Sizes(dims=left))
+
+
+@contextlib.contextmanager
+def sized_model(
+    model: Path,
+    shapes: Mapping[str, Sequence[int | None]],
+    dims: Dimensions,
+    constants: Mapping[str, float],
+) -> Iterator[tuple[Path, Dimensions]]:
+    """The model to use, and the sizes that are left to give to a session. The copy is gone afterwards.
+
+    Raises:
+        OptionError: a size or a constant does not fit the model.
+        CompiledModelRefused: the model is compiled.
+        BridgeError: the package onnx is missing.
+    """
+    if not shapes and not constants:
+        yield model, dims
+        return
+    # Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy, and that the package onnx.
+    from qnnbridge_host.cache.work_folder import work_folder
+    from qnnbridge_host.rewrite.fixer import fix_model
+
+    with work_folder("sized") as folder:
+        copy = Path(folder) / model.name
+        fix_model(model, copy, shapes=shapes, dims=dims, constants=constants, only=("fixed-shapes",), check=False)
+        # All sizes are in the copy: nothing is left for the session.
+        yield copy, Dimensions()
+
+
+# --- records of options ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DoctorCommand:
+    """The doctor's own records do without typer, which an interpreter that it examines may lack."""
+
+    host_python: HostPython = None
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Also examine this model on this host.")] = None
+    dims: DimWords = ()
+    backend_path: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The provider option backend_path that your application uses."),
+    ] = None
+    quick: Annotated[bool, typer.Option("--quick", help="Under a second: no hashing, no live probe.")] = False
+    timeout: Annotated[float, typer.Option(min=1, metavar="S", help="Seconds for a live probe.")] = 60.0
+    fix: Annotated[bool, typer.Option("--fix", help="Offer the fixes that cannot do harm.")] = False
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the collected facts, for diagnosis on another computer."),
+    ] = None
+    from_snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Diagnose another computer's snapshot.")
+    ] = None
+    explain: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Explain a pasted message or code; - reads standard input.")
+    ] = None
+    as_json: AsJson = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunRequest:
+    """The options of `run`."""
+
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
+    inputs: Inputs = ()
+    archive: Annotated[str | None, typer.Option("--inputs", hidden=True, help="The same as --input FILE.npz.")] = (
+        None
+    )
+    random: Annotated[bool, typer.Option("--random", help="Use random values for inputs without a file.")] = False
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="For --random: the same seed gives the same values.")
+    ] = 0
+    soc_model: SocModel = None
+    sizes: Sizes = dataclasses.field(default_factory=Sizes)
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Write the outputs to this folder as .npy files.")
+    ] = None
+    provider: ProviderName = "qnn"
+    provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
+    fallback: Fallback = "error"
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times.")] = 1
+    timeout: Timeout = None
+    host_python: HostPython = None
+    as_json: AsJson = False
+
+    @property
+    def session_options(self) -> Mapping[str, str]:
+        """Of the provider, `--soc-model` among them."""
+        return arguments.with_chip(self.provider_options, self.soc_model)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """The options of `compile`."""
+
+    models: Annotated[
+        tuple[Path, ...], typer.Argument(metavar="MODEL...", help="ONNX files; compiled ones with --adopt.")
+    ]
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="The .onnx file to write, or a folder; by default NAME_ctx.onnx beside the model.",
+        ),
+    ] = None
+    embed: Annotated[
+        bool, typer.Option("--embed", help="Put the context binary into the .onnx file, not beside it.")
+    ] = False
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate/--no-validate", help="Run the result and compare it with the CPU before it is kept."
+        ),
+    ] = True
+    soc_models: SocModels = ()
+    htp_arch: Annotated[int | None, typer.Option(metavar="N", help="The NPU's architecture: 73.")] = None
+    provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
+    sizes: Sizes = dataclasses.field(default_factory=Sizes)
+    fallback: Annotated[
+        Literal["error", "cpu"],
+        typer.Option(help="Nodes that QNN does not accept: leave them to the CPU, or an error."),
+    ] = "cpu"
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="Seconds per model; the compiler is ended after that.")
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")] = False
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="MODEL is already compiled: write its manifest, so that damage is detected."),
+    ] = False
+    share_weights: Annotated[
+        bool, typer.Option("--share-weights", help="Keep the weights of all models in one context binary.")
+    ] = False
+    jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of models compiled at a time.")] = (
+        None
+    )
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Compile on the Dask cluster of this scheduler: tcp://HOST:8786."),
+    ] = None
+    buckets: Buckets = ()
+    inputs: Inputs = ()
+    host_python: HostPython = None
+    _config: Config = None
+    as_json: AsJson = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BenchRequest:
+    """The options of `bench`."""
+
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="MODEL", help="An ONNX file instead of the bundled small models."),
+    ] = None
+    llm: Annotated[
+        Path | None,
+        typer.Option(
+            "--llm", metavar="FOLDER", help="Measure text generation with the model in it: first token, tokens/s."
+        ),
+    ] = None
+    provider: Annotated[Literal["qnn", "cpu"], typer.Option(help="Execution provider for --model.")] = "qnn"
+    fallback: Fallback = "error"
+    sizes: Sizes = dataclasses.field(default_factory=Sizes)
+    inputs: Inputs = ()
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds; takes some seconds.")] = False
+    pin: Annotated[bool, typer.Option(help="Keep all processes on one CPU while calls are measured.")] = True
+    host_python: HostPython = None
+    as_json: AsJson = False
+    html: Html = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """The computer that `versions` judges for; ``None`` for what is to be found."""
+
+    system_sdk: SystemSdk = None
+    chip: Chip = None
+    python: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Python of the host, such as 3.13. Default: detected.")
+    ] = None
+    platform: Annotated[
+        str | None, typer.Option(help="win_arm64, win_amd64, linux_x86_64 or linux_aarch64. Default: this one.")
+    ] = None
+    ort: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="The onnxruntime that it has to work with. Default: any.")
+    ] = None

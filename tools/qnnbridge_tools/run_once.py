@@ -30,13 +30,13 @@ from qnnbridge_protocol.errors import (
     RuntimeException,
 )
 from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
-from qnnbridge_tools import arguments, feeds, output, session_report
+from qnnbridge_tools import arguments, feeds, output, reporting
 from qnnbridge_tools.sessions import CPU, QNN, one_line
 
 if TYPE_CHECKING:
     from qnnbridge import Host, HostInfo
     from qnnbridge_protocol.specs import Placement
-    from qnnbridge_tools.command_options import RunRequest
+    from qnnbridge_tools.options import RunRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -346,8 +346,8 @@ def print_result(request: RunRequest, result: RunResult) -> None:
         [
             *_moved_pairs(result),
             *(("rewritten", line) for line in result.fixed),
-            *session_report.placement_pairs(result.placement),
-            *session_report.sides_pairs(result.host),
+            *reporting.placement_pairs(result.placement),
+            *reporting.sides_pairs(result.host),
         ],
     )
     print()
@@ -385,8 +385,8 @@ def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
         "placement": result.placement.to_wire(),
         "fixed": list(result.fixed),
         "moved_because": result.moved_because or None,
-        "host": session_report.host_document(result.host),
-        "application": session_report.application_document(),
+        "host": reporting.host_document(result.host),
+        "application": reporting.application_document(),
         "times": {
             "host_startup_seconds": result.host.startup_seconds,
             "host_ready_seconds": result.ready_s,
@@ -416,7 +416,7 @@ def _summary_document(summary: TensorSummary) -> dict[str, Any]:
 
 def _time_pairs(result: RunResult) -> list[tuple[str, str]]:
     pairs = [
-        ("host start-up", session_report.startup_text(result.host, result.ready_s)),
+        ("host start-up", reporting.startup_text(result.host, result.ready_s)),
         ("create", output.seconds(result.create_s)),
         ("first run", output.seconds(result.runs_s[0])),
     ]

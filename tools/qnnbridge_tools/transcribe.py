@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import html
+import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -25,18 +28,115 @@ from qnnbridge_tools.options import (
     ProviderOptions,
     Timeout,
 )
-from qnnbridge_tools.speech_formats import (
-    TIMED_FORMATS,
-    SpeechFormat,
-    subtitles,
-    text_pieces,
-    verbose_document,
-    written,
-)
 
 if TYPE_CHECKING:
     from qnnbridge.speech import Recognizer, SpeechSegment, Transcript, Transcription
 
+
+# --- transcripts as text, JSON and subtitles ------------------------------------------------------------
+# In the forms that OpenAI's interface gives.
+
+SpeechFormat = Literal["text", "json", "verbose_json", "srt", "vtt"]
+SPEECH_FORMATS: Final[tuple[SpeechFormat, ...]] = ("text", "json", "verbose_json", "srt", "vtt")
+# These need segments with times: `transcribe(..., timestamps=True)`.
+TIMED_FORMATS: Final = frozenset({"verbose_json", "srt", "vtt"})
+
+
+def written(form: SpeechFormat, transcript: Transcript) -> str:
+    """The whole transcript; it ends with a line's end."""
+    if form == "json":
+        return json.dumps(short_document(transcript), ensure_ascii=False) + "\n"
+    if form == "verbose_json":
+        return json.dumps(verbose_document(transcript), ensure_ascii=False) + "\n"
+    if form == "text":
+        return transcript.text + "\n"
+    return "".join(subtitles(form, transcript.segments))
+
+
+def short_document(transcript: Transcript) -> dict[str, Any]:
+    return {"text": transcript.text}
+
+
+def verbose_document(transcript: Transcript) -> dict[str, Any]:
+    """OpenAI's, without what a greedy search does not give: seek, avg_logprob, no_speech_prob.
+
+    `audio_rate` and `cut` are those of `Transcript`.
+    """
+    segments = [
+        {
+            "id": number,
+            "start": one.start,
+            "end": one.end,
+            "text": one.text,
+            "tokens": list(one.tokens),
+            "temperature": 0.0,
+            "compression_ratio": _compression(one.text),
+        }
+        for number, one in enumerate(transcript.segments)
+    ]
+    return {
+        "task": transcript.task,
+        "language": transcript.language,
+        "duration": transcript.duration,
+        "text": transcript.text,
+        "segments": segments,
+        "audio_rate": transcript.audio_rate,
+        "cut": transcript.cut,
+    }
+
+
+def text_pieces(segments: Iterable[SpeechSegment]) -> Iterator[str]:
+    """What each segment adds to the text. All of them together are `Transcript.text`."""
+    pieces = TextPieces()
+    return filter(None, (pieces.add(segment.text) for segment in segments))
+
+
+class TextPieces:
+    """`text_pieces` for segments that are pushed."""
+
+    def __init__(self) -> None:
+        self._begun, self._held = False, ""
+
+    def add(self, text: str) -> str:
+        """What the text of a segment adds; may be nothing."""
+        text = self._held + text
+        text = text if self._begun else text.lstrip()
+        piece = text.rstrip()
+        self._held = text[len(piece) :]
+        self._begun = self._begun or bool(piece)
+        return piece
+
+
+def subtitles(form: Literal["srt", "vtt"], segments: Iterable[SpeechSegment]) -> Iterator[str]:
+    """The file, piece by piece: segments are taken when they are needed."""
+    if form == "vtt":
+        yield "WEBVTT\n\n"
+    number = 0
+    for segment in segments:
+        text = " ".join(segment.text.split())  # an empty line would end the subtitle
+        if not text:
+            continue
+        number += 1
+        start = round(segment.start * 1000)
+        end = max(round(segment.end * 1000), start + 1)  # players drop what has no length
+        if form == "vtt":
+            yield f"{_time(start, '.')} --> {_time(end, '.')}\n{html.escape(text, quote=False)}\n\n"
+        else:
+            yield f"{number}\n{_time(start, ',')} --> {_time(end, ',')}\n{text.replace('-->', '->')}\n\n"
+
+
+def _time(milliseconds: int, point: str) -> str:
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{point}{rest:03}"
+
+
+def _compression(text: str) -> float:
+    """How often the text repeats itself: clients take high values for made-up text."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data)) if data else 0.0
+
+
+# --- the command ----------------------------------------------------------------------------------------
 
 _SUFFIXES: Mapping[SpeechFormat, str] = {
     "text": ".txt",
@@ -95,7 +195,7 @@ def transcribe(
     import qnnbridge
     from qnnbridge import speech
     from qnnbridge.speech._audio import AudioReader
-    from qnnbridge_tools import session_report
+    from qnnbridge_tools import reporting
 
     if order.form in TIMED_FORMATS and not order.timestamps:
         raise OptionError(f"--format {order.form} needs times.", fix="Leave out --no-timestamps.")
@@ -130,8 +230,8 @@ def transcribe(
                     "layout": recognizer.layout,
                     "placement": {name: one.to_wire() for name, one in recognizer.placement.items()},
                     "files": done,
-                    "host": session_report.host_document(host.info),
-                    "application": session_report.application_document(),
+                    "host": reporting.host_document(host.info),
+                    "application": reporting.application_document(),
                 }
             )
 

@@ -15,7 +15,7 @@ from qnnbridge_host.graph.files import write_whole
 from qnnbridge_models.profiling import report
 from qnnbridge_models.profiling.report import ProfileResult
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools import output, session_report
+from qnnbridge_tools import output, reporting
 
 WIDTH: Final = 960
 LABEL_WIDTH: Final = 340
@@ -150,8 +150,8 @@ def page(result: ProfileResult) -> str:
 def _head(result: ProfileResult, name: str) -> str:
     compiled = ", a compiled model" if result.compiled else ""
     pairs = [
-        *session_report.placement_pairs(result.placement),
-        *session_report.sides_pairs(result.host)[:2],
+        *reporting.placement_pairs(result.placement),
+        *reporting.sides_pairs(result.host)[:2],
         ("level", f"{result.level}, {report.runs_text(result)}"),
     ]
     return f"<h1>Profile of {text(name)}{compiled}</h1>" + _table([], pairs)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.specs import Placement
-from qnnbridge_tools import output, session_report
+from qnnbridge_tools import output, reporting
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
@@ -216,8 +216,8 @@ def document(result: ProfileResult) -> dict[str, Any]:
         ],
         "transfers": {"bytes_to_host": result.bytes_to_host, "bytes_from_host": result.bytes_from_host},
         "notes": list(result.notes),
-        "host": session_report.host_document(result.host),
-        "application": session_report.application_document(),
+        "host": reporting.host_document(result.host),
+        "application": reporting.application_document(),
     }
 
 
@@ -346,7 +346,7 @@ def _print_head(result: ProfileResult) -> None:
     made_up = ", ".join(name for name, _, source in result.inputs if source.startswith("random"))
     output.print_pairs(
         f"Profile of {output.visible(result.model)}{compiled}: level {result.level}, {runs_text(result)}",
-        [*session_report.placement_pairs(result.placement), *([("made-up inputs", made_up)] if made_up else [])],
+        [*reporting.placement_pairs(result.placement), *([("made-up inputs", made_up)] if made_up else [])],
     )
 
 

@@ -16,7 +16,7 @@ from qnnbridge_models.quantize.ort_quantizer import Precision
 from qnnbridge_models.quantize.partial import LayerError
 from qnnbridge_models.quantize.qnn_check import QnnCheck
 from qnnbridge_models.quantize.recalibrating import Recalibration
-from qnnbridge_tools import output, session_report
+from qnnbridge_tools import output, reporting
 from qnnbridge_tools.output import written_pairs
 
 _MOST_NAMES, _MOST_LAYERS = 6, 15
@@ -231,7 +231,7 @@ def _print_qnn(qnn: QnnCheck) -> None:
         print("On QNN: not run, see the error.")
     elif qnn.placement is not None:
         chip = f" (simulator, SoC {qnn.chip})" if qnn.chip is not None else ""
-        output.print_pairs(f"On QNN{chip}", session_report.placement_pairs(qnn.placement))
+        output.print_pairs(f"On QNN{chip}", reporting.placement_pairs(qnn.placement))
         print("QNN against float")
         _print_outputs(qnn.against_float)
         print("QNN against the quantised model on the CPU")

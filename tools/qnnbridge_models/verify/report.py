@@ -15,7 +15,7 @@ from qnnbridge_models.verify.verification import (
     numbers_text,
     worst_of,
 )
-from qnnbridge_tools import output, session_report
+from qnnbridge_tools import output, reporting
 
 _MARKS = {
     "agrees": "AGREES",
@@ -161,7 +161,7 @@ def _trap_pairs(trap: TrapFound) -> list[tuple[str, str]]:
 
 
 def _how_pairs(result: Verification) -> list[tuple[str, str]]:
-    pairs = session_report.placement_pairs(result.placement) if result.placement is not None else []
+    pairs = reporting.placement_pairs(result.placement) if result.placement is not None else []
     if result.nodes is not None and result.placement is not None and result.placement.known:
         # As `analyze` counts: what was merged into a node on QNN is on QNN.
         on_cpu = result.placement.cpu_nodes

@@ -1,5 +1,5 @@
 """`qnnbridge bench`: what the bridge costs on this machine, against ONNX Runtime in one process.
 
-`work` runs the races, `hosts` holds the contenders, `measuring` and `moments` the clocks, `report` shows the
-result. `lab.bench` uses all of them.
+`measuring` has the contenders and their clocks, `work` runs the races, starts and kills, `report` shows the result.
+`lab.bench` uses all of them.
 """

@@ -1,4 +1,4 @@
-"""Times of several contenders that take turns, so that what disturbs the machine disturbs all of them alike.
+"""The contenders, and their times: they take turns, so that what disturbs the machine disturbs all of them alike.
 
 Each has one turn in a round; the report has percentiles over all calls, and as noise how far the medians
 of its rounds lie apart. Only one thread measures at a time.
@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.values import check_sum
+
+if TYPE_CHECKING:
+    from qnnbridge import Host, InferenceSession
+
 
 # Makes this many calls and returns the nanoseconds of each.
 Batch = Callable[[int], Sequence[int]]
@@ -142,3 +155,244 @@ def _keep_on(pid: int, cpus: list[int]) -> None:
         for thread in process.threads():
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(thread.id, cpus)
+
+
+# --- the contenders -------------------------------------------------------------------------------------
+# `direct` is a process with the host's interpreter that runs sessions without a bridge.
+
+END_TIMEOUT_S = 10.0
+
+
+class DirectProcess:
+    """Started at once. One thread uses it."""
+
+    def __init__(self, python: str) -> None:
+        from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
+
+        self._child = subprocess.Popen(
+            [python, *INTERPRETER_FLAGS, "-m", "qnnbridge_host.direct"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # A pipe that nobody reads would stop the process when it is full.
+            stderr=subprocess.DEVNULL,
+            env=host_environment(),
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def open(self, spec: dict[str, Any], feed: Path) -> tuple[int, int]:
+        """The number of the session, and the check sum of its outputs for this feed."""
+        answer = self._opened({"open": spec, "feed": str(feed)})
+        return int(answer["session"]), int(answer["crc"])
+
+    def open_only(self, spec: dict[str, Any]) -> None:
+        """Make the session, and run nothing."""
+        self._opened({"open": spec})
+
+    def _opened(self, question: dict[str, Any]) -> dict[str, Any]:
+        answer = self._ask(question)
+        if "error" in answer:
+            raise BridgeError(f"The model cannot be run without the bridge either: {answer['error']}")
+        return answer
+
+    def batch(self, session: int) -> Batch:
+        def batch(count: int) -> Sequence[int]:
+            times: list[int] = self._ask({"calls": count, "session": session})["times"]
+            return times
+
+        return batch
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        try:
+            self._child.stdin.write(json.dumps(question).encode() + b"\n")
+            self._child.stdin.flush()
+            line = self._child.stdout.readline()
+        except OSError:
+            line = b""
+        if not line:
+            raise BridgeError(f"The process without a bridge died (exit code {self._child.wait(END_TIMEOUT_S)}).")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> DirectProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.close()
+        try:
+            self._child.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait(END_TIMEOUT_S)
+        self._child.stdout.close()
+
+
+DIRECT, PLAIN, ZERO_COPY, SPIN, INLINE = "direct", "bridge", "zero-copy", "spin", "inline"
+WAYS = (DIRECT, PLAIN, ZERO_COPY, SPIN, INLINE)
+WAYS_IN_WORDS = {
+    DIRECT: "ONNX Runtime in one process, without the bridge",
+    PLAIN: "plain arrays, copied to shared memory and back",
+    ZERO_COPY: "arrays in shared memory: empty_input() and out=",
+    SPIN: "zero-copy, and Host(spin=True)",
+    INLINE: "plain arrays, without shared memory",
+}
+
+CPU = "CPUExecutionProvider"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subject:
+    """A model to call, and with what. threads: of ONNX Runtime; 0 leaves that to it. sizes: of free dimensions,
+    by their names."""
+
+    model: Path
+    feed: Mapping[str, Any]
+    providers: Sequence[str] = (CPU,)
+    fallback: str = "error"
+    threads: int = 1
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+class Rig:
+    """Hosts with different transports, and a process that runs the same sessions without a bridge."""
+
+    def __init__(self, python: str | None = None) -> None:
+        from qnnbridge import Host
+
+        self._stack = contextlib.ExitStack()
+        self._feeds = 0
+        try:
+            self._folder = Path(self._stack.enter_context(work_folder("bench")))
+            self.shared = self._stack.enter_context(Host(python=python))
+            self.spinning = self._stack.enter_context(Host(python=python, spin=True))
+            self.inline = self._stack.enter_context(Host(python=python, shared_memory=False))
+            for host in self.hosts:
+                host.start()
+            self.info = self.shared.info
+            self.direct = self._stack.enter_context(DirectProcess(self.info.executable))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.shared, self.spinning, self.inline
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of all processes that compute."""
+        return [*(host.info.pid for host in self.hosts), self.direct.pid]
+
+    def contenders(self, subject: Subject) -> tuple[list[Contender], Callable[[], None]]:
+        """All ways to make this call, warm, and what closes the sessions again.
+
+        Raises `BridgeError` if one of them gives another result than the others.
+        """
+        stack = contextlib.ExitStack()
+        try:
+            return self._contenders(subject, stack), stack.close
+        except BaseException:
+            stack.close()
+            raise
+
+    def _contenders(self, subject: Subject, stack: contextlib.ExitStack) -> list[Contender]:
+        shared, spinning, inline = (stack.enter_context(open_session(host, subject)) for host in self.hosts)
+        self._feeds += 1
+        file = self._folder / f"feed{self._feeds}.npz"
+        _save(file, subject.feed)
+        direct, crc = self.direct.open(specification(shared), file)
+        feed = dict(subject.feed)
+        calls: dict[str, Callable[[], Any]] = {
+            PLAIN: lambda: shared.run(None, feed),
+            ZERO_COPY: zero_copy(shared, feed),
+            SPIN: zero_copy(spinning, feed),
+            INLINE: lambda: inline.run(None, feed),
+        }
+        contenders = [Contender(DIRECT, self.direct.batch(direct))]
+        for name, call in calls.items():
+            # The first call is the warm-up, the second is compared.
+            call()
+            if check_sum(call()) != crc:
+                raise BridgeError(
+                    f"{subject.model.name}: '{name}' gives another result than ONNX Runtime in one process.",
+                    cause="The model does not give the same result twice, or the bridge does not work.",
+                )
+            contenders.append(Contender(name, timed(call)))
+        return contenders
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def open_session(host: Host, subject: Subject) -> InferenceSession:
+    from qnnbridge import CpuFallbackWarning, InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    if subject.threads:
+        # One thread on both sides: a pool of threads would be measured with the call.
+        options.intra_op_num_threads = subject.threads
+        options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    for name, size in subject.sizes.items():
+        options.add_free_dimension_override_by_name(name, size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report names the placement
+        return InferenceSession(
+            str(subject.model),
+            options,
+            providers=list(subject.providers),
+            fallback=subject.fallback,  # type: ignore[arg-type]
+            host=host,
+            cache=False,
+            fix=False,  # the process without a bridge runs the model as it is
+        )
+
+
+def specification(session: InferenceSession) -> dict[str, Any]:
+    """The spec of the session in the host: the process without a bridge makes the same."""
+    return session._remote.recipe.spec.to_wire()
+
+
+def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[], Any]:
+    """The call with its arrays in shared memory, as an application would have them that fills them itself."""
+    import numpy as np
+
+    lying: dict[str, Any] = {}
+    for name, value in feed.items():
+        lying[name] = session.empty_input(name, value.shape)
+        np.copyto(lying[name], value)
+    outputs = session.run(None, lying)
+    names = [node.name for node in session.get_outputs()]
+    plain = [isinstance(output, np.ndarray) and output.dtype != object for output in outputs]
+    out = [
+        session.empty_output(name, output.shape) if lies else None
+        for name, output, lies in zip(names, outputs, plain, strict=True)
+    ]
+    return lambda: session.run(None, lying, out=out)
+
+
+def _save(file: Path, feed: Mapping[str, Any]) -> None:
+    # Not savez(**feed): a name may be "file", which is that function's own.
+    import io
+    import zipfile
+
+    import numpy as np
+
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, value in feed.items():
+            if not isinstance(value, np.ndarray) or value.dtype == object:
+                raise OptionError(f"Input {name} cannot be measured: it is no tensor of numbers.")
+            data = io.BytesIO()
+            np.save(data, value, allow_pickle=False)
+            archive.writestr(f"{name}.npy", data.getvalue())

@@ -8,11 +8,17 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_tools import output, session_report
-from qnnbridge_tools.bench.hosts import DIRECT, WAYS, WAYS_IN_WORDS
-from qnnbridge_tools.bench.measuring import Timing
-from qnnbridge_tools.bench.moments import DIRECT_SESSION, EMPTY, MOMENTS_IN_WORDS, READY, SESSION
-from qnnbridge_tools.bench.work import CallTimings, Measured
+from qnnbridge_tools import output, reporting
+from qnnbridge_tools.bench.measuring import DIRECT, WAYS, WAYS_IN_WORDS, Timing
+from qnnbridge_tools.bench.work import (
+    DIRECT_SESSION,
+    EMPTY,
+    MOMENTS_IN_WORDS,
+    READY,
+    SESSION,
+    CallTimings,
+    Measured,
+)
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
@@ -53,8 +59,8 @@ def print_measured(measured: Measured) -> None:
     )
     print()
     if measured.placement is not None:
-        output.print_pairs("Where the model ran", session_report.placement_pairs(measured.placement))
-    output.print_pairs("Sides", session_report.sides_pairs(measured.host))
+        output.print_pairs("Where the model ran", reporting.placement_pairs(measured.placement))
+    output.print_pairs("Sides", reporting.sides_pairs(measured.host))
     for note in notes(measured):
         print(f"Note: {note}")
 
@@ -115,8 +121,8 @@ def document(measured: Measured) -> dict[str, Any]:
         "shared_calls": measured.stats.shared_calls,
         "placement": None if measured.placement is None else measured.placement.to_wire(),
         "notes": notes(measured),
-        "host": session_report.host_document(measured.host),
-        "application": session_report.application_document(),
+        "host": reporting.host_document(measured.host),
+        "application": reporting.application_document(),
     }
 
 
@@ -211,7 +217,7 @@ def _versions(measured: Measured) -> str:
 
 
 def _placement(placement: Placement) -> str:
-    pairs = (f"{name}: {value}" for name, value in session_report.placement_pairs(placement))
+    pairs = (f"{name}: {value}" for name, value in reporting.placement_pairs(placement))
     return f"<p>Where the model ran: {escape('; '.join(pairs))}.</p>"
 
 

@@ -1,5 +1,5 @@
 """`qnnbridge cache`: what is kept compiled, why, and how to be rid of it.
 
-- `facts`: reads the cache, changes nothing; `housekeeping`: verifies, prunes, clears;
-- `report`: text for a person; `document`: the same as JSON; `command`: the command line.
+`facts` reads, verifies, prunes and clears the cache; `report` has it as text for a person and as JSON; `command` is
+the command line.
 """

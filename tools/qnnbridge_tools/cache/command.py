@@ -15,8 +15,7 @@ from qnnbridge_tools.options import AsJson
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.store import Store
-    from qnnbridge_tools.cache.facts import CacheFacts
-    from qnnbridge_tools.cache.housekeeping import Removed
+    from qnnbridge_tools.cache.facts import CacheFacts, Removed
 
 DAY_S = 24 * 3600.0
 
@@ -37,10 +36,10 @@ def cache(context: typer.Context) -> None:
 @command
 def list_entries(as_json: AsJson = False) -> None:
     """List the entries, last used first, with sizes, hits and ages."""
-    from qnnbridge_tools.cache import document, report
+    from qnnbridge_tools.cache import report
 
     _, facts = _gather()
-    reporting.show(facts, document.contents, report.print_list, as_json=as_json)
+    reporting.show(facts, report.contents, report.print_list, as_json=as_json)
 
 
 @app.command("show")
@@ -50,22 +49,23 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one entry: what it was made from, or why it was set aside."""
-    from qnnbridge_tools.cache import document, report
+    from qnnbridge_tools.cache import report
 
     _, facts = _gather()
     found = facts.matching(key)
-    reporting.show(found, document.details, report.print_show, as_json=as_json)
+    reporting.show(found, report.details, report.print_show, as_json=as_json)
 
 
 @app.command("verify")
 @command
 def verify(keys: Keys = (), as_json: AsJson = False) -> None:
     """Compare all entries, or these, with their hashes. Exit code 1 if one is damaged."""
-    from qnnbridge_tools.cache import document, housekeeping, report
+    from qnnbridge_tools.cache import report
+    from qnnbridge_tools.cache.facts import verify as verify_entry
 
     store, facts = _gather(keys)
-    results = [housekeeping.verify(store, entry) for entry in facts.entries]
-    reporting.show(results, document.verified, report.print_verified, as_json=as_json)
+    results = [verify_entry(store, entry) for entry in facts.entries]
+    reporting.show(results, report.verified, report.print_verified, as_json=as_json)
     if any(result.state == "bad" for result in results):
         raise typer.Exit(reporting.EXIT_FAILED)
 
@@ -83,14 +83,14 @@ def prune(
 ) -> None:
     """Remove damaged and leftover entries, then the least recently used ones down to the size limit."""
     from qnnbridge_protocol.cache_settings import parse_size
-    from qnnbridge_tools.cache import housekeeping
+    from qnnbridge_tools.cache.facts import prune as prune_entries
 
     store, facts = _gather()
     limit = facts.settings.max_bytes if max_size is None else parse_size(max_size)
     if limit is None:
         raise OptionError(f'"{max_size}" is no size.', fix="Write bytes, or 500M, 2G.")
     unused_s = None if unused_days is None else unused_days * DAY_S
-    _tell(housekeeping.prune(store, facts, max_bytes=limit, unused_s=unused_s), as_json)
+    _tell(prune_entries(store, facts, max_bytes=limit, unused_s=unused_s), as_json)
 
 
 @app.command("clear")
@@ -101,13 +101,13 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Remove entries and what is recorded about them. Exit code 1 if one is in use and stays."""
-    from qnnbridge_tools.cache import housekeeping
+    from qnnbridge_tools.cache.facts import clear as clear_entries
 
     # Exactly one of the two.
     if everything == bool(keys):
         raise OptionError("Say what to clear.", fix="Give keys or names of models of the list, or --all.")
     store, facts = _gather(keys)
-    removed = housekeeping.clear(store, facts, everything=everything)
+    removed = clear_entries(store, facts, everything=everything)
     _tell(removed, as_json)
     if removed.kept:
         raise typer.Exit(reporting.EXIT_FAILED)
@@ -125,6 +125,6 @@ def _gather(keys: Sequence[str] = ()) -> tuple[Store, CacheFacts]:
 
 
 def _tell(removed: Removed, as_json: bool) -> None:
-    from qnnbridge_tools.cache import document, report
+    from qnnbridge_tools.cache import report
 
-    reporting.show(removed, document.removed, report.print_removed, as_json=as_json)
+    reporting.show(removed, report.removed, report.print_removed, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qnnbridge_tools import output, session_report
+from qnnbridge_tools import output, reporting
 from qnnbridge_tools.demo.compute import Computed, DemoResult, LineAnswer
 
 GLYPHS = " ▀▄█"
@@ -60,7 +60,7 @@ def print_outcome(outcome: DemoResult) -> None:
         print()
     ran = outcome.qnn or outcome.cpu
     output.print_pairs(
-        "Where it ran", [*session_report.placement_pairs(ran.placement), *session_report.sides_pairs(outcome.host)]
+        "Where it ran", [*reporting.placement_pairs(ran.placement), *reporting.sides_pairs(outcome.host)]
     )
     output.print_pairs("How long it took", _time_pairs(outcome))
 
@@ -84,8 +84,8 @@ def document(outcome: DemoResult) -> dict[str, Any]:
         "largest_difference": outcome.largest_difference,
         "qnn_error": None if outcome.qnn_error is None else outcome.qnn_error.to_wire(),
         "placement": None if outcome.qnn is None else outcome.qnn.placement.to_wire(),
-        "host": session_report.host_document(outcome.host),
-        "application": session_report.application_document(),
+        "host": reporting.host_document(outcome.host),
+        "application": reporting.application_document(),
         "times": {
             "host_startup_seconds": outcome.host.startup_seconds,
             "host_ready_seconds": outcome.ready_s,
@@ -154,7 +154,7 @@ def _verdict(outcome: DemoResult) -> str:
 
 
 def _time_pairs(outcome: DemoResult) -> list[tuple[str, str]]:
-    pairs = [("host start-up", session_report.startup_text(outcome.host, outcome.ready_s))]
+    pairs = [("host start-up", reporting.startup_text(outcome.host, outcome.ready_s))]
     for name, computed in (("QNN", outcome.qnn), ("CPU", outcome.cpu)):
         if computed is not None:
             load, run = output.seconds(computed.load_s), output.seconds(computed.run_s)

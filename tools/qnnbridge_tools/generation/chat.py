@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools import output, session_report
+from qnnbridge_tools import output, reporting
 from qnnbridge_tools.generation.options import ChatOptions
 from qnnbridge_tools.generation.pace import Pace
 
@@ -214,7 +214,7 @@ def model_pairs(model: Model) -> list[tuple[str, str]]:
         ("engine", f"onnxruntime-genai {info.genai}"),
     ]
     for one in model.placement:
-        text = session_report.placement_text(one.placement) if one.wanted else "the CPU, as the config says"
+        text = reporting.placement_text(one.placement) if one.wanted else "the CPU, as the config says"
         pairs.append((one.stage, text))
     return pairs
 

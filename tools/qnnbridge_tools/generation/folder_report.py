@@ -23,7 +23,7 @@ from qnnbridge_host.model.genai_folder import (
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement
-from qnnbridge_tools import output, session_report
+from qnnbridge_tools import output, reporting
 
 _FOR: Final = {"prompt": "prompts", "token": "single tokens", "both": "both"}
 _HEADERS: Final = ("stage", "for", "asks for", "chip", "nodes", "file")
@@ -143,7 +143,7 @@ def chip_text(stage: GenaiStage) -> str | None:
 def placement_text(one: StagePlacement) -> str:
     if not one.wanted:
         return "the CPU, as the config says"
-    text = session_report.placement_text(one.placement)
+    text = reporting.placement_text(one.placement)
     if not one.placement.cpu_nodes:
         return text
     return f"{text}, {'by design' if one.by_design else 'not by design, so it is refused without fallback=cpu'}"

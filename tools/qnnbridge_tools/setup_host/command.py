@@ -161,13 +161,13 @@ def doctor_command(plan: SetupPlan) -> tuple[str, ...]:
 
 
 def print_result(plan: SetupPlan, info: HostInfo, found: Report) -> None:
-    from qnnbridge_tools import output, session_report
+    from qnnbridge_tools import output, reporting
     from qnnbridge_tools.doctor.findings import report_text
 
     pairs = [
         ("Python", f"{info.python}, {info.machine}"),
         ("interpreter", info.executable),
-        ("installed", session_report.installed_text(info)),
+        ("installed", reporting.installed_text(info)),
     ]
     print()
     output.print_pairs("The host is set up", pairs)
@@ -184,7 +184,7 @@ def print_result(plan: SetupPlan, info: HostInfo, found: Report) -> None:
 
 def document(plan: SetupPlan, info: HostInfo | None = None, found: Report | None = None) -> dict[str, Any]:
     """`info` and `found` are of a set-up that was carried out."""
-    from qnnbridge_tools import session_report
+    from qnnbridge_tools import reporting
     from qnnbridge_tools.doctor.findings import report_document
 
     choice, provider = plan.choice, plan.provider
@@ -214,7 +214,7 @@ def document(plan: SetupPlan, info: HostInfo | None = None, found: Report | None
         "replaces_environment": plan.replaces_environment,
         "replaced_setting": plan.replaced_setting,
         "warnings": list(plan.warnings),
-        "host": session_report.host_document(info) if info is not None else None,
+        "host": reporting.host_document(info) if info is not None else None,
         "doctor": report_document(found) if found is not None else None,
     }
 

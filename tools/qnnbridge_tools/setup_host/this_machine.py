@@ -25,7 +25,7 @@ from qnnbridge_tools.doctor.real_machine import RealMachine, last_line, run_inte
 from qnnbridge_tools.versions.fitness import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
 
 if TYPE_CHECKING:
-    from qnnbridge_tools.command_options import MachineOptions
+    from qnnbridge_tools.options import MachineOptions
 
 
 ASK_TIMEOUT_S = 30.0
