@@ -125,7 +125,7 @@ FULL_NPU = """
 import sys
 sys.path.insert(0, {root!r})
 import __main__
-from qnnbridge_host.genai.errors import from_genai
+from qnnbridge_host.genai.native import from_genai
 from qnnbridge_host.genai.native import GenaiLibrary
 from tests.fakes import fake_engine
 __main__.load_engine = lambda _on_phase: fake_engine.FakeEngine()

@@ -15,7 +15,7 @@ from tests.unit.test_protocol_page import bare, rows
 
 from qnnbridge_host.create.context_read import CONTEXT_READ
 from qnnbridge_host.engine import model_compiler
-from qnnbridge_host.engine.log_function import LOG
+from qnnbridge_host.engine.ort_objects import LOG
 from qnnbridge_host.engine.sessions import Sessions
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_host.serve.objects import KINDS, HostObjects

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from qnnbridge_host.engine import config_keys, qnn_checks, soc
+from qnnbridge_host.engine import qnn_options
 from qnnbridge_host.engine.qnn_options import DYNAMIC_OPTIONS, PROVIDER_OPTIONS, RUN_OPTIONS
 from qnnbridge_protocol.errors import OptionError
 
 
 def checked(options: dict[str, Any], config: dict[str, str] | None = None, **more: Any) -> dict[str, str]:
-    return qnn_checks.provider_options(options, config or {}, **more)
+    return qnn_options.provider_options(options, config or {}, **more)
 
 
 def refused(options: dict[str, Any], config: dict[str, str] | None = None, **more: Any) -> OptionError:
@@ -39,7 +39,7 @@ def test_an_unknown_option_is_refused_with_the_name_that_was_meant(wrong: str, r
 
 
 def test_unknown_names_can_be_let_through_but_not_ill_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(config_keys.ALLOW_UNKNOWN_ENV, "1")
+    monkeypatch.setenv(qnn_options.ALLOW_UNKNOWN_ENV, "1")
     assert checked({"option_of_next_year": "7"}) == {"option_of_next_year": "7"}
     refused({"htp_arch": "abc"})
 
@@ -138,13 +138,13 @@ def test_a_library_is_found_beside_the_provider_or_refused(tmp_path: Path) -> No
     ],
 )
 def test_the_backend_is_known_from_the_options(options: dict[str, str], kind: str) -> None:
-    assert qnn_checks.backend_of(options) == kind
+    assert qnn_options.backend_of(options) == kind
 
 
 def test_run_options_that_would_abort_the_process_are_refused() -> None:
     for check, options in (
-        (qnn_checks.run_options, {"qnn.rpc_control_latency": "abc"}),
-        (qnn_checks.dynamic_options, {"kvcache_rewind": "abc"}),
+        (qnn_options.run_options, {"qnn.rpc_control_latency": "abc"}),
+        (qnn_options.dynamic_options, {"kvcache_rewind": "abc"}),
     ):
         with pytest.raises(OptionError, match="cannot be 'abc'"):
             check(options)
@@ -152,15 +152,15 @@ def test_run_options_that_would_abort_the_process_are_refused() -> None:
 
 def test_the_documented_run_option_that_qnn_ignores_is_refused_with_the_one_that_works() -> None:
     with pytest.raises(OptionError) as caught:
-        qnn_checks.run_options({"qnn.perf_mode": "burst"})
+        qnn_options.run_options({"qnn.perf_mode": "burst"})
     assert "'qnn.htp_perf_mode'" in (caught.value.fix or "")
 
 
 def test_dynamic_options_are_checked() -> None:
     good = {"ep.dynamic.workload_type": "Efficient", "ep.dynamic.qnn_htp_performance_mode": "burst"}
-    assert qnn_checks.dynamic_options(good) == good
+    assert qnn_options.dynamic_options(good) == good
     with pytest.raises(OptionError) as caught:
-        qnn_checks.dynamic_options({"ep.dynamic.workload_type": "efficient"})
+        qnn_options.dynamic_options({"ep.dynamic.workload_type": "efficient"})
     assert "'Efficient'" in (caught.value.fix or "")
 
 
@@ -168,7 +168,7 @@ def test_every_choice_in_the_tables_is_accepted_by_its_own_check() -> None:
     for table in (PROVIDER_OPTIONS, RUN_OPTIONS, DYNAMIC_OPTIONS):
         for name, option in table.items():
             for choice in option.choices:
-                assert qnn_checks._checked(option, choice, None) == choice, name
+                assert qnn_options._checked(option, choice, None) == choice, name
 
 
 # --- chips -------------------------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def test_every_choice_in_the_tables_is_accepted_by_its_own_check() -> None:
     [("60", (60,)), ("SC8380XP", (60,)), ("sm8550, 88", (43, 88)), ("0", (0,)), ("9999", (9999,))],
 )
 def test_a_chip_is_known_by_number_or_name(text: str, numbers: tuple[int, ...]) -> None:
-    assert soc.parse(text) == numbers
+    assert qnn_options.parse_chips(text) == numbers
 
 
 def test_a_misspelt_chip_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(OptionError) as caught:
-        soc.parse("SC8380PX")
+        qnn_options.parse_chips("SC8380PX")
     assert "SC8380XP (60)" in (caught.value.fix or "")
 
 
@@ -200,7 +200,7 @@ def test_a_misspelt_chip_is_refused_with_the_one_that_was_meant() -> None:
     ],
 )
 def test_the_simulator_always_has_an_explicit_chip(given: str | None, arch: str | None, chip: str) -> None:
-    assert soc.for_simulator(given, arch) == chip
+    assert qnn_options.chip_for_simulator(given, arch) == chip
 
 
 # --- session keys ------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_the_simulator_always_has_an_explicit_chip(given: str | None, arch: str 
 )
 def test_a_misspelt_session_key_is_refused(typo: str, meant: str) -> None:
     with pytest.raises(OptionError) as caught:
-        config_keys.refuse_misspelt(typo, config_keys.SESSION_KEYS, "session key")
+        qnn_options.refuse_misspelt(typo, qnn_options.SESSION_KEYS, "session key")
     assert repr(meant) in (caught.value.fix or "")
 
 
@@ -224,9 +224,9 @@ def test_a_misspelt_session_key_is_refused(typo: str, meant: str) -> None:
     "key", ["session.a_key_of_a_later_release", "ep.myprovider.x", "session.intra_op.allow_spinning"]
 )
 def test_a_key_that_is_known_or_like_no_other_passes(key: str) -> None:
-    config_keys.refuse_misspelt(key, config_keys.SESSION_KEYS, "session key")
+    qnn_options.refuse_misspelt(key, qnn_options.SESSION_KEYS, "session key")
 
 
 def test_no_known_session_key_is_a_typo_of_another_one() -> None:
-    for key in config_keys.SESSION_KEYS:
-        config_keys.refuse_misspelt(key, config_keys.SESSION_KEYS, "session key")
+    for key in qnn_options.SESSION_KEYS:
+        qnn_options.refuse_misspelt(key, qnn_options.SESSION_KEYS, "session key")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from qnnbridge import errors, genai
-from qnnbridge_host.genai.errors import from_genai
-from qnnbridge_host.genai.unmapped import may_change, unmapped_copy, without_mapping
+from qnnbridge_host.genai.models import may_change, unmapped_copy, without_mapping
+from qnnbridge_host.genai.native import from_genai
 from qnnbridge_host.model.genai_folder import read_folder
 from tests import needs
 from tests.fakes.hosts import patched_host
@@ -27,7 +27,7 @@ TEXT = "Failed to create context from binary. Error code: 8003"
 FAULTS = """
 import json, re
 from pathlib import Path
-from qnnbridge_host.genai.errors import from_genai
+from qnnbridge_host.genai.native import from_genai
 from qnnbridge_host.genai.native import GenaiLibrary
 make, read = GenaiLibrary.make, {{}}
 
@@ -129,7 +129,7 @@ class TestHosts:
         )
         code = f"""
 import onnxruntime_genai as og, onnxruntime_qnn, os
-from qnnbridge_host.genai.unmapped import unmapped_copy
+from qnnbridge_host.genai.models import unmapped_copy
 og.register_execution_provider_library("QNNExecutionProvider", onnxruntime_qnn.get_library_path())
 with unmapped_copy({str(folder)!r}, []) as (path, _):
     og.Model(og.Config(path))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from qnnbridge_host.engine import soc
+from qnnbridge_host.engine import qnn_options
 from qnnbridge_host.model import chips
 
 
 @pytest.mark.parametrize("arch", [None, "0", "68", "69", "73", "75", "79", "81", "99", "abc"])
 @pytest.mark.parametrize("model", [None, "0", "60", "88", "SC8480XP", "sm8350", "4711"])
 def test_both_sides_choose_the_same_chip_for_the_simulator(model: str | None, arch: str | None) -> None:
-    (expected,) = soc.parse(soc.for_simulator(model, arch))
+    (expected,) = qnn_options.parse_chips(qnn_options.chip_for_simulator(model, arch))
     assert chips.simulated_chip(model, arch) == expected
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from qnnbridge import genai
 from qnnbridge.genai._environment import UNAVAILABLE
-from qnnbridge_host.genai.errors import from_genai
+from qnnbridge_host.genai.native import from_genai
 from qnnbridge_protocol.errors import GenerationFolderInvalid, GenerationUnsupported
 
 

@@ -12,7 +12,7 @@ import pytest
 from qnnbridge._transport.channel import Deadline
 from qnnbridge.genai._survival import Remade
 from qnnbridge_host.genai.generation import Generation
-from qnnbridge_host.genai.turns import Turns
+from qnnbridge_host.genai.models import Turns
 from qnnbridge_host.request.ending import StopSignal
 
 

@@ -54,10 +54,10 @@ def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fa
 def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
     told = told_by(
         "import sys, qnnbridge_host.start, qnnbridge_host.serve.handlers, qnnbridge_host.serve.server\n"
-        "import qnnbridge_host.engine.engine_base, qnnbridge_host.engine.plugin, qnnbridge_host.engine.builtin\n"
+        "import qnnbridge_host.engine.ort_engine, qnnbridge_host.engine.qnn_adapters, qnnbridge_host.engine.qnn_adapters\n"
         "print(*sys.modules, file=sys.stderr)\n"
     )
-    assert "qnnbridge_host.engine.ort_session" in told
+    assert "qnnbridge_host.engine.ort_engine" in told
     for_lines = {
         "qnnbridge_host.fastpath.channel",
         "qnnbridge_host.fastpath.shared_memory",

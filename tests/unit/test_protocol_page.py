@@ -16,7 +16,7 @@ from tests.golden.make_golden import CONVERSATIONS
 from tests.unit.wire_streams import feed, plain, wire
 
 from qnnbridge_host.engine import sessions
-from qnnbridge_host.engine.engine_base import OrtEngine
+from qnnbridge_host.engine.ort_engine import OrtEngine
 from qnnbridge_host.request.in_flight import InFlight
 from qnnbridge_host.serve import handlers, server, transport
 from qnnbridge_host.start import introduction

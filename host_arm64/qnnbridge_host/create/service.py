@@ -127,7 +127,7 @@ class ModelService:
         warnings = before_session(source, spec.providers, self._judged(source), spec.config_entries, folder, check)
         entries = dict(with_context_folder(source, spec.config_entries, folder))
         if source.scan is not None and source.scan.is_compiled:
-            from qnnbridge_host.engine.config_keys import DISABLE_CPU_FALLBACK
+            from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK
             from qnnbridge_host.model.context_files import only_converts
 
             if only_converts(source):  # asked for by `wrap --float-io`: the CPU does nothing else

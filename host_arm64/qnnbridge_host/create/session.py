@@ -41,8 +41,7 @@ from qnnbridge_protocol.records import NamedTuple
 if TYPE_CHECKING:
     from qnnbridge_host.cache.entry import Loadable
     from qnnbridge_host.create.lookup import SessionCache
-    from qnnbridge_host.engine.npu_reset import ResettableSession
-    from qnnbridge_host.engine.sessions import Sessions
+    from qnnbridge_host.engine.sessions import ResettableSession, Sessions
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.ending import StopSignal
     from qnnbridge_protocol.connection import Hello

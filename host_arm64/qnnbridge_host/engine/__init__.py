@@ -1,6 +1,6 @@
 """The part of the host that knows ONNX Runtime.
 
-`sessions` holds the open sessions, `npu_reset` makes one again after a reset of the NPU. This module holds the
+`sessions` holds the open sessions and makes one again after a reset of the NPU. This module holds the
 interface: two protocols, the handle that stops a run, and `load_engine`.
 Importing it imports neither ONNX Runtime nor numpy. All errors leave the engine as classes of
 `qnnbridge_protocol.errors`.
@@ -129,7 +129,7 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
         import onnxruntime as ort
     except Exception as error:
         raise _no_runtime(found, error) from error
-    from qnnbridge_host.engine.engine_base import OrtEngine
+    from qnnbridge_host.engine.ort_engine import OrtEngine
 
     _make_global_pools(ort)
     if hasattr(ort, "disable_telemetry_events"):
@@ -141,17 +141,17 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
 
 
 def _adapter(ort: Any, found: Installed, on_phase: Callable[..., None]) -> QnnAdapter:
-    from qnnbridge_host.engine import builtin, plugin, sources
+    from qnnbridge_host.engine import qnn_adapters, sources
     from qnnbridge_host.engine.providers import NoQnn
 
     if found.generation != "builtin":
-        return plugin.load(ort, found, lambda: sources.choose(found), on_phase)
+        return qnn_adapters.load_plugin(ort, found, lambda: sources.choose(found), on_phase)
     try:
         engine, _ = sources.wanted()
     except OptionError as error:
         return NoQnn(ProviderUnavailable(error.message, cause=error.cause, fix=error.fix, details=error.details))
     if engine in ("auto", "wheel"):
-        return builtin.load(ort.get_available_providers(), found)
+        return qnn_adapters.load_builtin(ort.get_available_providers(), found)
     return NoQnn(
         ProviderUnavailable(
             f"The engine {engine!r} cannot be used in this Python.",

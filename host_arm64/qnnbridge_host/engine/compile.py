@@ -13,8 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_host.engine.config_keys import CONTEXT_ENABLE, DISABLE_COMPILE
-from qnnbridge_host.engine.qnn_options import PROVIDER
+from qnnbridge_host.engine.qnn_options import CONTEXT_ENABLE, DISABLE_COMPILE, PROVIDER
 from qnnbridge_protocol.errors import CompileFailed, OptionError, from_wire
 from qnnbridge_protocol.specs import CompileSpec, ProviderSpec, SessionSpec
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from qnnbridge_host.engine import config_keys, qnn_checks
+from qnnbridge_host.engine import qnn_options
 from qnnbridge_host.engine.qnn_options import RUN_OPTIONS
 from qnnbridge_host.model.source import FileStamp, take_stamp
 from qnnbridge_protocol import errors
@@ -103,7 +103,7 @@ def build_session_options(ort: Any, spec: SessionSpec, entries: Mapping[str, str
     for name, value in {"log_severity_level": DEFAULT_LOG_SEVERITY, **spec.options}.items():
         _set_attribute(ort, options, name, value, SESSION_ATTRIBUTES, ENUMS)
     for key, text in entries.items():
-        config_keys.refuse_misspelt(key, config_keys.SESSION_KEYS, "session configuration key")
+        qnn_options.refuse_misspelt(key, qnn_options.SESSION_KEYS, "session configuration key")
         options.add_session_config_entry(key, text)
     for name, size in spec.free_dimensions_by_name.items():
         options.add_free_dimension_override_by_name(name, int(size))
@@ -174,10 +174,10 @@ def build_run_options(ort: Any, run: RunSpec, adapters: LoadedAdapters, qnn_vers
 def _checked_entries(entries: Mapping[str, Any], qnn_version: tuple[int, ...]) -> dict[str, str]:
     """The configuration entries of a run as text."""
     for_qnn = {key: value for key, value in entries.items() if key.startswith("qnn.")}
-    checked = qnn_checks.run_options(for_qnn, qnn_version)
+    checked = qnn_options.run_options(for_qnn, qnn_version)
     for key, value in entries.items():
         if key not in for_qnn:
-            config_keys.refuse_misspelt(key, [*config_keys.RUN_KEYS, *RUN_OPTIONS], "run configuration key")
+            qnn_options.refuse_misspelt(key, [*qnn_options.RUN_KEYS, *RUN_OPTIONS], "run configuration key")
             checked[key] = value if isinstance(value, str) else str(value)
     return checked
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qnnbridge_host.engine import soc
+from qnnbridge_host.engine.qnn_options import arch_of, chip_label, parse_chips
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
 from qnnbridge_protocol.records import NamedTuple
@@ -78,13 +78,13 @@ def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
 def _finalize_cause(circumstances: Circumstances) -> str:
     cause = "QNN reports memory, but in practice an operator or a data type cannot be placed on this chip"
     if circumstances.soc_model:
-        return f"{cause} (soc_model={soc.label(circumstances.soc_model)})."
+        return f"{cause} (soc_model={chip_label(circumstances.soc_model)})."
     return f"{cause}, and no soc_model was given."
 
 
 def _finalize_fix(circumstances: Circumstances) -> str:
-    chips = soc.parse(circumstances.soc_model) if circumstances.soc_model else ()
-    archs = [soc.arch_of(chip) for chip in chips]
+    chips = parse_chips(circumstances.soc_model) if circumstances.soc_model else ()
+    archs = [arch_of(chip) for chip in chips]
     if not chips or any(arch is not None and arch < _V73 for arch in archs):
         return (
             "Set the provider option soc_model to the chip that the model is for, for example 60 (X Elite). "
@@ -99,7 +99,7 @@ def _finalize_fix(circumstances: Circumstances) -> str:
 def _blob_fix(circumstances: Circumstances) -> str:
     if circumstances.soc_model:
         return (
-            f"Compile it again for soc_model={soc.label(circumstances.soc_model)} with this onnxruntime-qnn, "
+            f"Compile it again for soc_model={chip_label(circumstances.soc_model)} with this onnxruntime-qnn, "
             "or give the soc_model that it was compiled for."
         )
     return "Compile the model again with this onnxruntime-qnn, on or for this machine."

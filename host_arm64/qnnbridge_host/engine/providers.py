@@ -12,10 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from qnnbridge_host.engine import qnn_checks, soc
-from qnnbridge_host.engine.config_keys import DISABLE_CPU_FALLBACK, RECORD_ASSIGNMENT
+from qnnbridge_host.engine import qnn_options
 from qnnbridge_host.engine.placement import CPU_PROVIDER, PlacementTarget
-from qnnbridge_host.engine.qnn_options import PROVIDER, SESSION_PREFIX
+from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK, PROVIDER, RECORD_ASSIGNMENT, SESSION_PREFIX
 from qnnbridge_host.engine.sources import QnnSource
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
 from qnnbridge_protocol.records import NamedTuple
@@ -136,13 +135,13 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
         key[len(SESSION_PREFIX) :]: entries.pop(key) for key in list(entries) if key.startswith(SESSION_PREFIX)
     }
     given = _merged(by_entry, next(p for p in asked if p.name == PROVIDER).options)
-    options = qnn_checks.provider_options(given, entries, library_folder=qnn.library_folder, version=qnn.version)
+    options = qnn_options.provider_options(given, entries, library_folder=qnn.library_folder, version=qnn.version)
     options = _complete(options, qnn)
     strict = spec.fallback == "error"
     if strict:
         entries.setdefault(DISABLE_CPU_FALLBACK, "1")
     target = PlacementTarget(
-        qnn_checks.backend_of(options),
+        qnn_options.backend_of(options),
         qnn.simulator,
         options.get("soc_model"),
         edges_on_cpu=not strict and options.get("offload_graph_io_quantization") != "0",
@@ -174,11 +173,11 @@ def _merged(by_entry: Mapping[str, str], options: Mapping[str, Any]) -> dict[str
 
 def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
     if "backend_path" not in options and "backend_type" not in options:
-        path = qnn_checks.backend_library("htp", qnn.library_folder)
+        path = qnn_options.backend_library("htp", qnn.library_folder)
         if path is not None:
             options = {"backend_path": path, **options}
-    if qnn.simulator and qnn_checks.backend_of(options) in ("htp", "saver", "ir"):
-        chip = soc.for_simulator(options.get("soc_model"), options.get("htp_arch"))
+    if qnn.simulator and qnn_options.backend_of(options) in ("htp", "saver", "ir"):
+        chip = qnn_options.chip_for_simulator(options.get("soc_model"), options.get("htp_arch"))
         options = {**options, "soc_model": chip}
     return options
 

@@ -5,22 +5,23 @@ A model is freed with its last user: an application's model object, a tokenizer 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
 import os
+import shutil
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p
 from typing import Any, Final
 
-from qnnbridge_host.cache.npu_memory import Unmapped, occupies
-from qnnbridge_host.genai.errors import too_old, unsupported_layout
-from qnnbridge_host.genai.native import GenaiLibrary, Object, library
+from qnnbridge_host.cache.npu_memory import UNMAPPED, Unmapped, occupies
+from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.genai.native import GenaiLibrary, Object, library, too_old, unsupported_layout
 from qnnbridge_host.genai.placement import Probe, place
-from qnnbridge_host.genai.turns import Turns
-from qnnbridge_host.genai.unmapped import may_change, unmapped_copy, without_mapping
 from qnnbridge_host.machine import driver_version
 from qnnbridge_host.model.genai_folder import (
     GenaiFolder,
@@ -49,6 +50,54 @@ CONFIG_STEPS: Final[Mapping[str, str]] = {
     "clear_decoder_provider_options_hardware_vendor_id": "OgaConfigClearDecoderProviderOptionsHardwareVendorId",
 }
 _QNN = "QNNExecutionProvider"
+
+
+class Turns:
+    """Generations of one device take turns, token by token, in the order in which they asked.
+
+    A lock that is handed over in order, used as a context manager around one native step. Any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy = False
+        self._waiting: collections.deque[threading.Lock] = collections.deque()
+        self._prompts = 0
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether a prompt is processed, or waits for its turn: the next turn may come late."""
+        return self._prompts > 0
+
+    @contextlib.contextmanager
+    def prompt(self) -> Iterator[None]:
+        """Around the processing of a prompt: a turn that may be long."""
+        with self._lock:
+            self._prompts += 1
+        try:
+            with self:
+                yield
+        finally:
+            with self._lock:
+                self._prompts -= 1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._busy:
+                self._busy = True
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        mine.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._busy = False
+
 
 _npu_turns = Turns()
 _lock = threading.Lock()
@@ -226,3 +275,92 @@ def _register(native: GenaiLibrary, engine: Any, folder: GenaiFolder) -> None:
                 details={"path": path},
             ) from error
     _registered = True
+
+
+# --- a folder with another config: its QNN stages do not map their weights --------------------------------
+#
+# What `cache/npu_memory.py` decides for genai. Its calls reach the providers of the decoder, not those of the
+# stages of a pipeline, and an overlay adds stages to the old ones. So genai reads a changed copy of the config, in
+# a folder of its own with a link to the model's.
+
+_LINK: Final = "model"
+# Tokenizers and templates are smaller; what is larger has weights, and is reached by the link.
+_MOST_BYTES: Final = 64 * 2**20
+
+
+def may_change(folder: GenaiFolder) -> bool:
+    """Whether a stage asks for QNN, and its config has not decided it."""
+    return any(stage.qnn_options is not None and UNMAPPED not in stage.qnn_options for stage in folder.stages)
+
+
+def without_mapping(folder: GenaiFolder) -> GenaiFolder:
+    """The facts of the model as the copy of its config has them."""
+    stages = (
+        dataclasses.replace(
+            stage, providers=tuple((name, _unmapped_options(name, given)) for name, given in stage.providers)
+        )
+        for stage in folder.stages
+    )
+    return dataclasses.replace(folder, stages=tuple(stages))
+
+
+@contextlib.contextmanager
+def unmapped_copy(path: str, steps: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Sequence[Any]]]]:
+    """The folder for genai, while the model is in use, and the steps that fit it. Raises `GenerationError`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            copy = stack.enter_context(work_folder("genai"))
+            config = read_config(path)
+            _adapt(config)
+            with open(os.path.join(copy, CONFIG), "w", encoding="utf-8") as file:
+                json.dump(config, file)
+            _link(os.path.abspath(path), os.path.join(copy, _LINK))
+            for entry in list(os.scandir(path)):
+                small = entry.is_file() and entry.stat().st_size <= _MOST_BYTES
+                if small and entry.name != CONFIG and not entry.name.endswith((".onnx", ".bin", ".data")):
+                    shutil.copyfile(entry.path, os.path.join(copy, entry.name))
+            fitting = [_adapted_step(step) for step in steps]
+            decoder = changed(config, fitting).get("model", {}).get("decoder", {})
+            for one in (decoder.get("session_options") or {}).get("provider_options") or []:
+                for name, options in one.items():
+                    if _unmapped_options(name, options) != (options or {}):
+                        fitting.append(("set_provider_option", name, UNMAPPED, "1"))
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise GenerationError(f"A changed copy of {CONFIG} cannot be used: {error}.") from None
+        yield copy, fitting
+
+
+def _unmapped_options(name: str, given: dict[str, str] | None) -> dict[str, str]:
+    return {**({UNMAPPED: "1"} if name.lower() in QNN_NAMES else {}), **(given or {})}
+
+
+def _adapt(node: Any) -> None:
+    """Files are reached by the link, and QNN does not map."""
+    for one in node if isinstance(node, list) else ():
+        _adapt(one)
+    for key, value in node.items() if isinstance(node, dict) else ():
+        if key == "filename" and isinstance(value, str):
+            node[key] = f"{_LINK}/{value}"
+        elif key == "provider_options":
+            node[key] = [
+                {name: _unmapped_options(name, given) for name, given in one.items()} for one in value or []
+            ]
+        else:
+            _adapt(value)
+
+
+def _adapted_step(step: Sequence[Any]) -> Sequence[Any]:
+    if step[0] != "overlay":
+        return step
+    over = json.loads(step[1])
+    _adapt(over)
+    return ("overlay", json.dumps(over))
+
+
+def _link(target: str, link: str) -> None:
+    if sys.platform == "win32":
+        import _winapi  # a link there needs a right that a junction does not
+
+        _winapi.CreateJunction(target, link)
+    else:
+        os.symlink(target, link)

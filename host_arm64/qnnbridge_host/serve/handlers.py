@@ -18,7 +18,7 @@ from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine
-    from qnnbridge_host.engine.npu_reset import ResettableSession
+    from qnnbridge_host.engine.sessions import ResettableSession
     from qnnbridge_host.serve.numbers_service import NumbersService
     from qnnbridge_protocol.connection import Hello
 
@@ -94,7 +94,7 @@ class HostHandlers:
         if calls_back is None or "log" not in calls_back:
             return operation(request, enter)
         _ = self._sessions.engine
-        from qnnbridge_host.engine.log_function import log_lines_to
+        from qnnbridge_host.engine.ort_objects import log_lines_to
 
         severity = request.header.get("log_severity")
         with log_lines_to(calls_back, severity if type(severity) is int and 0 <= severity <= 4 else 2):

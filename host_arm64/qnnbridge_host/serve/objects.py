@@ -175,45 +175,19 @@ def _unknown(what: str) -> UnknownOperation:
     return UnknownOperation(f"This host does not know {what}.", fix="Upgrade qnnbridge in the host's Python.")
 
 
-# --- the closed table of kinds ------------------------------------------------------------------------------
+# --- the closed table of kinds ----------------------------------------------------------------------------
 #
 # A kind is registered here, with the function that loads its module when the first object is made.
 
 
-def _adapter_format() -> ObjectKind:
-    from qnnbridge_host.engine.adapter_format import ADAPTER_FORMAT
+def _of_onnxruntime(name: str) -> Callable[[], ObjectKind]:
+    def load() -> ObjectKind:
+        from qnnbridge_host.engine.model_compiler import MODEL_COMPILER
+        from qnnbridge_host.engine.ort_objects import KINDS as OTHERS
 
-    return ADAPTER_FORMAT
+        return next(kind for kind in (MODEL_COMPILER, *OTHERS) if kind.name == name)
 
-
-def _build_tools() -> ObjectKind:
-    from qnnbridge_host.engine.build_tools import BUILD_TOOLS
-
-    return BUILD_TOOLS
-
-
-def _model_compiler() -> ObjectKind:
-    from qnnbridge_host.engine.model_compiler import MODEL_COMPILER
-
-    return MODEL_COMPILER
-
-
-def _model_package() -> ObjectKind:
-    from qnnbridge_host.engine.model_package import MODEL_PACKAGE
-
-    return MODEL_PACKAGE
-
-
-def _model_package_context() -> ObjectKind:
-    from qnnbridge_host.engine.model_package import MODEL_PACKAGE_CONTEXT
-
-    return MODEL_PACKAGE_CONTEXT
-
-
-def _model_package_options() -> ObjectKind:
-    from qnnbridge_host.engine.model_package import MODEL_PACKAGE_OPTIONS
-
-    return MODEL_PACKAGE_OPTIONS
+    return load
 
 
 def _genai_model() -> ObjectKind:
@@ -222,26 +196,17 @@ def _genai_model() -> ObjectKind:
     return MODEL
 
 
-def _shared_allocator() -> ObjectKind:
-    from qnnbridge_host.engine.devices import SHARED_ALLOCATOR
-
-    return SHARED_ALLOCATOR
-
-
-def _sync_stream() -> ObjectKind:
-    from qnnbridge_host.engine.devices import SYNC_STREAM
-
-    return SYNC_STREAM
-
-
+_OF_ONNXRUNTIME: Final = (
+    "AdapterFormat",
+    "BuildTools",
+    "ModelCompiler",
+    "ModelPackage",
+    "ModelPackageContext",
+    "ModelPackageOptions",
+    "OrtSyncStream",
+    "SharedAllocator",
+)
 KINDS: Final[Mapping[str, Callable[[], ObjectKind]]] = {
-    "AdapterFormat": _adapter_format,
-    "BuildTools": _build_tools,
-    "ModelCompiler": _model_compiler,
-    "ModelPackage": _model_package,
-    "ModelPackageContext": _model_package_context,
-    "ModelPackageOptions": _model_package_options,
-    "OrtSyncStream": _sync_stream,
-    "SharedAllocator": _shared_allocator,
+    **{name: _of_onnxruntime(name) for name in _OF_ONNXRUNTIME},
     "GenaiModel": _genai_model,
 }
