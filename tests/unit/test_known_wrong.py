@@ -269,10 +269,10 @@ def test_the_simulator_without_a_chip_has_the_faults_of_the_chip_that_it_compute
     options: dict[str, str], count: int
 ) -> None:
     """The host names a chip to the simulator if the application does not; its numbers are as wrong as the chip's."""
-    from qnnbridge_host.engine.qnn_options import arch_of, for_simulator, parse
+    from qnnbridge_host.engine.qnn_options import arch_of, chip_for_simulator, parse_chips
 
     assert len(session_faults(options)) == count
-    computed = arch_of(parse(for_simulator(options.get("soc_model"), options.get("htp_arch")))[0])
+    computed = arch_of(parse_chips(chip_for_simulator(options.get("soc_model"), options.get("htp_arch")))[0])
     assert (computed is None or computed >= ROWS["conv-equal-padding"].least_arch) == bool(count)
 
 

@@ -16,6 +16,7 @@ from qnnbridge_host.engine import qnn_options
 from qnnbridge_host.engine.qnn_options import RUN_OPTIONS
 from qnnbridge_host.model.source import FileStamp, take_stamp
 from qnnbridge_protocol import errors
+from qnnbridge_protocol.config_keys import RUN_KEYS, SESSION_KEYS
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import RunSpec, SessionSpec, in_memory
 
@@ -103,7 +104,7 @@ def build_session_options(ort: Any, spec: SessionSpec, entries: Mapping[str, str
     for name, value in {"log_severity_level": DEFAULT_LOG_SEVERITY, **spec.options}.items():
         _set_attribute(ort, options, name, value, SESSION_ATTRIBUTES, ENUMS)
     for key, text in entries.items():
-        qnn_options.refuse_misspelt(key, qnn_options.SESSION_KEYS, "session configuration key")
+        qnn_options.refuse_misspelt(key, SESSION_KEYS, "session configuration key")
         options.add_session_config_entry(key, text)
     for name, size in spec.free_dimensions_by_name.items():
         options.add_free_dimension_override_by_name(name, int(size))
@@ -177,7 +178,7 @@ def _checked_entries(entries: Mapping[str, Any], qnn_version: tuple[int, ...]) -
     checked = qnn_options.run_options(for_qnn, qnn_version)
     for key, value in entries.items():
         if key not in for_qnn:
-            qnn_options.refuse_misspelt(key, [*qnn_options.RUN_KEYS, *RUN_OPTIONS], "run configuration key")
+            qnn_options.refuse_misspelt(key, [*RUN_KEYS, *RUN_OPTIONS], "run configuration key")
             checked[key] = value if isinstance(value, str) else str(value)
     return checked
 

@@ -24,15 +24,19 @@ from qnnbridge_host.genai.native import GenaiLibrary, Object, library, too_old, 
 from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.machine import driver_version
 from qnnbridge_host.model.genai_folder import (
+    CONFIG,
+    QNN_NAMES,
     GenaiFolder,
+    changed,
     filler,
     is_too_old,
     kv_cache,
+    read_config,
     read_folder,
     refusal,
     stage_files,
 )
-from qnnbridge_protocol.errors import BridgeError, ModelChanged, ModelQuarantined
+from qnnbridge_protocol.errors import BridgeError, GenerationError, ModelChanged, ModelQuarantined
 from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement
 
