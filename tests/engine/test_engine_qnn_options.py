@@ -9,6 +9,7 @@ import pytest
 
 from qnnbridge_host.engine import qnn_options
 from qnnbridge_host.engine.qnn_options import DYNAMIC_OPTIONS, PROVIDER_OPTIONS, RUN_OPTIONS
+from qnnbridge_protocol.config_keys import SESSION_KEYS
 from qnnbridge_protocol.errors import OptionError
 
 
@@ -216,7 +217,7 @@ def test_the_simulator_always_has_an_explicit_chip(given: str | None, arch: str 
 )
 def test_a_misspelt_session_key_is_refused(typo: str, meant: str) -> None:
     with pytest.raises(OptionError) as caught:
-        qnn_options.refuse_misspelt(typo, qnn_options.SESSION_KEYS, "session key")
+        qnn_options.refuse_misspelt(typo, SESSION_KEYS, "session key")
     assert repr(meant) in (caught.value.fix or "")
 
 
@@ -224,9 +225,9 @@ def test_a_misspelt_session_key_is_refused(typo: str, meant: str) -> None:
     "key", ["session.a_key_of_a_later_release", "ep.myprovider.x", "session.intra_op.allow_spinning"]
 )
 def test_a_key_that_is_known_or_like_no_other_passes(key: str) -> None:
-    qnn_options.refuse_misspelt(key, qnn_options.SESSION_KEYS, "session key")
+    qnn_options.refuse_misspelt(key, SESSION_KEYS, "session key")
 
 
 def test_no_known_session_key_is_a_typo_of_another_one() -> None:
-    for key in qnn_options.SESSION_KEYS:
-        qnn_options.refuse_misspelt(key, qnn_options.SESSION_KEYS, "session key")
+    for key in SESSION_KEYS:
+        qnn_options.refuse_misspelt(key, SESSION_KEYS, "session key")
