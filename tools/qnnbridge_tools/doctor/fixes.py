@@ -14,6 +14,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Final
 
+from qnnbridge._launch.interpreter import VARIABLE
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Remedy
 
@@ -60,10 +61,10 @@ def unset_variable(facts: Facts, name: str) -> Lines:
 
 
 QNN: Final = "onnxruntime-qnn"
+# The name of an SDK that no variable names.
 DEFAULT_FOLDER: Final = "default folder"
 PLAIN_FOLDER: Final = r"C:\qnnbridge\host"
 SETUP_HOST: Final = "qnnbridge setup-host"
-VARIABLE: Final = "QNNBRIDGE_HOST_PYTHON"
 # Each release since 1.21 has a wheel for it, on each platform.
 USUAL_PYTHON: Final = (3, 13)
 UPDATE_DRIVER: Final = "update the NPU driver"
@@ -185,8 +186,8 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
 
         # A release that is newer than the table is judged by the rules for all.
         release = dataclasses.replace(release, version=version)
-        # A 1.x release is an onnxruntime of its own: the version of the plain package says nothing about it.
-        ort = packages.version("onnxruntime") if not version.startswith("1.") else None
+        # The version of the plain package says nothing about a release that is an onnxruntime of its own.
+        ort = packages.version("onnxruntime") if not is_1x(version) else None
         return {reason.code: reason for reason in known_faults(release, dataclasses.replace(machine, ort=ort))}
     except (OSError, ValueError, LookupError, TypeError):
         return {}
@@ -211,6 +212,11 @@ def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> 
     return f"onnxruntime{bounds}"
 
 
+def is_1x(version: str) -> bool:
+    """Whether this onnxruntime-qnn is an onnxruntime of its own, as all before 2.0 are, and no plugin for one."""
+    return version.startswith(("0.", "1."))
+
+
 # --- unknown releases ---
 
 
@@ -230,7 +236,7 @@ def unknown_packages(facts: Facts) -> list[str]:
         return []
     from qnnbridge_tools.versions.fitness import is_untried
 
-    ort = packages.version("onnxruntime") if not version.startswith(("0.", "1.")) else None
+    ort = packages.version("onnxruntime") if not is_1x(version) else None
     found = [f"onnxruntime {ort}"] if ort is not None and is_untried(ort) else []
     return [*found, f"{QNN} {version}"] if is_unknown_release(facts) else found
 
@@ -331,7 +337,7 @@ def after_removal(facts: Facts, folder: str | None, version: str | None) -> Reme
 
 def _pair_words(facts: Facts, version: str, *, only_tried: bool = False) -> str:
     names = [f"{QNN}=={version}"]
-    if not version.startswith(("0.", "1.")):
+    if not is_1x(version):
         names.insert(0, ort_requirement(facts, version, only_tried=only_tried))
     return " ".join(word(name) for name in names)
 

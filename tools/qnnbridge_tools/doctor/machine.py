@@ -8,11 +8,13 @@ or empty, because the doctor has to work on exactly the computers where somethin
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import ntpath
 import posixpath
+import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, ProbeResult, PythonReport, StartFailure
 
@@ -149,3 +151,15 @@ def paths_of(system: str) -> ModuleType:
 def text_of(machine: Machine, path: str, limit: int = 1 << 20) -> str | None:
     data = machine.data(path, limit)
     return data.decode("utf-8", "replace") if data is not None else None
+
+
+def variable_of(machine: Machine, name: str, otherwise: str = "") -> str:
+    """A variable by its name in capitals. Those of Windows have no case: it writes Path, and SystemRoot."""
+    return next((value for known, value in machine.environ.items() if known.upper() == name), otherwise)
+
+
+def parsed_toml(text: str) -> dict[str, Any]:
+    """Raises `ValueError`."""
+    # `tomllib` is new in Python 3.11.
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    return dict(toml.loads(text))

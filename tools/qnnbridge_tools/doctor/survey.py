@@ -137,10 +137,9 @@ def _sees_the_same(machine: Machine, running: PythonReport, host: PythonReport) 
 
 
 def _machine_of(machine: Machine, running: PythonReport) -> str:
-    names = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
     # Not from `platform.machine`: under emulation it depends on the version of Python.
-    if running.platform in names:
-        return names[running.platform]
+    if running.platform in host.PLATFORMS:
+        return host.PLATFORMS[running.platform]
     file = machine.library(running.executable, version=False)
     return file.machine if file else running.platform.rpartition("-")[2]
 

@@ -7,13 +7,11 @@ writes nothing and asks no network. A reason to fail that can be seen now fails 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qnnbridge._launch.installed import Surroundings
 from qnnbridge._launch.interpreter import VARIABLE, configuration_file, configured_host
@@ -23,6 +21,7 @@ from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, Installed
 from qnnbridge_host.model.releases import Release, for_version, generated_on, is_final, load_releases, version_key
 from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, checked_engine, engine_variables
 from qnnbridge_protocol.errors import HostNotFound, OptionError
+from qnnbridge_tools.doctor.machine import parsed_toml
 from qnnbridge_tools.setup_host.environment import (
     AlreadyThere,
     NothingFits,
@@ -205,7 +204,7 @@ def _table_name(line: str) -> str | None:
 
 def _only_that_changed(old: str, new: str, settings: Mapping[str, str | None]) -> bool:
     try:
-        before, after = _parsed(old), _parsed(new)
+        before, after = parsed_toml(old), parsed_toml(new)
     except ValueError:
         return False
     host = before.setdefault("host", {})
@@ -216,12 +215,6 @@ def _only_that_changed(old: str, new: str, settings: Mapping[str, str | None]) -
         if value is not None:
             host[name] = value
     return before == after
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    # `tomllib` is new in Python 3.11.
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    return dict(toml.loads(text))
 
 
 # --prefer-binary: an older wheel rather than a newer source archive, for which the computer needs a compiler.
@@ -418,7 +411,7 @@ def _engine_settings(
 ) -> dict[str, tuple[str | None, str | None]]:
     """What changes under ``[host]`` besides the interpreter: the old and the new value by name."""
     try:
-        host = _parsed(before).get("host")
+        host = parsed_toml(before).get("host")
     except ValueError:  # `with_host` refuses it
         return {}
     old = (

@@ -53,7 +53,6 @@ if sys.platform == "win32":
                 continue
 
 else:
-    import os
 
     def _end_tree(process: subprocess.Popen[str]) -> None:
         try:

@@ -12,7 +12,7 @@ from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Computer, Driver, Facts
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
-from qnnbridge_tools.doctor.machine import Machine, text_of
+from qnnbridge_tools.doctor.machine import Machine, text_of, variable_of
 
 _PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 _LINUX_MODEL = ("/proc/device-tree/model", "/sys/firmware/devicetree/base/model")
@@ -114,7 +114,7 @@ def find_application(facts: Facts) -> Iterator[Finding]:
 def _simulator(facts: Facts) -> Iterator[Finding]:
     """An emulated x64 Python with onnxruntime-qnn: which libraries would it load?"""
     packages = facts.application_packages
-    loaded, version = packages.loaded_set, packages.version("onnxruntime-qnn")
+    loaded, version = packages.loaded_set, packages.version(fixes.QNN)
     # A stub is the way to the NPU: with one the set is not the simulator's.
     if loaded is None or version is None or loaded.of("stub"):
         return
@@ -227,7 +227,7 @@ def _text(machine: Machine, key: str, name: str) -> str | None:
 
 def _absolute(image: str, machine: Machine) -> str:
     r"""A driver's path in the forms that Windows knows: ``\SystemRoot\..``, ``\??\..``, ``System32\..``."""
-    root = next((value for name, value in machine.environ.items() if name.upper() == "SYSTEMROOT"), r"C:\Windows")
+    root = variable_of(machine, "SYSTEMROOT", r"C:\Windows")
     lowered = image.lower()
     for prefix in ("\\systemroot\\", "%systemroot%\\"):
         if lowered.startswith(prefix):

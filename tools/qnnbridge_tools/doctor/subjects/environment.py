@@ -15,7 +15,7 @@ from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Crash, Facts, FolderFacts, PythonReport, SavedState
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.fixes import set_variable, unset_variable
-from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
+from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of, variable_of
 
 KNOWN_VARIABLES: Final = (
     "QNNBRIDGE_ALLOW_UNKNOWN_OPTIONS",
@@ -110,18 +110,17 @@ def survey_places(
 
 
 def state_folder(machine: Machine) -> str:
-    return _folder(machine, "QNNBRIDGE_STATE_DIR", "XDG_STATE_HOME", (".local", "state"), ())
+    named = machine.environ.get("QNNBRIDGE_STATE_DIR")
+    return named or folder_of(machine, "XDG_STATE_HOME", (".local", "state"))
 
 
 def cache_folder(machine: Machine) -> str:
-    return _folder(machine, "QNNBRIDGE_CACHE_DIR", "XDG_CACHE_HOME", (".cache",), ("Cache",))
+    named = machine.environ.get("QNNBRIDGE_CACHE_DIR")
+    return named or folder_of(machine, "XDG_CACHE_HOME", (".cache",), ("Cache",))
 
 
-def _folder(machine: Machine, variable: str, xdg: str, unix: tuple[str, ...], windows: tuple[str, ...]) -> str:
+def folder_of(machine: Machine, xdg: str, unix: tuple[str, ...], windows: tuple[str, ...] = ()) -> str:
     """The folder that platformdirs gives, for any system."""
-    named = machine.environ.get(variable)
-    if named:
-        return named
     paths = paths_of(machine.system)
     if machine.system == "Windows":
         base = machine.environ.get("LOCALAPPDATA") or paths.join(machine.home, "AppData", "Local")
@@ -134,7 +133,7 @@ def survey_vc_runtime(machine: Machine, host: PythonReport) -> tuple[str, ...]:
     if machine.system != "Windows":
         return ()
     paths = paths_of(machine.system)
-    root = next((v for n, v in machine.environ.items() if n.upper() == "SYSTEMROOT"), r"C:\Windows")
+    root = variable_of(machine, "SYSTEMROOT", r"C:\Windows")
     program = paths.dirname(host.base_executable or host.executable)
     capi = [paths.join(folder, "onnxruntime", "capi") for folder in host.path]
     # Python brings VCRUNTIME140 in its own folder.

@@ -7,24 +7,28 @@ registry (on Windows on ARM), running interpreter. An explicit setting is used o
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, WINDOWS_MACHINES
+from qnnbridge._launch.interpreter import CONFIG_VARIABLE, VARIABLE
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Facts, HostFacts, Interpreter, PythonReport, StartFailure
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
 from qnnbridge_tools.doctor.fixes import python_lines, set_variable, word
-from qnnbridge_tools.doctor.machine import Machine, RegisteredInterpreter, paths_of, text_of
+from qnnbridge_tools.doctor.machine import (
+    Machine,
+    RegisteredInterpreter,
+    parsed_toml,
+    paths_of,
+    text_of,
+    variable_of,
+)
+from qnnbridge_tools.doctor.subjects.environment import folder_of
 from qnnbridge_tools.doctor.subjects.interpreters import examine
 from qnnbridge_tools.doctor.subjects.packages import lacking, survey_packages
-
-VARIABLE: Final = "QNNBRIDGE_HOST_PYTHON"
-CONFIG_VARIABLE: Final = "QNNBRIDGE_CONFIG"
 
 
 def survey_host(
@@ -78,10 +82,8 @@ def _full_path(machine: Machine, text: str) -> str | None:
         expanded = paths.join(machine.home, text[2:]) if home else text
         return str(paths.abspath(expanded) if machine.system != "Windows" else paths.normpath(expanded))
     separator = ";" if machine.system == "Windows" else ":"
-    # PATH is written Path on Windows.
-    value = next((value for name, value in machine.environ.items() if name.upper() == "PATH"), "")
     names = (text, text + ".exe") if machine.system == "Windows" else (text,)
-    for folder in value.split(separator):
+    for folder in variable_of(machine, "PATH").split(separator):
         for name in names:
             if folder and machine.kind(paths.join(folder, name)) == "file":
                 return str(paths.join(folder, name))
@@ -92,12 +94,7 @@ def configuration_path(machine: Machine) -> str:
     named = machine.environ.get(CONFIG_VARIABLE)
     if named:
         return named
-    paths = paths_of(machine.system)
-    if machine.system == "Windows":
-        folder = machine.environ.get("LOCALAPPDATA") or paths.join(machine.home, "AppData", "Local")
-    else:
-        folder = machine.environ.get("XDG_CONFIG_HOME") or paths.join(machine.home, ".config")
-    return str(paths.join(folder, "qnnbridge", "config.toml"))
+    return str(paths_of(machine.system).join(folder_of(machine, "XDG_CONFIG_HOME", (".config",)), "config.toml"))
 
 
 def _configured(machine: Machine) -> str | HostFacts | None:
@@ -110,9 +107,8 @@ def _configured(machine: Machine) -> str | HostFacts | None:
         if machine.environ.get(CONFIG_VARIABLE):
             return HostFacts("", path, "host.config-broken", "the file does not exist")
         return None
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        host = toml.loads(text).get("host", {})
+        host = parsed_toml(text).get("host", {})
         python = host.get("python")
     except (ValueError, AttributeError) as error:
         # ValueError: no TOML. AttributeError: `host` is no table.
@@ -180,8 +176,9 @@ def _version(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text or ""))
 
 
-_PLATFORMS: Final = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
-_NAMED: Final = ("--host-python", "QNNBRIDGE_HOST_PYTHON", "configuration file")
+# What an interpreter of Windows was built for, by `sysconfig.get_platform`.
+PLATFORMS: Final = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
+_NAMED: Final = ("--host-python", VARIABLE, "configuration file")
 _REPAIR: Final = "Repair or reinstall this Python, or name another one with QNNBRIDGE_HOST_PYTHON."
 MAX_SEEN: Final = 8
 MAX_OTHERS: Final = 4
@@ -264,9 +261,9 @@ def _name_it(facts: Facts, path: str) -> Remedy:
     """Sets what named the wrong one."""
     if facts.host.source == "--host-python":
         return Remedy("Name one that can be the host.", (f"qnnbridge doctor --host-python {word(path)}",))
-    if facts.host.source == "QNNBRIDGE_HOST_PYTHON":
+    if facts.host.source == VARIABLE:
         words = "Name one that can be the host" + ("; then open a new window." if facts.is_windows else ".")
-        return Remedy(words, set_variable(facts, "QNNBRIDGE_HOST_PYTHON", path))
+        return Remedy(words, set_variable(facts, VARIABLE, path))
     return Remedy(f"Name one that can be the host in the configuration file: [host] python = '{path}'")
 
 
@@ -348,7 +345,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
     """Faults that the interpreter's own report shows."""
     answer, packages = facts.host.answer, facts.host.packages
     assert answer is not None
-    machine = _PLATFORMS.get(answer.platform)
+    machine = PLATFORMS.get(answer.platform)
     if machine is not None and machine != facts.computer.machine:
         yield finding(
             "host.wrong-machine",

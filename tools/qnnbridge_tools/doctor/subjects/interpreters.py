@@ -13,7 +13,7 @@ from typing import Final
 
 from qnnbridge._launch.installed import HOST_PACKAGES, OLDEST_HOST_PYTHON, WINDOWS_MACHINES, named_bases
 from qnnbridge_tools.doctor.facts import Interpreter
-from qnnbridge_tools.doctor.machine import Machine, RegisteredInterpreter, paths_of, text_of
+from qnnbridge_tools.doctor.machine import Machine, RegisteredInterpreter, paths_of, text_of, variable_of
 
 _ON_PATH: Final = {
     "Windows": re.compile(r"^python(?:3(?:\.\d+)?)?(?:-arm64)?\.exe$", re.IGNORECASE),
@@ -150,8 +150,7 @@ def _on_path(machine: Machine) -> Iterator[str]:
     paths = paths_of(machine.system)
     pattern = _ON_PATH.get(machine.system) or _ON_PATH[""]
     separator = ";" if machine.system == "Windows" else ":"
-    value = next((value for name, value in machine.environ.items() if name.upper() == "PATH"), "")
-    for folder in dict.fromkeys(value.split(separator)):
+    for folder in dict.fromkeys(variable_of(machine, "PATH").split(separator)):
         # Windows allows quotes around an entry of the PATH.
         folder = folder.strip('"')
         # A relative entry means another folder for each process.

@@ -74,7 +74,7 @@ def _judge(model: ExaminedModel, scan: object, facts: Facts) -> ExaminedModel:
         scan,  # type: ignore[arg-type] # a ModelScan; its module is imported where it is needed
         HostTraits(
             onnxruntime=packages.version("onnxruntime") if packages else None,
-            onnxruntime_qnn=packages.version("onnxruntime-qnn") if packages else None,
+            onnxruntime_qnn=packages.version(fixes.QNN) if packages else None,
             qnn_sdk=packages.plugin_sdk or (loaded.sdk if loaded else None) if packages else None,
             simulator=not loaded.of("stub") if loaded else None,
             soc_model=chip.number if chip else None,
@@ -317,19 +317,14 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
     runtime, least = packages.version("onnxruntime"), _LEAST.search(installed.needs)
     if runtime is not None and least is not None and version_of(runtime) < version_of(least[1]):
         wanted = "onnxruntime" + installed.needs
+        is_whole = fixes.is_1x(packages.version(fixes.QNN) or "")
         yield finding(
             "genai.onnxruntime-too-old",
             f"onnxruntime {runtime} is too old for {GENAI} {installed.version}",
             f"{GENAI} {installed.version} needs {wanted}",
             # With 1.x, onnxruntime-genai gives way: another onnxruntime would overwrite files of the provider.
-            fix=_older_genai(facts) if _qnn_is_whole(packages) else fixes.by_pip(facts, f"install {word(wanted)}"),
+            fix=_older_genai(facts) if is_whole else fixes.by_pip(facts, f"install {word(wanted)}"),
         )
-
-
-def _qnn_is_whole(packages: Packages) -> bool:
-    """A 1.x release is an onnxruntime itself: another one would replace its files."""
-    version = packages.version(fixes.QNN)
-    return version is not None and version.startswith(("0.", "1."))
 
 
 def _older_genai(facts: Facts) -> Remedy:

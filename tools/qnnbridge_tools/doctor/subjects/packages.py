@@ -13,11 +13,10 @@ from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import DamagedFile, Distribution, Facts, Packages, PythonReport, QnnSet
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
-from qnnbridge_tools.doctor.fixes import word
+from qnnbridge_tools.doctor.fixes import QNN, is_1x, word
 from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.library_files import survey_set
 
-QNN: Final = "onnxruntime-qnn"
 GENAI: Final = "onnxruntime-genai"
 # Distributions that bring the module onnxruntime (or are onnxruntime-qnn).
 # onnxruntime-genai and onnxruntime-extensions bring modules of their own.
@@ -296,7 +295,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             fix=_once(facts, copies),
         )
         # A copy of each line of releases: the files of 1.x lie in the folder of the other.
-        if any(_is_old(one.version) for one in copies) and not all(_is_old(one.version) for one in copies):
+        if any(is_1x(one.version) for one in copies) and not all(is_1x(one.version) for one in copies):
             yield _leftover(facts, packages, f"both {' and '.join(one.version for one in copies)} are listed")
             return
     # Files of 1.x without a distribution: pip has forgotten them, and cannot remove them.
@@ -304,7 +303,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
         if packages.runtime_package == QNN or packages.runtime_folder_has_qnn:
             yield _leftover(facts, packages, "no onnxruntime-qnn is listed as installed")
         return
-    if _is_old(qnn) and runtimes:
+    if is_1x(qnn) and runtimes:
         other = next(iter(runtimes.values()))
         mine = packages.runtime_package in (None, QNN) and packages.runtime_folder_has_qnn
         yield finding(
@@ -314,13 +313,13 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             f"{packages.runtime_version or ''} ({packages.runtime})".replace("  ", " "),
             fix=fixes.install_fitting(facts),
         )
-    elif not _is_old(qnn) and packages.runtime_package == QNN:
+    elif not is_1x(qnn) and packages.runtime_package == QNN:
         yield _leftover(
             facts, packages, f"import onnxruntime loads onnxruntime-qnn {packages.runtime_version or '1.x'}"
         )
-    elif not _is_old(qnn) and packages.runtime_folder_has_qnn:
+    elif not is_1x(qnn) and packages.runtime_folder_has_qnn:
         yield _leftover(facts, packages, "the folder onnxruntime holds QNN libraries of a 1.x release")
-    elif not _is_old(qnn) and len(runtimes) > 1:
+    elif not is_1x(qnn) and len(runtimes) > 1:
         names = " and ".join(f"{one.name} {one.version}" for one in runtimes.values())
         others = " ".join(name for name in runtimes if name != "onnxruntime")
         yield finding(
@@ -361,7 +360,7 @@ def _presence(facts: Facts, packages: Packages) -> Iterator[Finding]:
             facts.host.path,
             fix=fixes.host_packages(facts),
         )
-    elif qnn is not None and not _is_old(qnn) and packages.runtime is None:
+    elif qnn is not None and not is_1x(qnn) and packages.runtime is None:
         yield finding(
             "packages.no-onnxruntime",
             f"onnxruntime-qnn {qnn} is installed without onnxruntime",
@@ -436,10 +435,6 @@ def lacking(packages: Packages) -> list[str]:
 
 def _is_runtime(one: Distribution) -> bool:
     return one.name != GENAI and one.name.startswith(("onnxruntime", "ort-nightly"))
-
-
-def _is_old(version: str) -> bool:
-    return version.startswith(("0.", "1."))
 
 
 def healthy(facts: Facts) -> str | None:

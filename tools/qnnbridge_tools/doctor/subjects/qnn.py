@@ -7,9 +7,7 @@ bring another one.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
-import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -26,8 +24,8 @@ from qnnbridge_tools.doctor.facts import (
     SdkRoot,
 )
 from qnnbridge_tools.doctor.findings import Finding, Remedy, Severity, SubjectCheck
-from qnnbridge_tools.doctor.fixes import is_newer, short_sdk
-from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
+from qnnbridge_tools.doctor.fixes import DEFAULT_FOLDER, is_newer, short_sdk
+from qnnbridge_tools.doctor.machine import Machine, parsed_toml, paths_of, text_of, variable_of
 from qnnbridge_tools.doctor.subjects.environment import removal
 from qnnbridge_tools.doctor.subjects.host import configuration_path
 from qnnbridge_tools.doctor.subjects.library_files import qnn_names
@@ -57,9 +55,8 @@ def _setting(machine: Machine) -> tuple[str, str]:
     """As the host would have it: the environment, else the configuration file."""
     engine, path = machine.environ.get(ENGINE_VARIABLE, ""), machine.environ.get(EP_PATH_VARIABLE, "")
     if not engine and not path:
-        toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
         try:
-            host = toml.loads(text_of(machine, configuration_path(machine)) or "").get("host", {})
+            host = parsed_toml(text_of(machine, configuration_path(machine)) or "").get("host", {})
         except ValueError:  # `host.config-broken` says it
             # A broken file is one finding, not two.
             host = {}
@@ -177,7 +174,7 @@ SOURCE_CHECK = SubjectCheck("source of QNN", find_source, healthy_source)
 # --- QNN SDKs, search paths and `backend_path` ---
 
 VARIABLES: Final = ("QNN_SDK_ROOT", "QAIRT_SDK_ROOT", "SNPE_ROOT")
-DEFAULT_FOLDER: Final = r"C:\Qualcomm\AIStack\QAIRT"
+_SDKS: Final = r"C:\Qualcomm\AIStack\QAIRT"
 # sdk.yaml is read by a pattern: the doctor has no library for YAML.
 _VERSION: Final = re.compile(r"^\s*version\s*:\s*[\"']?v?(\d+\.\d+[\d.]*)", re.MULTILINE)
 _FOLDER: Final = re.compile(r"(\d+\.\d+\.\d+(?:\.\d+)?)\D*$")
@@ -188,13 +185,13 @@ def survey_sdks(machine: Machine) -> tuple[SdkRoot, ...]:
     paths = paths_of(machine.system)
     roots = [(name, machine.environ[name]) for name in VARIABLES if machine.environ.get(name)]
     if machine.system == "Windows":
-        names = (n for n in machine.names(DEFAULT_FOLDER) if re.match(r"^\d+\.\d+", n))
-        roots += [("default folder", paths.join(DEFAULT_FOLDER, name)) for name in names]
+        names = (n for n in machine.names(_SDKS) if re.match(r"^\d+\.\d+", n))
+        roots += [(DEFAULT_FOLDER, paths.join(_SDKS, name)) for name in names]
     found: dict[str, SdkRoot] = {}
     for name, folder in roots:
-        key = f"{name} {folder}" if name != "default folder" else paths.normcase(paths.normpath(folder))
+        key = f"{name} {folder}" if name != DEFAULT_FOLDER else paths.normcase(paths.normpath(folder))
         # The variable is the stronger statement: a folder that it names is not listed a second time.
-        if name == "default folder" and any(_same(machine, folder, root.folder) for root in found.values()):
+        if name == DEFAULT_FOLDER and any(_same(machine, folder, root.folder) for root in found.values()):
             continue
         exists = machine.kind(folder) == "folder"
         found[key] = SdkRoot(name, folder, exists, _version(machine, folder) if exists else None)
@@ -207,10 +204,9 @@ def survey_foreign(machine: Machine, own: tuple[str, ...]) -> tuple[ForeignQnn, 
     known = {paths.normcase(paths.normpath(folder)) for folder in own}
     found = []
     for via in _SEARCHED.get(machine.system) or _SEARCHED[""]:
-        value = next((value for name, value in machine.environ.items() if name.upper() == via), "")
         # FastRPC separates the entries of ADSP_LIBRARY_PATH by a semicolon on each system.
         separator = ";" if machine.system == "Windows" or via == "ADSP_LIBRARY_PATH" else ":"
-        for folder in dict.fromkeys(value.split(separator)):
+        for folder in dict.fromkeys(variable_of(machine, via).split(separator)):
             folder = folder.strip('" ')
             if not folder or paths.normcase(paths.normpath(folder)) in known:
                 continue
@@ -300,7 +296,7 @@ def _chip(facts: Facts) -> Iterator[Finding]:
     known = loaded.archs("stub")
     if not known or arch in known:
         return
-    version = packages.version("onnxruntime-qnn")
+    version = packages.version(fixes.QNN)
     yield finding(
         "sdk.too-old-for-chip",
         f"onnxruntime-qnn {version} does not know the chip {facts.computer.chip} (V{arch})",
@@ -334,7 +330,7 @@ def _system(facts: Facts) -> Iterator[Finding]:
 
 
 def _roots(facts: Facts) -> Iterator[Finding]:
-    named = [root for root in facts.sdks if root.name != "default folder"]
+    named = [root for root in facts.sdks if root.name != DEFAULT_FOLDER]
     for root in named:
         if not root.exists:
             yield finding(
