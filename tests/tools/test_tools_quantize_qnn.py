@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.needs import length
 
 pytest.importorskip("onnxruntime_qnn")
 
@@ -34,7 +35,9 @@ def assert_on_qnn(result: QuantizeResult, agrees: float = 17.0) -> None:
 
 @pytest.mark.parametrize("name", models.FIXED_SIZES)
 def test_every_real_model_is_on_qnn_as_a_whole(name: str, tmp_path: Path) -> None:
-    sizes = models.FIXED_SIZES[name]
+    sizes = dict(models.FIXED_SIZES[name])
+    if "x:3" in sizes:  # the simulator takes half a minute for lines of text of 192 pixels in all precisions
+        sizes["x:3"] = length(64, 192)
     source = models.MODELS / f"{name}.onnx"
     samples = models.samples_for(source, sizes, 6, tmp_path / "samples")
     result = models.quantize(source, tmp_path / "q.onnx", samples, dims=sizes, qnn=X_ELITE)
