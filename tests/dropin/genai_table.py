@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge import genai
-from qnnbridge.genai._environment import UNAVAILABLE
+from qnnbridge.genai import UNAVAILABLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "genai-api.md"
 

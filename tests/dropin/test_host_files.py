@@ -40,8 +40,8 @@ def run(
 def test_every_module_of_the_wheel_is_found_in_the_hosts_files(tmp_path: Path) -> None:
     walk = next(reversed(ort_walk.recorded().values()))
     files = [name for name in walk["files"] if walk["version"] == ort.__version__]
-    source = "import json\nfrom qnnbridge.ort import _host_files\n"
-    source += f"print(json.dumps({{n: _host_files.find(n).origin for n in {files!r}}}))"
+    source = "import json\nfrom qnnbridge.ort import _environment\n"
+    source += f"print(json.dumps({{n: _environment.find_in_host(n).origin for n in {files!r}}}))"
     found = json.loads(run(tmp_path, source).stdout)
     assert len(found) == len(files)
     for name, origin in found.items():

@@ -26,11 +26,9 @@ pytest.importorskip("tokenizers")
 
 import qnnbridge
 from qnnbridge import speech
-from qnnbridge.speech._audio import PIECE_S, AudioReader
-from qnnbridge.speech._decoders import unlimited
-from qnnbridge.speech._features import log_mel
-from qnnbridge.speech._rules import TokenSpan as Span
-from qnnbridge.speech._rules import spans_of
+from qnnbridge.speech._audio import PIECE_S, AudioReader, log_mel
+from qnnbridge.speech._decoders import TokenSpan as Span
+from qnnbridge.speech._decoders import spans_of, unlimited
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,

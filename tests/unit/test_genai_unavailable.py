@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qnnbridge import genai
-from qnnbridge.genai._environment import UNAVAILABLE
+from qnnbridge.genai import UNAVAILABLE
 from qnnbridge_host.genai.native import from_genai
 from qnnbridge_protocol.errors import GenerationFolderInvalid, GenerationUnsupported
 

@@ -240,7 +240,7 @@ def _transcribe(
     recognizer: Recognizer, file: Path, place: Path | None, order: _Order, *, quiet: bool
 ) -> dict[str, Any]:
     """One file. quiet: nothing goes to stdout. Gives its part of the JSON document."""
-    from qnnbridge.speech._features import RATE
+    from qnnbridge.speech._audio import RATE
 
     begun = time.monotonic()
     with (

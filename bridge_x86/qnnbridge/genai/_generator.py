@@ -1,24 +1,25 @@
-"""`GeneratorParams` and `Generator`, with the interface of onnxruntime_genai."""
+"""`GeneratorParams`, `Generator` and tensors, with the interface of onnxruntime_genai."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge.genai._batch import RemoteBatch
 from qnnbridge.genai._generation import GenerationRecipe, GenerationStats, RemoteGeneration
-from qnnbridge.genai._model import Adapters, Model, tokens_of
-from qnnbridge_protocol.errors import GenerationUnsupported, OptionError
+from qnnbridge.genai._model import Adapters, Model, token_values, tokens_of
+from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, GenerationUnsupported, OptionError
 from qnnbridge_protocol.field_types import field
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qnnbridge.genai._tensors import NamedTensors
+    from qnnbridge._supervision.host_process import HostProcess
+    from qnnbridge._transport.channel import CallContext
 
-# Of the integers that travel as such. genai itself rejects a larger one as too large.
-# Floats hold integers exactly up to here.
+
+# Of the integers that travel as such: floats hold integers exactly up to here, and genai rejects a larger one.
 _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
@@ -197,3 +198,115 @@ def _int32(tokens: list[int]) -> npt.NDArray[np.int32]:
     import numpy as np
 
     return np.asarray(tokens, np.int32)
+
+
+# --- several sequences at once (batches, beams) from one generator ---
+
+
+class RemoteBatch(RemoteGeneration):
+    """`tokens` has only what was appended; the sequences are in the host."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._longest = 1
+        self._log: list[tuple[list[int], int]] = []
+
+    def append(self, prompt: Sequence[int]) -> None:
+        super().append(prompt)
+        self._log.append((list(prompt), 0))
+
+    def next_of_all(self) -> list[int]:
+        """The next token of each sequence."""
+        while not self.ahead and not self._done_after_ahead:
+            self._fetch()
+        found: Any = self.ahead.popleft()
+        self.done = self._done_after_ahead
+        prompt, count = self._log[-1]
+        self._log[-1] = (prompt, count + 1)
+        return list(found)
+
+    def sequence(self, index: int) -> list[int]:
+        """All tokens of one sequence."""
+        return list(field(self.look("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
+
+    def rewind(self, length: int) -> None:
+        if length:
+            raise GenerationUnsupported(
+                "A generation of several sequences can only be rewound to its start.", fix="Call rewind_to(0)."
+            )
+        self.tokens, self._log, self.done = [], [], False
+        self.change()
+
+    def _prepared(
+        self, process: HostProcess, prompt: Sequence[int], count: int
+    ) -> tuple[int, list[Any], dict[str, Any]]:
+        number, _, _ = super()._prepared(process, prompt, count)
+        arguments: dict[str, Any] = {"count": count, "length": 0}
+        if self._is_blank and self._log:
+            arguments["log"] = [[tokens, steps] for tokens, steps in self._log]
+        return number, token_values(prompt) if prompt else [], arguments
+
+    def _with_replay(self, attempt: Any, context: CallContext, deadline: float | None = None) -> Any:
+        try:
+            return super()._with_replay(attempt, context, deadline)
+        except (Cancelled, DeadlineExceeded, KeyboardInterrupt):
+            # The host may have done it all the same: what was answered is repeated in another generator.
+            self.remade.forget()
+            raise
+
+
+# --- arrays of the application under genai's names ---
+
+
+class Tensor:
+    """An array. genai's own tensor is in the host, and is made of this when it is needed."""
+
+    def __init__(self, array: Any) -> None:
+        import numpy as np
+
+        self._array = np.array(array, order="C")
+
+    def as_numpy(self) -> Any:
+        """The array itself."""
+        return self._array
+
+    def shape(self) -> list[int]:
+        """The dimensions."""
+        return list(self._array.shape)
+
+    def type(self) -> int:
+        """Number of the element type, as ONNX has it."""
+        from qnnbridge_protocol.elements import LAYOUTS
+
+        return next(int(e) for e, layout in LAYOUTS.items() if layout.named and layout.storage == self._array.dtype)
+
+    def data(self) -> Any:
+        raise GenerationUnsupported(
+            "Tensor.data is not available: the memory is in another process.", fix="Use as_numpy()."
+        )
+
+
+class NamedTensors:
+    """Tensors by name."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Tensor] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._tensors[name] = value if isinstance(value, Tensor) else Tensor(value)
+
+    def __delitem__(self, name: str) -> None:
+        del self._tensors[name]
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def keys(self) -> list[str]:
+        """The names."""
+        return list(self._tensors)

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from qnnbridge._run_options import LoraAdapter, RunOptions
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._sparse_tensor import SparseTensor
-    from qnnbridge.ort._adapter_format import AdapterFormat
     from qnnbridge.ort._compiler import ModelCompiler
     from qnnbridge.ort._environment import (
         OrtEpDevice,
@@ -64,6 +63,13 @@ if TYPE_CHECKING:
         set_seed,
         unregister_execution_provider_library,
     )
+    from qnnbridge.ort._file_formats import (
+        AdapterFormat,
+        ModelPackage,
+        ModelPackageComponentContext,
+        ModelPackageContext,
+        ModelPackageOptions,
+    )
     from qnnbridge.ort._memory import (
         OrtArenaCfg,
         OrtMemoryInfo,
@@ -71,12 +77,6 @@ if TYPE_CHECKING:
         copy_tensors,
         create_and_register_allocator,
         create_and_register_allocator_v2,
-    )
-    from qnnbridge.ort._model_package import (
-        ModelPackage,
-        ModelPackageComponentContext,
-        ModelPackageContext,
-        ModelPackageOptions,
     )
     from qnnbridge.ort._native import NativeIOBinding as SessionIOBinding
     from qnnbridge.ort._providers import OrtEpAssignedNode, OrtEpAssignedSubgraph
@@ -102,9 +102,8 @@ _HOMES: dict[str, str] = {
             "OrtArenaCfg OrtMemoryInfo OrtSyncStream copy_tensors create_and_register_allocator "
             "create_and_register_allocator_v2"
         ),
-        "qnnbridge.ort._adapter_format": "AdapterFormat",
-        "qnnbridge.ort._model_package": (
-            "ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions"
+        "qnnbridge.ort._file_formats": (
+            "AdapterFormat ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions"
         ),
         "qnnbridge._ep_context": "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo",
         "qnnbridge.ort._providers": "OrtEpAssignedNode OrtEpAssignedSubgraph",
@@ -240,7 +239,7 @@ def __getattr__(name: str) -> Any:
     if home is not None:
         value = getattr(importlib.import_module(home), _OTHER_NAMES.get(name, name))
         if name in _WITH_INNER:
-            importlib.import_module(f"{__name__}._vectors")
+            importlib.import_module(f"{__name__}._native")
         introduce(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)
         globals()[name] = value
         return value

@@ -11,13 +11,18 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge import _ep_context
+from qnnbridge._called_functions import CalledFunction
+from qnnbridge._host import Host
+from qnnbridge._host_objects import ObjectReply, create_object
 from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags, incompatible
 from qnnbridge._providers import QNN
+from qnnbridge._recipe import SessionRecipe
 from qnnbridge._run_options import coerce_session_options
 from qnnbridge._session_options import SessionOptions
+from qnnbridge._transport.channel import CallContext
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._providers import policy
 from qnnbridge_protocol.errors import (
@@ -29,10 +34,12 @@ from qnnbridge_protocol.errors import (
     RemoteTypeError,
     RemoteValueError,
 )
+from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge._called_functions import CalledFunction
     from qnnbridge._host_objects import ObjectReply
+
 
 # Of 255 that file systems take: leaves room for suffixes.
 MAX_STEM_BYTES = 215
@@ -181,7 +188,7 @@ class ModelCompiler:
         arguments: dict[str, Any] | None = None,
         functions: Mapping[str, CalledFunction] | None = None,
     ) -> ObjectReply:
-        from qnnbridge.ort._host_compiler import compile_natively
+        from qnnbridge.ort._compiler import compile_natively
 
         settings = dict(self._settings)
         if self._binary is not None:
@@ -306,3 +313,60 @@ class NativeCompiler(ModelCompiler):
 
 
 NativeCompiler.__name__ = NativeCompiler.__qualname__ = "ModelCompiler"
+
+
+# --- ONNX Runtime's own compiler ---
+#
+# In a host of its own, for what needs it: functions of the application, and initializers in files. What it compiles
+# is not tried, and a result is not put into its place whole.
+
+_KIND: Final = "ModelCompiler"
+
+
+def compile_natively(
+    options: SessionOptions,
+    model: str | os.PathLike[str] | bytes,
+    operation: str,
+    arguments: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    functions: Mapping[str, CalledFunction],
+) -> ObjectReply:
+    """Make a compiler in a fresh host and call its operation. Raises what a function raises, and ORT's errors.
+
+    Args:
+        options: with the providers to compile for; without any it is the CPU.
+        model: path or bytes.
+        operation: compile_to_file, compile_to_bytes or compile_to_stream.
+        arguments: of the operation.
+        settings: of the compiler.
+        functions: of the application, that the host may call.
+    """
+    import numpy as np
+
+    parts = options.to_spec_parts()
+    providers = parts.pop("providers", None) or (ProviderSpec(CPU),)
+    path = None if isinstance(model, bytes) else os.path.abspath(os.fsdecode(model))
+    spec = SessionSpec(model_path=path, providers=providers, fallback="cpu", **parts)
+    recipe = SessionRecipe(spec, model if isinstance(model, bytes) else None)
+    context = CallContext("model.compile", recipe.label, "", recipe.options_hash, recipe.without_qnn)
+    values = [*options.initializer_values().values()]
+    if isinstance(model, bytes):
+        values.append(np.frombuffer(model, np.uint8))
+    output = arguments.get("output")
+    there = _there(output)
+    with Host() as host:
+        try:
+            made, _ = create_object(host, _KIND, {"spec": spec.to_wire(), **settings}, values, context=context)
+            return made.call(operation, arguments, functions=functions, context=context)
+        except BaseException:
+            for name in _there(output) - there:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+            raise
+
+
+def _there(output: Any) -> set[str]:
+    """The files of a compiled model that exist."""
+    if not isinstance(output, str):
+        return set()
+    return {name for name in (output, os.path.splitext(output)[0] + "_qnn.bin") if os.path.exists(name)}

@@ -205,9 +205,9 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
 
 
 def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec:
-    from qnnbridge.ort import _host_files
+    from qnnbridge.ort import _environment
 
-    spec = _host_files.find(fullname)
+    spec = _environment.find_in_host(fullname)
     if spec is None:
         parent, _, name = fullname.rpartition(".")
         raise _not_there(parent, name)

@@ -7,17 +7,19 @@ classes of the bridge the members that lead here. Thread-safety is that of the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from qnnbridge._io_binding import IOBinding
+from qnnbridge._io_binding import IOBinding, view_of_memory
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, refused_device
 from qnnbridge._sparse_tensor import SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
 from qnnbridge.ort._memory import copy_tensors
-from qnnbridge_protocol.errors import RemoteRuntimeError, RemoteTypeError
+from qnnbridge_protocol.element_types import ElementType
+from qnnbridge_protocol.errors import RemoteIndexError, RemoteRuntimeError, RemoteTypeError
 
 T = TypeVar("T")
 
@@ -143,6 +145,79 @@ class NativeSparseTensor(SparseTensor):
         return "Cpu"
 
 
+class OrtValueVector:
+    """See ``onnxruntime.capi.onnxruntime_pybind11_state.OrtValueVector``. Belongs to one thread at a time."""
+
+    __slots__ = ("__weakref__", "_values")
+
+    def __init__(self) -> None:
+        self._values: list[NativeOrtValue] = []
+
+    def push_back(self, value: Any, is_bool_tensor: bool = False, /) -> None:
+        """Add a value, or the tensor of a DLPack capsule."""
+        if not isinstance(value, OrtValue):
+            if type(value).__name__ != "PyCapsule":
+                raise RemoteTypeError("from_dlpack expected a valid DLPack capsule named 'dltensor'")
+            value = NativeOrtValue.from_dlpack(value, is_bool_tensor)
+        self._values.append(NativeOrtValue.of(value))
+
+    def push_back_batch(
+        self,
+        torch_tensors: Sequence[Any],
+        data_ptrs: Sequence[int],
+        element_types: Sequence[Any],
+        shapes: Sequence[Sequence[int]],
+        devices: Sequence[Any],
+        /,
+    ) -> None:
+        """Values on memory of this process, which `torch_tensors` own and which must stay valid."""
+        for pointer, element_type, shape, device in zip(data_ptrs, element_types, shapes, devices, strict=True):
+            require_cpu_device(device)
+            self.push_back(OrtValue(view_of_memory(element_type, shape, pointer)))
+
+    def reserve(self, count: int, /) -> None:
+        """Nothing to do: the row grows by itself."""
+        operator.index(count)
+
+    def shrink_to_fit(self) -> None:
+        """Nothing to do."""
+
+    def dlpack_at(self, index: int, /) -> Any:
+        return self[index].to_dlpack()
+
+    def bool_tensor_indices(self) -> list[int]:
+        """Which of the values hold truth values. Up to 1.30."""
+        return [place for place, value in enumerate(self._values) if value.element_type() == ElementType.BOOL]
+
+    def element_type_at(self, idx: int) -> int:
+        return self[idx].element_type()
+
+    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
+        """A DLPack capsule of each value, or what `to_tensor` makes of it."""
+        capsules = [value.to_dlpack() for value in self._values]
+        return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[NativeOrtValue]:
+        return iter(self._values)
+
+    def __getitem__(self, index: int) -> NativeOrtValue:
+        try:
+            return self._values[operator.index(index)]
+        except IndexError:
+            text = f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {len(self)})"
+            raise RemoteIndexError(text) from None
+
+
+def vector_of(values: Iterable[OrtValue]) -> OrtValueVector:
+    vector = OrtValueVector()
+    for value in values:
+        vector.push_back(value)
+    return vector
+
+
 @named("SessionIOBinding")
 class NativeIOBinding(IOBinding):
     """A binding, made from a native session; ``bind_input`` takes an array, or a device and an address."""
@@ -171,6 +246,10 @@ class NativeIOBinding(IOBinding):
     def bind_output(self, name: str, device: Any, *bound: Any) -> None:  # type: ignore[override]
         require_cpu_device(device)
         super().bind_output(name, "cpu", 0, *bound)
+
+    def get_outputs(self) -> OrtValueVector:  # type: ignore[override]
+        """The outputs, in a row."""
+        return vector_of(IOBinding.get_outputs(self))
 
 
 @named("InferenceSession")
@@ -224,6 +303,12 @@ class NativeSession:
 
     def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any], run_options: Any = None, /) -> Any:
         return self.session.run(output_names, input_feed, run_options)
+
+    def run_with_ort_values(
+        self, input_feed: Mapping[str, Any], output_names: Sequence[str], run_options: Any = None, /
+    ) -> OrtValueVector:
+        """Feeds come first here."""
+        return vector_of(self.session.run_with_ort_values(output_names, input_feed, run_options))
 
     def run_async(
         self,
@@ -324,6 +409,8 @@ def _attach() -> None:
             # Members of the class itself win; importing the module twice changes nothing.
             if name not in vars(cls):
                 setattr(cls, name, member)
+    # Without the bindings to be like, this one gives a list.
+    IOBinding.get_outputs_as_ortvaluevector = NativeIOBinding.get_outputs  # type: ignore[method-assign,assignment]
 
 
 _attach()

@@ -90,7 +90,7 @@ class Session(bridge.InferenceSession):
         options = self._ort_options
         # Providers that are named win over a function that chooses devices, as in ONNX Runtime.
         if not named and options is not None and options.selection is not None:
-            from qnnbridge.ort._selection import selected
+            from qnnbridge.ort._model_metadata import selected
 
             (delegate,) = options.selection
             named = selected(delegate, self._path, self._kwargs.get("host"), self._kwargs.get("timeout"))
@@ -396,7 +396,7 @@ class InferenceSession(Session):
         asked = os.environ.get(LOAD_CONFIG) == "1"
         self._read_config_from_model = asked if read is None else int(read) == 1
         if asked:
-            from qnnbridge.ort._model_config import with_model_config
+            from qnnbridge.ort._model_metadata import with_model_config
 
             self._ort_options = with_model_config(path_or_bytes, self._ort_options, self._read_config_from_model)
         try:

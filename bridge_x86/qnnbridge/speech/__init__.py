@@ -20,20 +20,29 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._connect import chosen_host
 from qnnbridge._supervision.host_process import deadline_after
-from qnnbridge.speech._audio import Audio, AudioReader
-from qnnbridge.speech._decoders import TimeLeft, WindowDecoder, run_bound, unlimited
-from qnnbridge.speech._features import HOP, RATE, Array, log_mel
+from qnnbridge.speech._audio import HOP, RATE, Array, Audio, AudioReader, log_mel
+from qnnbridge.speech._decoders import (
+    TimeLeft,
+    TokenRules,
+    TokenSpan,
+    WindowDecoder,
+    run_bound,
+    spans_of,
+    unlimited,
+)
 from qnnbridge.speech._folder import (
+    Layout,
+    SessionChoices,
     Vocabulary,
+    WhisperSessions,
     WhisperSettings,
     chosen_language,
     find_files,
     load_tokenizer,
+    open_sessions,
     read_settings,
     read_vocabulary,
 )
-from qnnbridge.speech._loading import Layout, SessionChoices, WhisperSessions, open_sessions
-from qnnbridge.speech._rules import TokenRules, TokenSpan, spans_of
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import Cancelled, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.specs import Fallback, Placement

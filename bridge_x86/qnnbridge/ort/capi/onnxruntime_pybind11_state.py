@@ -34,7 +34,7 @@ globals().update({_name: getattr(_errors, _name) for _name in ERRORS})
 
 # Where the names are that the module ``onnxruntime`` lacks, or has for another class: module, and the name there.
 INNER: dict[str, tuple[str, str]] = {
-    "AdapterFormat": ("qnnbridge.ort._adapter_format", "NativeAdapterFormat"),
+    "AdapterFormat": ("qnnbridge.ort._file_formats", "NativeAdapterFormat"),
     "ArenaExtendStrategy": ("qnnbridge._option_fields", "ArenaExtendStrategy"),
     "InferenceSession": ("qnnbridge.ort._native", "NativeSession"),
     "ModelCompiler": ("qnnbridge.ort._compiler", "NativeCompiler"),
@@ -42,7 +42,7 @@ INNER: dict[str, tuple[str, str]] = {
     "OrtDevice": ("qnnbridge._providers", "DeviceNumbers"),
     "OrtDeviceEpIncompatibilityReason": ("qnnbridge._option_fields", "OrtDeviceEpIncompatibilityReason"),
     "OrtValue": ("qnnbridge.ort._native", "NativeOrtValue"),
-    "OrtValueVector": ("qnnbridge.ort._vectors", "OrtValueVector"),
+    "OrtValueVector": ("qnnbridge.ort._native", "OrtValueVector"),
     "SessionObjectInitializer": ("qnnbridge.ort._errors", "SessionObjectInitializer"),
     "SparseBlockSparseView": ("qnnbridge._sparse_tensor", "SparseBlockSparseView"),
     "SparseCooView": ("qnnbridge._sparse_tensor", "SparseCooView"),
@@ -50,7 +50,7 @@ INNER: dict[str, tuple[str, str]] = {
     "SparseTensor": ("qnnbridge.ort._native", "NativeSparseTensor"),
     "copy_tensors": ("qnnbridge.ort._native", "copy_native_tensors"),
     **{
-        name: ("qnnbridge.ort._compatibility", name)
+        name: ("qnnbridge.ort._model_metadata", name)
         for name in (
             "get_compatibility_info_from_model",
             "get_compatibility_info_from_model_bytes",

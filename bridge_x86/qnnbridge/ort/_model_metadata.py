@@ -1,0 +1,282 @@
+"""What a model says of itself in its metadata, and what is decided by it: options of its session, and devices.
+
+A compiled model may say what it was compiled for (``ep_compatibility_info.<provider>``), and any model may bring
+options of its session (``ort_config``). Both are read here, from the file or the bytes, without a session. A
+function of the application that chooses devices (``set_provider_selection_policy_delegate``) is given the metadata,
+and runs here, before the session is requested: a session that is made again in the next host keeps the choice.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Final
+
+from qnnbridge._connect import chosen_host, default_host
+from qnnbridge._create import identify
+from qnnbridge._option_fields import (
+    ExecutionMode,
+    GraphOptimizationLevel,
+    OrtCompiledModelCompatibility,
+    OrtDeviceEpIncompatibilityReason,
+)
+from qnnbridge._providers import CPU, QNN
+from qnnbridge._recipe import SessionRecipe, model_parts
+from qnnbridge._session_options import SelectionDelegate, SessionOptions, provider_of_devices
+from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge.ort._environment import (
+    OrtEpDevice,
+    OrtHardwareDevice,
+    cpu_device,
+    get_available_providers,
+    get_ep_devices,
+    qnn_device,
+)
+from qnnbridge.ort._providers import Named
+from qnnbridge_protocol.errors import Fail, InvalidArgument, OrtError, RemoteRuntimeError, RemoteTypeError
+from qnnbridge_protocol.specs import SessionSpec
+
+# --- whether a compiled model and a device go together ---
+
+_KEY = "ep_compatibility_info."
+# Of onnx.proto: ModelProto.metadata_props, and key and value of its entries.
+_METADATA_PROPS, _ENTRY_KEY, _ENTRY_VALUE = 14, 1, 2
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
+
+
+def get_hardware_devices() -> list[OrtHardwareDevice]:
+    """The processor and the NPUs of the host's machine."""
+    info = default_host().info
+    return [device.device for device in (cpu_device(""), *map(qnn_device, info.devices))]
+
+
+def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHardwareDevice, /) -> dict[str, Any]:
+    """Why a provider cannot use a device: nothing is known against any of those of the host."""
+    if ep_name not in get_available_providers():
+        raise InvalidArgument(
+            "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : No valid factory found for execution provider "
+            f"'{ep_name}'."
+        )
+    return {"reasons_bitmask": int(OrtDeviceEpIncompatibilityReason.NONE), "notes": None, "error_code": 0}
+
+
+def get_model_compatibility_for_ep_devices(
+    ep_devices: Sequence[Any], compatibility_info: str, /
+) -> OrtCompiledModelCompatibility:
+    """For QNN and the CPU "not applicable", as from ONNX Runtime: neither judges such a text."""
+    names = {getattr(device, "ep_name", None) for device in ep_devices}
+    if not names or not isinstance(compatibility_info, str) or not names <= {CPU, QNN}:
+        raise RemoteRuntimeError("Invalid argument provided to GetModelCompatibilityForEpDevices.")
+    return OrtCompiledModelCompatibility(0)
+
+
+def get_compatibility_info_from_model(model_path: str | os.PathLike[str], ep_type: str, /) -> str | None:
+    """What the file says of the provider that it was compiled for; ``None`` if it does not."""
+    path = os.fspath(model_path)
+    try:
+        with open(path, "rb") as file:
+            return dict(metadata_props(file)).get(_KEY + ep_type)
+    except FileNotFoundError:
+        raise RemoteRuntimeError(f"Load model {path} failed. File doesn't exist") from None
+
+
+def get_compatibility_info_from_model_bytes(model_data: Any, ep_type: str, /) -> str | None:
+    try:
+        data = bytes(memoryview(model_data))
+    except TypeError:
+        raise RemoteTypeError(
+            f"model_data must have the buffer protocol, not be a {type(model_data).__name__}."
+        ) from None
+    if not data:
+        raise RemoteRuntimeError("Invalid argument provided to GetCompatibilityInfoFromModelBytes.")
+    return dict(metadata_props(io.BytesIO(data))).get(_KEY + ep_type)
+
+
+def metadata_props(model: BinaryIO) -> Iterator[tuple[str, str]]:
+    """Key and value of each entry of an ONNX model's metadata. Raises `RemoteRuntimeError` for other files."""
+    try:
+        for number, value in _fields(model):
+            if number == _METADATA_PROPS and isinstance(value, bytes):
+                entry = dict(_fields(io.BytesIO(value), all_of_it=True))
+                key, text = entry.get(_ENTRY_KEY, b""), entry.get(_ENTRY_VALUE, b"")
+                if isinstance(key, bytes) and isinstance(text, bytes):
+                    yield key.decode(), text.decode()
+    except (ValueError, EOFError, UnicodeDecodeError):
+        raise RemoteRuntimeError("Failed to parse the model: it is not in ONNX's format.") from None
+
+
+def _fields(stream: BinaryIO, all_of_it: bool = False) -> Iterator[tuple[int, bytes | int]]:
+    """Number and content of each field of a message; contents that nothing asks for are skipped."""
+    while (tag := _varint(stream, may_end=True)) is not None:
+        number, wire = tag >> 3, tag & 7
+        if wire == _VARINT:
+            yield number, _varint(stream) or 0
+        elif wire in _WIDTHS:
+            stream.seek(_WIDTHS[wire], os.SEEK_CUR)
+        elif wire == _BYTES:
+            size = _varint(stream) or 0
+            if all_of_it or number == _METADATA_PROPS:
+                data = stream.read(size)
+                if len(data) != size:
+                    raise EOFError
+                yield number, data
+            else:
+                stream.seek(size, os.SEEK_CUR)
+        else:
+            raise ValueError(f"wire type {wire}")
+
+
+def _varint(stream: BinaryIO, may_end: bool = False) -> int | None:
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = stream.read(1)
+        if not byte:
+            if may_end and shift == 0:
+                return None
+            raise EOFError
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    raise ValueError("a number of more than 64 bits")
+
+
+# --- options that a model brings, as ONNX Runtime reads them ---
+
+_CONFIG = "ort_config"
+_NO_CONFIG = "Could not finalize session options while constructing the inference session. Error Message: "
+
+
+def with_model_config(model: Any, options: SessionOptions | None, read: bool) -> SessionOptions | None:
+    """The options of a session, where the variable is set. read: the argument ``read_config_from_model``.
+
+    Raises an error that is also a `RuntimeError` for a configuration that ONNX Runtime refuses.
+    """
+    if not read:
+        raise RemoteRuntimeError(
+            "is_model_proto_parsed was false. ModelProto needs to be parsed to check for ORT config within it"
+        )
+    text = _config_text(model)
+    if text is None:
+        return options if options is None else _fresh(options)
+    return configured(text, _fresh(options))
+
+
+def configured(text: str, options: SessionOptions) -> SessionOptions:
+    """The options with what the configuration sets."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise RemoteRuntimeError(
+            f"{_NO_CONFIG}Json stored in the `{_CONFIG}` key cannot be parsed. Error message: {error}"
+        ) from None
+    wanted = found.get("session_options") if isinstance(found, dict) else None
+    for name, value in sorted(wanted.items()) if isinstance(wanted, Mapping) else ():
+        setting = _SETTINGS.get(name)
+        if setting is None:
+            continue
+        if type(value) is not int:
+            raise RemoteRuntimeError(f"{_NO_CONFIG}{name} option in the model file must be an integer")
+        convert, text = setting
+        try:
+            setattr(options, name, convert(value))
+        except (KeyError, ValueError):
+            raise RemoteRuntimeError(_NO_CONFIG + text.format(value)) from None
+    return options
+
+
+def _threads(value: int) -> int:
+    if value < 0:
+        raise ValueError(value)
+    return value
+
+
+# How a number becomes the value of an option, and what is said of one that does not.
+_SETTINGS: dict[str, tuple[Callable[[int], Any], str]] = {
+    "intra_op_num_threads": (_threads, "Unsupported value for intra_op_num_threads: {}"),
+    "inter_op_num_threads": (_threads, "Unsupported value for inter_op_num_threads: {}"),
+    "execution_mode": (
+        {int(one): one for one in ExecutionMode.__members__.values()}.__getitem__,
+        "Unsupported execution_mode value in ORT config: {}",
+    ),
+    "graph_optimization_level": (
+        {int(one): one for one in GraphOptimizationLevel.__members__.values()}.__getitem__,
+        "Unsupported graph_optimization_level value in ORT config: {}",
+    ),
+    "enable_profiling": ({0: False, 1: True}.__getitem__, "Unsupported value for enable_profiling option: {}"),
+}
+
+
+def _fresh(options: SessionOptions | None) -> SessionOptions:
+    return SessionOptions() if options is None else options.providers_alone()
+
+
+def _config_text(model: Any) -> str | None:
+    """``None`` for no configuration, and for what is no model: the session says what is wrong with it."""
+    try:
+        with io.BytesIO(model) if isinstance(model, bytes) else open(model, "rb") as stream:
+            return dict(metadata_props(stream)).get(_CONFIG)
+    except (OSError, RemoteRuntimeError):
+        return None
+
+
+# --- devices that a function of the application chooses ---
+
+# As in ONNX Runtime.
+MAX_SELECTIONS: Final = 8
+_FAILED: Final = "[ONNXRuntimeError] : 1 : FAIL : EP selection delegate "
+
+
+def selected(
+    delegate: SelectionDelegate | None, model: str | bytes | os.PathLike[str], host: Any, timeout_s: float | None
+) -> list[Named]:
+    """The providers of the devices that the function chooses, in its order.
+
+    Raises `Fail` and `InvalidArgument` with ONNX Runtime's text for a function that raises, or gives something else
+    than devices.
+    """
+    if delegate is None:
+        raise Fail(f"{_FAILED}failed: bad_function_call", fix="Give a function.")
+    path, data = model_parts(model)
+    try:
+        described = identify(chosen_host(host), SessionRecipe(SessionSpec(path), data), deadline_after(timeout_s))
+    except OrtError:
+        return [(CPU, {})]  # making the session says what is wrong with the model
+    if not described.readable:
+        return [(CPU, {})]
+    # As ONNX Runtime orders them: processors last.
+    devices = sorted(get_ep_devices(), key=lambda device: device.ep_name == CPU)
+    try:
+        chosen = delegate(devices, dict(sorted(described.metadata.items())), {}, MAX_SELECTIONS)
+    except Exception as error:
+        raise Fail(f"{_FAILED}failed: {type(error).__name__}: {error}") from error
+    return _providers(chosen)
+
+
+def _providers(chosen: Any) -> list[Named]:
+    if not isinstance(chosen, Sequence) or not all(isinstance(one, OrtEpDevice) for one in chosen):
+        raise Fail(
+            f"{_FAILED}failed: Unable to cast Python instance of type {type(chosen)} to C++ type '?' (#define "
+            "PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)",
+            cause="The function returned something else than a list of OrtEpDevice.",
+            fix="Return a list of some of the devices that it was given.",
+        )
+    if not chosen:
+        raise Fail(f"{_FAILED}did not select anything.")
+    if len(chosen) > MAX_SELECTIONS:
+        raise Fail(
+            f"{_FAILED}failed: selected too many EP devices ({len(chosen)}). "
+            f"The limit is {MAX_SELECTIONS} EP devices."
+        )
+    groups: dict[str, list[OrtEpDevice]] = {}
+    for device in chosen:
+        groups.setdefault(device.ep_name, []).append(device)
+    if len(groups.get(CPU, ())) > 1:
+        raise InvalidArgument(
+            "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : CPU EP factory currently only supports one device at "
+            "a time."
+        )
+    specs = [provider_of_devices(devices, {}) for devices in groups.values()]
+    return [(spec.name, dict(spec.options)) for spec in specs]
