@@ -202,6 +202,8 @@ def _option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+# --- answers ---
+
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 FinishReason = Literal["stop", "length", "cancelled"]
 

@@ -1,4 +1,4 @@
-"""Audio as mono samples at 16 kHz, piece by piece: hours of it never lie in memory at once. Features of a window."""
+"""Audio as mono samples at 16 kHz, piece by piece: hours of it never lie in memory at once. Features of windows."""
 
 from __future__ import annotations
 
