@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -10,7 +11,7 @@ from machines import SimulatedMachine
 
 from qnnbridge_tools.doctor.examine import diagnose
 from qnnbridge_tools.doctor.findings import Report, Severity
-from qnnbridge_tools.doctor.survey import SurveyOptions, decode_facts, encode, survey
+from qnnbridge_tools.doctor.survey import SurveyOptions, decode_facts, survey
 
 
 def examined(broken: Broken) -> tuple[SimulatedMachine, Report, Report]:
@@ -18,7 +19,7 @@ def examined(broken: Broken) -> tuple[SimulatedMachine, Report, Report]:
     built = broken.build()
     machine, order = built if isinstance(built, tuple) else (built, SurveyOptions())
     facts = survey(machine, order)
-    return machine, diagnose(facts), diagnose(decode_facts(json.loads(json.dumps(encode(facts)))))
+    return machine, diagnose(facts), diagnose(decode_facts(json.loads(json.dumps(dataclasses.asdict(facts)))))
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)

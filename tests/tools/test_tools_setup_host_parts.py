@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +20,7 @@ from qnnbridge_host.model.releases import Release, for_version, generated_on
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
-from qnnbridge_tools.setup_host.command import cmd_text, posix_text, powershell_text
+from qnnbridge_tools.setup_host.command import cmd_text, powershell_text
 from qnnbridge_tools.setup_host.environment import (
     MARKER,
     OLD_SUFFIX,
@@ -127,11 +125,6 @@ COMMAND = [
     "it's",
     "q[h]==1",
 ]
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=1))
-def test_a_posix_shell_reads_the_same_words(words: list[str]) -> None:
-    assert shlex.split(posix_text(words)) == words
 
 
 def test_the_command_prompt_sees_no_operators_outside_of_quotes() -> None:
@@ -565,12 +558,3 @@ def test_pip_keeps_its_index_and_loses_what_points_elsewhere() -> None:
         "PYTHONUTF8": "1",
         "PYTHONNOUSERSITE": "1",
     }
-
-
-@needs.posix
-def test_a_command_with_odd_names_survives_a_real_shell(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "a b", "it's", "$HOME", "x>=1,<2", "é"]
-    told = subprocess.run(
-        ["/bin/sh", "-c", posix_text(words)], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert told.stdout.strip() == repr(words[3:])

@@ -17,7 +17,6 @@ from qnnbridge_tools.versions.fitness import (
     fits,
     judge,
     newest_fitting,
-    newest_for,
     ort_bounds,
     pythons_text,
 )
@@ -76,7 +75,7 @@ def test_1_23_works_there_and_nothing_speaks_against_it(version: str) -> None:
 
 
 def test_the_best_there_is_1_23_2() -> None:
-    best = newest_for("2.40", 73, (3, 13))
+    best = newest_fitting(X_ELITE)
     assert best is not None
     assert best.version == "1.23.2"
     assert best.platform == "win_arm64"
@@ -103,7 +102,7 @@ def test_the_best_there_is_1_23_2() -> None:
 def test_the_newest_that_fits(
     system: str | None, chip: int | None, python: tuple[int, int] | None, version: str | None
 ) -> None:
-    best = newest_for(system, chip, python)
+    best = newest_fitting(HostMachine("win_arm64", "ARM64", python, system_sdk=system, hexagon=chip))
     assert (best.version if best else None) == version
 
 
@@ -298,8 +297,9 @@ def test_the_table_answers_without_numpy_and_onnxruntime() -> None:
     code = (
         "import sys\n"
         "for name in ('numpy', 'onnxruntime', 'onnx', 'msgpack', 'psutil'): sys.modules[name] = None\n"
-        "from qnnbridge_tools.versions.fitness import newest_for\n"
-        "print(newest_for('2.40', 73, (3, 13)).version)\n"
+        "from qnnbridge_tools.versions.fitness import HostMachine, newest_fitting\n"
+        "machine = HostMachine('win_arm64', 'ARM64', (3, 13), system_sdk='2.40', hexagon=73)\n"
+        "print(newest_fitting(machine).version)\n"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert told.stdout.strip() == "1.23.2", told.stderr

@@ -118,7 +118,10 @@ class RealMachine:
     def library(self, path: str, *, version: bool) -> Library | None:
         key = path, version
         if key not in self._libraries:  # both sides are often one environment
-            self._libraries[key] = _read_library(path, version)
+            try:
+                self._libraries[key] = read_library(path, version=version)
+            except (OSError, ValueError):
+                self._libraries[key] = None
         return self._libraries[key]
 
     def real_path(self, path: str) -> str:
@@ -261,13 +264,6 @@ def _what_is_wrong(store: Store, key: str) -> str:
     except OSError as error:
         return f"{key[:12]}: {error.strerror or error}"
     return ""
-
-
-def _read_library(path: str, version: bool) -> Library | None:
-    try:
-        return read_library(path, version=version)
-    except (OSError, ValueError):
-        return None
 
 
 def run_interpreter(

@@ -33,7 +33,6 @@ from qnnbridge_tools.doctor.facts import (
 )
 from qnnbridge_tools.doctor.machine import Machine, ProbeRequest, paths_of
 from qnnbridge_tools.doctor.subjects import computer, environment, host, interpreters, packages, qnn
-from qnnbridge_tools.doctor.subjects.environment import survey_vc_runtime
 from qnnbridge_tools.doctor.subjects.model import survey_model
 
 T = TypeVar("T")
@@ -114,7 +113,9 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
         places=parts.do("folders", lambda: environment.survey_places(machine, hosted.answer, home), ()),
         state=parts.do("state", lambda: environment.survey_state(machine), SavedState()),
         daemon=parts.do("daemon", machine.daemon, DaemonFacts()),
-        missing_vc_runtime=_vc_runtime(parts, machine, hosted),
+        missing_vc_runtime=parts.do(
+            "C++ runtime", lambda: environment.survey_vc_runtime(machine, hosted.answer), ()
+        ),
         backend=parts.do("backend_path", lambda: qnn.survey_backend(machine, order.backend), None),
         # A snapshot says whether hashes were compared: without them a library that looks whole may be changed.
         complete=complete,
@@ -142,11 +143,6 @@ def _machine_of(machine: Machine, running: PythonReport) -> str:
         return host.PLATFORMS[running.platform]
     file = machine.library(running.executable, version=False)
     return file.machine if file else running.platform.rpartition("-")[2]
-
-
-def _vc_runtime(parts: _Parts, machine: Machine, hosted: HostFacts) -> tuple[str, ...]:
-    answer = hosted.answer
-    return parts.do("C++ runtime", lambda: survey_vc_runtime(machine, answer), ()) if answer is not None else ()
 
 
 def _why_no_probe(facts: Facts, order: SurveyOptions) -> str:
@@ -187,17 +183,6 @@ def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedMode
 # it can be handed on.
 
 
-def encode(value: Any) -> Any:
-    """A value of `facts` in JSON's types."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, (tuple, list)):
-        return [encode(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): encode(item) for key, item in value.items()}
-    return value
-
-
 def decode_facts(document: Any) -> Facts:
     """Raises `ValueError`, which names the place, for what is not as the classes say."""
     return read_document(Facts, document, "facts")
@@ -217,7 +202,7 @@ _PROFILE: Final = re.compile(
 
 
 def snapshot_text(facts: Facts, machine: Machine) -> str:
-    document = {"kind": KIND, "schema": SCHEMA, "facts": _clean(encode(facts), machine)}
+    document = {"kind": KIND, "schema": SCHEMA, "facts": _clean(dataclasses.asdict(facts), machine)}
     # ASCII alone, so that the file survives any encoding on its way.
     return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
 
@@ -246,7 +231,7 @@ def read_snapshot(path: Path) -> Facts:
 def _clean(value: Any, machine: Machine) -> Any:
     if isinstance(value, str):
         return _clean_text(value, machine)
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_clean(item, machine) for item in value]
     if isinstance(value, dict):
         return {key: _clean(item, machine) for key, item in value.items()}

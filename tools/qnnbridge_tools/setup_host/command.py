@@ -96,10 +96,6 @@ _PLAIN_CMD = re.compile(r"[A-Za-z0-9_\-.:\\/+=,@\[\]]+")
 _PLAIN_POWERSHELL = re.compile(r"[A-Za-z0-9_\-.:\\/+=]+")
 
 
-def posix_text(command: Sequence[str]) -> str:
-    return shlex.join(command)
-
-
 def cmd_text(command: Sequence[str]) -> str:
     """A line for the Command Prompt, where ``<`` and ``>`` need double quotes."""
     return " ".join(word if _PLAIN_CMD.fullmatch(word) else _quoted_for_windows(word) for word in command)
@@ -145,7 +141,7 @@ def print_commands(plan: SetupPlan) -> None:
     """The same work by hand."""
     # Both shells of Windows are served: nobody knows which one the lines will be pasted into.
     shells = (("Command Prompt", cmd_text), ("PowerShell", powershell_text)) if os.name == "nt" else None
-    for name, to_text in shells or (("Commands", posix_text),):
+    for name, to_text in shells or (("Commands", shlex.join),):
         print(f"{name}:")
         for words in (*plan.commands, doctor_command(plan)):
             print(f"  {to_text(words)}")
@@ -226,7 +222,7 @@ def _download_text(plan: SetupPlan) -> str:
 
 
 def _shell_text(command: Sequence[str]) -> str:
-    return powershell_text(command) if os.name == "nt" else posix_text(command)
+    return powershell_text(command) if os.name == "nt" else shlex.join(command)
 
 
 def _config_text(plan: SetupPlan) -> str:

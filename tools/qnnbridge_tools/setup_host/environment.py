@@ -37,7 +37,9 @@ class AlreadyThere(OptionError):
     code = "setup.AlreadyThere"
 
 
-def failed(step: str, message: str, *, cause: str | None, fix: str | None, evidence: Sequence[str]) -> SetupFailed:
+def failed(
+    step: str, message: str, *, cause: str | None = None, fix: str | None = None, evidence: Sequence[str] = ()
+) -> SetupFailed:
     return SetupFailed(message, cause=cause, fix=fix, evidence=evidence, details={"step": step})
 
 
@@ -63,9 +65,7 @@ def check_folder(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
         raise failed(
             "environment",
             f"The disk of {folder} has {free // 1_000_000} MB left, which is not enough.",
-            cause=None,
             fix=FREE_SPACE,
-            evidence=(),
         )
 
 
@@ -80,9 +80,7 @@ def not_made(folder: Path, reason: str) -> SetupFailed:
     return failed(
         "environment",
         f"The folder {folder} cannot be made: {reason}.",
-        cause=None,
         fix="Choose another folder with --dir.",
-        evidence=(),
     )
 
 
@@ -90,9 +88,7 @@ def not_written(file: Path, reason: str) -> SetupFailed:
     return failed(
         "configuration",
         f"The configuration file {file} cannot be written: {reason}.",
-        cause=None,
         fix="Name another file in QNNBRIDGE_CONFIG, or leave it alone with --no-config.",
-        evidence=(),
     )
 
 

@@ -398,9 +398,7 @@ def _configuration(
         raise failed(
             "configuration",
             f"The configuration file {file} is written in a way that this command cannot extend.",
-            cause=None,
             fix=f"Put the host into it by hand, under [host]: python = '{python}'; and give --no-config.",
-            evidence=(),
         )
     check_file(file)
     return file, text, old if is_other else None

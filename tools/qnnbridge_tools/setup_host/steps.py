@@ -243,7 +243,7 @@ def _run(step: str, command: Sequence[str], detail: Say, folder: Path) -> None:
     try:
         code, lines = run_program(command, setup_environment(os.environ), detail, INSTALL_TIMEOUT_S)
     except OSError as error:
-        raise failed(step, f"{command[0]} cannot be started.", cause=str(error), fix=None, evidence=()) from error
+        raise failed(step, f"{command[0]} cannot be started.", cause=str(error)) from error
     if code != 0:
         raise _why(step, code, lines, free_bytes(folder))
 

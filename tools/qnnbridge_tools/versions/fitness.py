@@ -338,20 +338,6 @@ def newest_fitting(machine: HostMachine) -> Release | None:
     return best.release if best else None
 
 
-def newest_for(
-    system_sdk: str | None,
-    chip: int | None,
-    python: tuple[int, int] | None,
-    platform: Platform = "win_arm64",
-    *,
-    ort: str | None = None,
-) -> Release | None:
-    """`newest_fitting` for a native interpreter, by the few facts that decide."""
-    return newest_fitting(
-        HostMachine(platform, PLATFORM_MACHINES[platform], python, system_sdk=system_sdk, hexagon=chip, ort=ort)
-    )
-
-
 def platform_of_release(release: Release) -> Platform:
     """The platform as machines are named: without the version of glibc."""
     # manylinux_2_35_x86_64 and manylinux2014_x86_64 alike.

@@ -290,10 +290,7 @@ def _release_document(one: Judgement) -> dict[str, Any]:
         "version": release.version,
         "platform": release.platform,
         "verdict": one.verdict,
-        "reasons": [
-            {"code": reason.code, "severity": reason.severity, "text": reason.text, "fix": reason.fix}
-            for reason in one.reasons
-        ],
+        "reasons": [dataclasses.asdict(reason) for reason in one.reasons],
         "layout": release.layout,
         "qnn_sdk": release.qnn_sdk,
         "core_api": release.core_api,

@@ -128,9 +128,9 @@ def folder_of(machine: Machine, xdg: str, unix: tuple[str, ...], windows: tuple[
     return str(paths.join(machine.environ.get(xdg) or paths.join(machine.home, *unix), "qnnbridge"))
 
 
-def survey_vc_runtime(machine: Machine, host: PythonReport) -> tuple[str, ...]:
+def survey_vc_runtime(machine: Machine, host: PythonReport | None) -> tuple[str, ...]:
     """Libraries of the Visual C++ runtime that the host's interpreter would not find."""
-    if machine.system != "Windows":
+    if host is None or machine.system != "Windows":
         return ()
     paths = paths_of(machine.system)
     root = variable_of(machine, "SYSTEMROOT", r"C:\Windows")

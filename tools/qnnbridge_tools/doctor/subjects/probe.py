@@ -7,6 +7,7 @@ report and puts no model in quarantine. It prints one line of JSON when a stage 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.resources
 import json
 import os
@@ -34,12 +35,7 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
     # A frozen program would start itself again, with all that it does.
     if getattr(sys, "frozen", False) or not sys.executable:
         return ProbeResult(skipped="this program is no Python interpreter that could start another one")
-    request = {
-        "host_python": order.host_python,
-        "model": os.path.abspath(order.model) if order.model else None,
-        "timeout_s": order.timeout_s,
-        "dimensions": list(order.dimensions),
-    }
+    request = dataclasses.replace(order, model=os.path.abspath(order.model) if order.model else None)
     # Windows keeps a file of a process that is just ending; the folder is then left to the system.
     with tempfile.TemporaryDirectory(prefix="qnnbridge-doctor-", ignore_cleanup_errors=True) as state:
         env = {
@@ -49,7 +45,7 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
             # OpenBLAS starts a thread with buffers for each core when numpy is imported.
             "OPENBLAS_NUM_THREADS": "1",
         }
-        return _run(json.dumps(request), env, order.timeout_s + GRACE_S)
+        return _run(json.dumps(dataclasses.asdict(request)), env, order.timeout_s + GRACE_S)
 
 
 def _run(order: str, env: dict[str, str], timeout_s: float) -> ProbeResult:
@@ -203,7 +199,7 @@ def _say(document: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    order = json.loads(sys.stdin.readline())
+    order = read_document(ProbeRequest, json.loads(sys.stdin.readline()), "order")
     run = ProbeLog()
     try:
         _probe(order, run)
@@ -214,13 +210,12 @@ def main() -> int:
     return 0
 
 
-def _probe(order: dict[str, Any], run: ProbeLog) -> None:
+def _probe(order: ProbeRequest, run: ProbeLog) -> None:
     from qnnbridge import Host
 
     run.begin("start")
-    timeout_s = float(order["timeout_s"])
-    with Host(python=order["host_python"], start_timeout=timeout_s) as host:
-        host.start(timeout_s)
+    with Host(python=order.host_python, start_timeout=order.timeout_s) as host:
+        host.start(order.timeout_s)
         run.begin("import")
         info = host.info
         run.result |= {
@@ -228,8 +223,8 @@ def _probe(order: dict[str, Any], run: ProbeLog) -> None:
             "versions": {str(name): str(version) for name, version in info.versions.items()},
             "devices": [str(device.get("device_type", "")) for device in info.devices],
         }
-        if order.get("model"):
-            _compute(host, str(order["model"]), order, run, _random_feeds(order), None)
+        if order.model:
+            _compute(host, order.model, order, run, _random_feeds(order), None)
         else:
             with importlib.resources.as_file(_asset()) as model:
                 _compute(host, str(model), order, run, _probe_feeds, _right_numbers())
@@ -240,16 +235,15 @@ def _asset() -> Any:
 
 
 def _compute(
-    host: Any, model: str, order: dict[str, Any], run: ProbeLog, feeds: Callable[[Any], dict[str, Any]], right: Any
+    host: Any, model: str, order: ProbeRequest, run: ProbeLog, feeds: Callable[[Any], dict[str, Any]], right: Any
 ) -> None:
     import numpy as np
 
     from qnnbridge import InferenceSession
 
     run.begin("create")
-    timeout_s = float(order["timeout_s"])
     # No repetition: one death shows it.
-    with InferenceSession(model, _options(order), host=host, timeout=timeout_s, retry=0) as session:
+    with InferenceSession(model, _options(order), host=host, timeout=order.timeout_s, retry=0) as session:
         placement = session.placement
         run.result |= {"qnn_nodes": placement.qnn_nodes, "cpu_nodes": placement.cpu_nodes}
         run.result["simulator"] = placement.simulator
@@ -268,14 +262,14 @@ def _compute(
             }
 
 
-def _options(order: dict[str, Any]) -> Any:
-    if not order.get("dimensions"):
+def _options(order: ProbeRequest) -> Any:
+    if not order.dimensions:
         return None
     from qnnbridge import SessionOptions
     from qnnbridge_tools.arguments import read_dimensions
 
     options = SessionOptions()
-    for name, size in read_dimensions(order["dimensions"]).by_name.items():
+    for name, size in read_dimensions(order.dimensions).by_name.items():
         options.add_free_dimension_override_by_name(name, size)
     return options
 
@@ -307,12 +301,12 @@ def _right_numbers() -> Any:
     return np.maximum(x @ weights() + bias(), 0)
 
 
-def _random_feeds(order: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
+def _random_feeds(order: ProbeRequest) -> Callable[[Any], dict[str, Any]]:
     def make(session: Any) -> dict[str, Any]:
         from qnnbridge_tools import feeds
         from qnnbridge_tools.arguments import read_dimensions
 
-        given = feeds.complete(list(session.get_inputs()), [], read_dimensions(order.get("dimensions", ())), seed=0)
+        given = feeds.complete(list(session.get_inputs()), [], read_dimensions(order.dimensions), seed=0)
         return {feed.name: feed.value for feed in given}
 
     return make
