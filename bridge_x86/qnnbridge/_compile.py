@@ -30,8 +30,9 @@ from qnnbridge_protocol.errors import (
     ModelQuarantined,
     OptionError,
     WorkerDied,
+    desync,
 )
-from qnnbridge_protocol.frames import Frame, desync
+from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.model_records import CompileResult
 from qnnbridge_protocol.specs import QNN, Fallback, ProviderSpec, SessionSpec
 

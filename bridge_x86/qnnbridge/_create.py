@@ -20,8 +20,8 @@ from qnnbridge._terminate import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
 from qnnbridge_os import shield
 from qnnbridge_os.native import Lock
-from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
-from qnnbridge_protocol.frames import Frame, Kind, desync
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled, desync
+from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.model_records import (
     CacheReply,
     EntryFault,

@@ -27,10 +27,9 @@ from qnnbridge._fastpath.memory import SHARED_BYTES, SharedArrays, allocate
 from qnnbridge._supervision.host_process import FastCallFailed, deadline_after
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.native import locks_hold
-from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync
+from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync, desync
 from qnnbridge_protocol.fastpath import ChannelKind
 from qnnbridge_protocol.field_types import field
-from qnnbridge_protocol.frames import desync
 from qnnbridge_protocol.values import Decoder
 
 if TYPE_CHECKING:

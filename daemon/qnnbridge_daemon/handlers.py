@@ -23,8 +23,7 @@ from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
 from qnnbridge_daemon.shared_sessions import SharedSessions, identified, key_of, may_be_shared
 from qnnbridge_host.fastpath.shared_memory import BoundRuns
 from qnnbridge_host.request.in_flight import Answer, Request
-from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation
-from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation, desync
 from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import SessionSpec, asks_to_terminate
 

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from qnnbridge_protocol import __version__
-from qnnbridge_protocol.errors import HandshakeFailed, HostStartFailed, VersionMismatch, from_wire
-from qnnbridge_protocol.frames import WIRE_VERSION, Frame, Kind, desync
+from qnnbridge_protocol.errors import HandshakeFailed, HostStartFailed, VersionMismatch, desync, from_wire
+from qnnbridge_protocol.frames import WIRE_VERSION, Frame, Kind
 from qnnbridge_protocol.framing import FrameReader, write_frame
 from qnnbridge_protocol.limits import MIN_HEADER_BYTES, Limits
 from qnnbridge_protocol.process_names import is_frozen

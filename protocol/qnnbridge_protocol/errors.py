@@ -56,6 +56,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from qnnbridge_protocol.limits import EVIDENCE_BYTES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ClassVar, Literal
@@ -207,6 +209,22 @@ class WireError(BridgeError):
 class ProtocolDesync(WireError):
     code = "wire.Desync"
     retry: Retry = "safe"
+
+
+def desync(reason: str, data: bytes | bytearray | memoryview = b"") -> ProtocolDesync:
+    """The error for a stream that breaks the rules, with the bytes that show it."""
+    head = bytes(data[:EVIDENCE_BYTES])
+    return ProtocolDesync(
+        f"The other side broke the protocol: {reason}.",
+        cause="The two sides are of different builds, or something else writes to the same pipe.",
+        fix="Install the same qnnbridge version on both sides; see the evidence for foreign output.",
+        evidence=[f"next bytes: {head.hex(' ', 4)}", f"as text: {_printable(head)}"] if head else (),
+        details={"bytes": head},
+    )
+
+
+def _printable(data: bytes) -> str:
+    return "".join(chr(b) if 32 <= b < 127 else "." for b in data)
 
 
 class TooLarge(WireError):

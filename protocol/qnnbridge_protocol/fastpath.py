@@ -24,7 +24,8 @@ from __future__ import annotations
 import enum
 import struct
 
-from qnnbridge_protocol.frames import ALIGNMENT, Frame, aligned, desync
+from qnnbridge_protocol.errors import desync
+from qnnbridge_protocol.frames import ALIGNMENT, Frame, aligned
 from qnnbridge_protocol.framing import FrameReader, write_frame
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.records import NamedTuple

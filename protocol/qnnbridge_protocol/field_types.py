@@ -14,8 +14,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from qnnbridge_protocol.errors import ProtocolDesync
-from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.errors import ProtocolDesync, desync
 
 T = TypeVar("T")
 

@@ -27,8 +27,8 @@ import zlib
 
 import msgpack
 
-from qnnbridge_protocol.errors import ProtocolDesync, TooLarge
-from qnnbridge_protocol.limits import EVIDENCE_BYTES, MAX_DEPTH, MAX_HELLO_BYTES, Limits
+from qnnbridge_protocol.errors import TooLarge, desync
+from qnnbridge_protocol.limits import MAX_DEPTH, MAX_HELLO_BYTES, Limits
 from qnnbridge_protocol.records import NamedTuple
 
 TYPE_CHECKING = False
@@ -136,22 +136,6 @@ def check_crc(prefix: bytes | bytearray | memoryview, header: bytes | bytearray 
     """Raises `ProtocolDesync` if prefix and header are not what was written."""
     if zlib.crc32(header, zlib.crc32(bytes(prefix[:_CHECKED_BYTES]))) != crc:
         raise desync("checksum of prefix and header is wrong", prefix)
-
-
-def desync(reason: str, data: bytes | bytearray | memoryview = b"") -> ProtocolDesync:
-    """The error for a stream that breaks the rules, with the bytes that show it."""
-    head = bytes(data[:EVIDENCE_BYTES])
-    return ProtocolDesync(
-        f"The other side broke the protocol: {reason}.",
-        cause="The two sides are of different builds, or something else writes to the same pipe.",
-        fix="Install the same qnnbridge version on both sides; see the evidence for foreign output.",
-        evidence=[f"next bytes: {head.hex(' ', 4)}", f"as text: {_printable(head)}"] if head else (),
-        details={"bytes": head},
-    )
-
-
-def _printable(data: bytes) -> str:
-    return "".join(chr(b) if 32 <= b < 127 else "." for b in data)
 
 
 # --- the header ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qnnbridge_protocol.errors import TooLarge
+from qnnbridge_protocol.errors import TooLarge, desync
 from qnnbridge_protocol.frames import (
     HELLO_KINDS,
     MAGIC,
@@ -23,7 +23,6 @@ from qnnbridge_protocol.frames import (
     aligned,
     check_crc,
     decode_header,
-    desync,
     encode_header,
     pack_prefix,
     parse_prefix,

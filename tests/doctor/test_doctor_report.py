@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +255,21 @@ def test_installing_the_fitting_release_clears_the_finding() -> None:
         machine.remove_folder(host.path(name))
     install(host, "onnxruntime-qnn", "1.23.2")
     assert diagnose(survey(machine, SurveyOptions())).findings == ()
+
+
+@pytest.mark.process
+def test_it_works_with_the_standard_library_alone() -> None:
+    """It has to start where libraries of qnnbridge are missing: only the live probe needs them."""
+    code = (
+        "import sys\n"
+        "for name in ('numpy', 'msgpack', 'onnx', 'onnxruntime', 'onnxruntime_qnn', 'psutil', 'rich', 'typer'):\n"
+        "    sys.modules[name] = None\n"
+        "from qnnbridge_tools.doctor.__main__ import main\n"
+        "sys.exit(main(['--quick', '--json']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert not done.stderr
+    report = json.loads(done.stdout)
+    assert report["exit_code"] == done.returncode
+    # A part of the survey, or a check, that needs more is a finding of its own.
+    assert "doctor.incomplete" not in [one["code"] for one in report["findings"]]

@@ -23,7 +23,7 @@ from qnnbridge._fastpath.call import CallKey, CallSignature, Out, TensorSignatur
 from qnnbridge._fastpath.memory import Array, SharedBlock, Slab, SlabOfArrays
 from qnnbridge._transport.open_requests import NO_CONTEXT, CallContext, ChannelFailed
 from qnnbridge_os.processes import ChannelStreams, wait_readable, wait_writable, writer
-from qnnbridge_protocol.errors import ProtocolDesync, from_wire
+from qnnbridge_protocol.errors import ProtocolDesync, desync, from_wire
 from qnnbridge_protocol.fastpath import (
     CHANNEL_MAGIC,
     HEAD,
@@ -39,7 +39,7 @@ from qnnbridge_protocol.fastpath import (
     parse_head,
     tail_of,
 )
-from qnnbridge_protocol.frames import Frame, Kind, desync
+from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
 # How often a waiting caller, or the maintenance thread for it, checks whether the host can answer at all.

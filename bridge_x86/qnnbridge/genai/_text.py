@@ -14,9 +14,15 @@ from qnnbridge.genai._generator import Generator, GeneratorParams, Tensor
 from qnnbridge.genai._model import Model, token_values, tokens_of
 from qnnbridge.genai._survival import Remade, call_object, operation_request, survive
 from qnnbridge_os.shield import start_thread
-from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, GenerationUnsupported, OptionError, PromptRefused
+from qnnbridge_protocol.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    GenerationUnsupported,
+    OptionError,
+    PromptRefused,
+    desync,
+)
 from qnnbridge_protocol.field_types import field
-from qnnbridge_protocol.frames import desync
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_host.create.order import Creation, refuse_quarantined
 from qnnbridge_host.request.ending import StopSignal
 from qnnbridge_host.request.in_flight import Answer, Request
-from qnnbridge_protocol.errors import BridgeError, OptionError
-from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.errors import BridgeError, OptionError, desync
 from qnnbridge_protocol.limits import fitting
 
 if TYPE_CHECKING:

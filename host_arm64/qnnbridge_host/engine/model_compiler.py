@@ -19,8 +19,7 @@ import onnxruntime as ort
 from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.ort_values import result_of_ort_value
-from qnnbridge_protocol.errors import Cancelled, InvalidArgument
-from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.errors import Cancelled, InvalidArgument, desync
 from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:

@@ -21,7 +21,14 @@ from qnnbridge_host.request.ending import describe
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_os.descriptors import ByteWriter, blocking_write
 from qnnbridge_os.sharing import open_stream
-from qnnbridge_protocol.errors import BridgeError, Cancelled, InvalidArgument, ProtocolDesync, UnknownOperation
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    InvalidArgument,
+    ProtocolDesync,
+    UnknownOperation,
+    desync,
+)
 from qnnbridge_protocol.fastpath import (
     CALL_SHIFT,
     HEAD_BYTES,
@@ -39,7 +46,7 @@ from qnnbridge_protocol.fastpath import (
     parse_head,
     tail_of,
 )
-from qnnbridge_protocol.frames import Frame, Kind, desync
+from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from qnnbridge_host.engine.calls import BoundCall, BoundTensor, StopHandle
 from qnnbridge_os.sharing import AVAILABLE, drop, map_memory, open_stream
-from qnnbridge_protocol.errors import InvalidArgument
+from qnnbridge_protocol.errors import InvalidArgument, desync
 from qnnbridge_protocol.fastpath import MAX_SLABS
-from qnnbridge_protocol.frames import ALIGNMENT, desync
+from qnnbridge_protocol.frames import ALIGNMENT
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.native import token_array
 from qnnbridge_host.model.genai_folder import GenaiFolder
 from qnnbridge_host.request.ending import StopSignal
-from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, PromptRefused
-from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, PromptRefused, desync
 from qnnbridge_protocol.specs import Placement, SessionSpec
 
 

@@ -13,8 +13,7 @@ from qnnbridge_host.create.session import SessionMaker
 from qnnbridge_host.engine.sessions import Enter, Sessions
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_host.serve.objects import KINDS, HostObjects
-from qnnbridge_protocol.errors import ProviderUnavailable, UnknownOperation
-from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.errors import ProviderUnavailable, UnknownOperation, desync
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_host.create.order import known_faults
 from qnnbridge_host.create.service import cache_settings, data_folder, deadline_of, open_model, stop_signal
 from qnnbridge_host.create.session import ATTEMPTS
-from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelChanged, WorkerDied
-from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelChanged, WorkerDied, desync
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 from qnnbridge_protocol.specs import SessionSpec
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult
 from qnnbridge_host.request.in_flight import Answer, Request
-from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed, UnknownOperation
-from qnnbridge_protocol.frames import desync
+from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed, UnknownOperation, desync
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine.objects import ObjectKind
