@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.verifying import PaddingReport
     from qnnbridge._compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
     from qnnbridge._connect import connect, default_host
-    from qnnbridge._create import CacheWarning
     from qnnbridge._host import Host, HostStats
     from qnnbridge._inference_session import InferenceSession
     from qnnbridge._io_binding import IOBinding
     from qnnbridge._node import ModelMetadata, NodeArg
-    from qnnbridge._numbers import NumbersWarning
     from qnnbridge._option_fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
     from qnnbridge._ort_value import OrtValue
-    from qnnbridge._run_options import LoraAdapter, RunOptions
-    from qnnbridge._session import CpuFallbackWarning
+    from qnnbridge._session.create import CacheWarning
+    from qnnbridge._session.numbers_check import NumbersWarning
+    from qnnbridge._session.run_options import LoraAdapter, RunOptions
+    from qnnbridge._session.session import CpuFallbackWarning
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._sparse_tensor import SparseTensor
     from qnnbridge._supervision.restart_policy import RecycleAfter, RestartPolicy
@@ -44,9 +44,9 @@ _HOMES = {
     "BridgeError": "qnnbridge.errors",
     "BucketStatus": "qnnbridge._buckets.variants",
     "CacheStatus": "qnnbridge_protocol.model_records",
-    "CacheWarning": "qnnbridge._create",
+    "CacheWarning": "qnnbridge._session.create",
     "CompileResult": "qnnbridge_protocol.model_records",
-    "CpuFallbackWarning": "qnnbridge._session",
+    "CpuFallbackWarning": "qnnbridge._session.session",
     "ExecutionMode": "qnnbridge._option_fields",
     "ExecutionOrder": "qnnbridge._option_fields",
     "GraphOptimizationLevel": "qnnbridge._option_fields",
@@ -56,18 +56,18 @@ _HOMES = {
     "IOBinding": "qnnbridge._io_binding",
     "InferenceSession": "qnnbridge._inference_session",
     "Limits": "qnnbridge_protocol.limits",
-    "LoraAdapter": "qnnbridge._run_options",
+    "LoraAdapter": "qnnbridge._session.run_options",
     "ModelMetadata": "qnnbridge._node",
     "NodeArg": "qnnbridge._node",
     "NumbersReport": "qnnbridge_protocol.model_records",
-    "NumbersWarning": "qnnbridge._numbers",
+    "NumbersWarning": "qnnbridge._session.numbers_check",
     "OrtAllocatorType": "qnnbridge._option_fields",
     "OrtValue": "qnnbridge._ort_value",
     "PaddingReport": "qnnbridge._buckets.verifying",
     "Placement": "qnnbridge_protocol.specs",
     "RecycleAfter": "qnnbridge._supervision.restart_policy",
     "RestartPolicy": "qnnbridge._supervision.restart_policy",
-    "RunOptions": "qnnbridge._run_options",
+    "RunOptions": "qnnbridge._session.run_options",
     "SessionOptions": "qnnbridge._session_options",
     "SparseTensor": "qnnbridge._sparse_tensor",
     "Typed": "qnnbridge_protocol.tensors",

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from qnnbridge._create import RequestNews, encoded, too_late
 from qnnbridge._providers import choose_fallback, option_text
-from qnnbridge._recipe import SessionRecipe, model_parts
-from qnnbridge._run_options import coerce_session_options
+from qnnbridge._session import SessionRecipe, model_parts
+from qnnbridge._session.create import RequestNews, encoded, too_late
+from qnnbridge._session.run_options import coerce_session_options
 from qnnbridge._supervision.host_process import deadline_after, overdue
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime

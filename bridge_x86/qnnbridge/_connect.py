@@ -6,9 +6,9 @@ import math
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._background import refuse_at_the_end
 from qnnbridge._daemon import START_TIMEOUT_S, DaemonAccess
 from qnnbridge._host import Host
+from qnnbridge._threads import refuse_at_the_end
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.process_names import is_frozen

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from qnnbridge._called_functions import CalledFunction
 from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue
+from qnnbridge._threads import CalledFunction
 from qnnbridge_protocol.errors import Fail, RemoteIndexError, RemoteRuntimeError, RemoteTypeError
 
 _MODULE: Final = "onnxruntime.capi.onnxruntime_pybind11_state"

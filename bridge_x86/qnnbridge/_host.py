@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sized
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._background import silence_daemon_threads
 from qnnbridge._diagnosis import CrashReports
 from qnnbridge._fastpath import default_sharing
 from qnnbridge._launch.interpreter import HostInterpreter, engine_setting, find_host, host_command, host_environment
@@ -22,7 +21,7 @@ from qnnbridge._supervision.host_process import HostProcess, Launch, Patience, d
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.supervisor import Releases, Supervisor, call_if_alive
-from qnnbridge._terminate import Terminable, TerminateRelay
+from qnnbridge._threads import Terminable, TerminateRelay, silence_daemon_threads
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import default_spawner
@@ -34,10 +33,10 @@ from qnnbridge_protocol.model_records import EntryFault
 from qnnbridge_protocol.specs import HostInfo
 
 if TYPE_CHECKING:
-    from qnnbridge._called_functions import CalledFunction, LogFunction
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._daemon.connector import DaemonConnector
     from qnnbridge._fastpath.memory import SharedArrays
+    from qnnbridge._threads import CalledFunction, LogFunction
     from qnnbridge_protocol.engine_settings import EngineName
 
 START_TIMEOUT_S = 60.0
@@ -370,7 +369,7 @@ class Host:
                 raise
             try:
                 # One attempt has one relay: a CANCEL names a request of this process.
-                with TerminateRelay(stop, process) as on_sent:
+                with TerminateRelay(stop, process.channel) as on_sent:
                     return process.call(header, buffers, deadline, CallContext(str(header.get("op"))), on_sent)
             except Deadline:
                 raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
@@ -404,10 +403,10 @@ class Host:
         log = self.log_function
         if log is None and not functions:
             return process.call(header, buffers, deadline, context, on_sent, on_news)
-        from qnnbridge._called_functions import CalledFunctions
+        from qnnbridge._threads import CalledFunctions
 
         called = CalledFunctions(functions, on_news, log)
-        with called.around(process):
+        with called.around(process.channel):
             return process.call({**header, **called.header()}, buffers, deadline, context, on_sent, called)
 
     def remember(self, kind: str, arguments: Mapping[str, Any], generation: int) -> None:

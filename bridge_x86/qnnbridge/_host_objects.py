@@ -21,9 +21,9 @@ from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 
 if TYPE_CHECKING:
-    from qnnbridge._called_functions import CalledFunction
     from qnnbridge._host import Host
     from qnnbridge._supervision.host_process import HostProcess
+    from qnnbridge._threads import CalledFunction
 
 
 class ObjectReply(NamedTuple):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from qnnbridge._connect import DAEMON, chosen_host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
-from qnnbridge._recipe import SessionRecipe, model_parts
-from qnnbridge._run_options import coerce_session_options
-from qnnbridge._run_variants import RunArguments, check_call
-from qnnbridge._session import CLOSE_TIMEOUT_S, BaseSession, with_providers
+from qnnbridge._session import SessionRecipe, model_parts
+from qnnbridge._session.run_options import coerce_session_options
+from qnnbridge._session.run_variants import RunArguments, check_call
+from qnnbridge._session.session import CLOSE_TIMEOUT_S, BaseSession, with_providers
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, OptionError
@@ -107,7 +107,7 @@ class InferenceSession(BaseSession):
                 raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
             mode = None
             if verify is not None:
-                from qnnbridge._numbers import verify_mode
+                from qnnbridge._session.numbers_check import verify_mode
 
                 mode = verify_mode(verify)
             host = chosen_host(host)

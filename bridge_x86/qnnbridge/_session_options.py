@@ -31,13 +31,13 @@ from qnnbridge._option_fields import (
     suggest,
     wrong_type,
 )
-from qnnbridge._terminate import TerminateFlag
+from qnnbridge._threads import TerminateFlag
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec, in_memory
 
 if TYPE_CHECKING:
-    from qnnbridge._called_functions import CalledFunction
     from qnnbridge._ort_value import OrtValue
+    from qnnbridge._threads import CalledFunction
 
 # Given devices, metadata of the model, an empty map, and how many may be chosen; gives devices.
 SelectionDelegate = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, str], int], Sequence[Any]]

@@ -15,10 +15,10 @@ from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from qnnbridge._background import Background
 from qnnbridge._host import Host
 from qnnbridge._inference_session import InferenceSession as Blocking
 from qnnbridge._node import ModelMetadata, NodeArg
+from qnnbridge._threads import Background
 from qnnbridge.futures import Future, start
 from qnnbridge_protocol.errors import Closed
 from qnnbridge_protocol.specs import Placement

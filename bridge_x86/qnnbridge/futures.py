@@ -14,8 +14,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._background import Background
-from qnnbridge._run_options import RunOptions, coerce_run_options
+from qnnbridge._session.run_options import RunOptions, coerce_run_options
+from qnnbridge._threads import Background
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.shield import Changes
 from qnnbridge_protocol.errors import BridgeError

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qnnbridge._host_objects import HostObject, forward_creation
-from qnnbridge._terminate import TerminateRelay
+from qnnbridge._threads import TerminateRelay
 from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed
 from qnnbridge_protocol.frames import Frame, Kind
 
@@ -83,7 +83,7 @@ class ClientObjects:
         self._check_limit()
         with (
             self._broker.fair_share.turn(self._client.queue, cancellation),
-            TerminateRelay(cancellation, found.process(), False) as on_sent,
+            TerminateRelay(cancellation, found.process().channel, False) as on_sent,
         ):
             frame = found.forward(forwarded, request.buffers, on_sent=on_sent, on_news=_relay(request))
         number = frame.header.get("object")

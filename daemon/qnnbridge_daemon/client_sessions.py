@@ -17,7 +17,7 @@ from qnnbridge_protocol.errors import BridgeError, Busy, Closed
 if TYPE_CHECKING:
     from qnnbridge._fastpath.call import CallSignature, TensorSignature
     from qnnbridge._fastpath.channel import FastChannel
-    from qnnbridge._remote_session import RemoteSession
+    from qnnbridge._session.remote_session import RemoteSession
     from qnnbridge._supervision.host_process import HostProcess
     from qnnbridge_daemon.accounts import Account, Meter
     from qnnbridge_daemon.fair_share import FairShare, Queue
@@ -141,8 +141,8 @@ class BoundSession:
 
 
 def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cancellation) -> list[Any] | None:
-    from qnnbridge._fast_calls import FastCallFailed, run
     from qnnbridge._fastpath.call import Wish
+    from qnnbridge._session.fast_calls import FastCallFailed, run
 
     signature = call.native
     if signature is None:

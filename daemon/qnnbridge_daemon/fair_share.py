@@ -261,7 +261,7 @@ def _wake(waiters: list[_Waiter]) -> None:
 
 
 class Cancellation:
-    """Belongs to one call. A `qnnbridge._terminate.Terminable`, and what a `StopHandle` attaches."""
+    """Belongs to one call. A `qnnbridge._threads.Terminable`, and what a `StopHandle` attaches."""
 
     __slots__ = ("_listeners", "_lock", "_terminate")
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from qnnbridge._host import Host
-from qnnbridge._recipe import SessionRecipe
-from qnnbridge._remote_session import RemoteSession
+from qnnbridge._session import SessionRecipe
+from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge_daemon.accounts import Account, Meter
 from qnnbridge_daemon.client_objects import ClientObjects

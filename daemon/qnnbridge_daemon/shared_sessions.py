@@ -26,10 +26,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from qnnbridge._create import identify
 from qnnbridge._host import Host
-from qnnbridge._recipe import SessionRecipe
-from qnnbridge._remote_session import RemoteSession
+from qnnbridge._session import SessionRecipe
+from qnnbridge._session.create import identify
+from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge_daemon.accounts import Meter
 from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_protocol.errors import BridgeError, CallError, Closed, ModelChanged

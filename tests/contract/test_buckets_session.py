@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto
 
 import qnnbridge
-from qnnbridge._remote_session import RemoteSession
+from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge.errors import Closed, DeadlineExceeded, InvalidArgument, NoSuchFile, OptionError
 from tests.contract.small_models import CPU, QNN, counting_loop, model, node, tensor
 from tests.fakes.later import taken_by_another, until

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import qnnbridge
-from qnnbridge._remote_session import RemoteSession
+from qnnbridge._session.remote_session import RemoteSession
 from tests.contract.small_models import CPU, QNN
 from tests.contract.text_encoder import Size, text, text_encoder
 from tests.needs import length

@@ -12,8 +12,9 @@ import pytest
 from lab.sweep.cases import Case, feeds_of, float_model
 
 import qnnbridge
-from qnnbridge import _create, _remote_session
-from qnnbridge._create import CreateRequest
+from qnnbridge._session import create as _create
+from qnnbridge._session import remote_session
+from qnnbridge._session.create import CreateRequest
 from qnnbridge_host.model.known_wrong import table
 
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
@@ -75,7 +76,7 @@ def test_it_is_rewritten_in_the_next_host_too(tmp_path: Path, monkeypatch: pytes
         asked.append(request.spec.fix)
         return _create.create(host, process, request, *arguments)
 
-    monkeypatch.setattr(_remote_session, "create", create)
+    monkeypatch.setattr(remote_session, "create", create)
     with (
         qnnbridge.Host() as host,
         qnnbridge.InferenceSession(model, provider_options=CHIP, cache=False, verify="off", host=host) as session,

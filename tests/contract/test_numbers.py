@@ -234,7 +234,7 @@ def test_a_host_that_is_closed_meanwhile_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_too_large_a_call_is_not_copied(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qnnbridge._numbers.MAX_BYTES", 16)
+    monkeypatch.setattr("qnnbridge._session.numbers_check.MAX_BYTES", 16)
     with open_session(host, unary("Sigmoid")) as session:
         session.run(None, {"x": X})
         assert "MiB" in session.verified.reason

@@ -81,7 +81,7 @@ def test_a_key_that_leaves_something_out_is_found(
         found = key_of(*arguments, **keywords)
         return None if found is None else found._replace(key=LEFT_OUT[part](found.key))
 
-    monkeypatch.setattr("qnnbridge._fast_calls.key_of", incomplete)
+    monkeypatch.setattr("qnnbridge._session.fast_calls.key_of", incomplete)
     with pytest.raises(Wrong):
         crowd.alone(hosts, 20_000, seed=6)
 

@@ -162,9 +162,13 @@ def test_a_deadline_is_kept_and_the_call_is_stopped(
     lab: Lab, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine it takes a while until all on the way have heard of it.
-    for name in ("qnnbridge._transport.channel", "qnnbridge._fast_calls", "qnnbridge_daemon.client_sessions"):
+    for name in (
+        "qnnbridge._transport.channel",
+        "qnnbridge._session.fast_calls",
+        "qnnbridge_daemon.client_sessions",
+    ):
         monkeypatch.setattr(f"{name}.CANCEL_TIMEOUT_S", GRACE_S)
-    monkeypatch.setattr("qnnbridge._fast_calls.SETTLE_TIMEOUT_S", GRACE_S)
+    monkeypatch.setattr("qnnbridge._session.fast_calls.SETTLE_TIMEOUT_S", GRACE_S)
     monkeypatch.setattr("qnnbridge_host.serve.server.CANCEL_GRACE_S", GRACE_S)
     later = Later(tmp_path, "stoppable:60")
     session = later.open(lab.client())
@@ -198,7 +202,7 @@ def test_a_call_that_waits_for_its_turn_is_withdrawn_at_its_deadline(tmp_path: P
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the host is waited for as long as it takes on a busy machine."""
-    monkeypatch.setattr("qnnbridge._remote_session.KILL_ANSWER_S", GRACE_S)
+    monkeypatch.setattr("qnnbridge._session.remote_session.KILL_ANSWER_S", GRACE_S)
 
 
 def test_on_deadline_kill_ends_the_host_and_costs_the_others_nothing(

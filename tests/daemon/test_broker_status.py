@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge import _create, errors
+from qnnbridge import errors
+from qnnbridge._session import create
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_protocol.connection import DAEMON_FEATURE
 from qnnbridge_tools.host.figures import read_figures
@@ -138,7 +139,7 @@ def test_the_status_says_where_qnn_comes_from(source: str, words: str) -> None:
 def test_an_application_that_asks_for_another_qnn_than_the_daemon_has_hears_it_once(
     engine: str, path: str, is_said: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_create, "_said", set())
+    monkeypatch.setattr(create, "_said", set())
     made = Lab(fake_host("--qnn=windowsml:1.8.21.0"))
     try:
         made.npu_host.start()

@@ -37,7 +37,7 @@ APPLICATION_TIMEOUT_S = 200
 @pytest.fixture(autouse=True)
 def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
-    monkeypatch.setattr("qnnbridge._create._said", set())
+    monkeypatch.setattr("qnnbridge._session.create._said", set())
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import GRACE_S, Later, X, in_thread, until, warm
 
 import qnnbridge
-from qnnbridge import _fast_calls, errors
+from qnnbridge import errors
+from qnnbridge._session import fast_calls
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What becomes of a call that is given up is waited for as long as it takes on a busy machine."""
     for name in ("CANCEL_TIMEOUT_S", "SETTLE_TIMEOUT_S"):
-        monkeypatch.setattr(f"qnnbridge._fast_calls.{name}", GRACE_S)
+        monkeypatch.setattr(f"qnnbridge._session.fast_calls.{name}", GRACE_S)
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", GRACE_S)
 
 
@@ -209,10 +210,10 @@ def test_a_call_whose_plan_was_refused_goes_the_quick_way_again(
         (plans,) = process.pool.idle
         plans._numbers = itertools.count(1)  # so the next plan has the number of one that is there
 
-    monkeypatch.setattr(_fast_calls, "REFUSED_S", 3600.0)
+    monkeypatch.setattr(fast_calls, "REFUSED_S", 3600.0)
     refuse_the_next_plan()
     assert quick_ones_of(4) == 0
-    monkeypatch.setattr(_fast_calls, "REFUSED_S", 0.0)
+    monkeypatch.setattr(fast_calls, "REFUSED_S", 0.0)
     wide = np.arange(16, dtype=np.float32)
     refuse_the_next_plan()
     assert quick_ones_of(4) == 2, "of the first its shape is learnt, with the second the plan is refused"

@@ -248,7 +248,7 @@ def test_an_interrupt_before_the_call_costs_no_channel(
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     with monkeypatch.context() as patch:
-        patch.setattr("qnnbridge._fast_calls.deadline_after", lambda _: signal.raise_signal(signal.SIGINT))
+        patch.setattr("qnnbridge._session.fast_calls.deadline_after", lambda _: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             session.run(None, {"x": X}, timeout=GRACE_S)
     _, pool = running(host)

@@ -210,7 +210,7 @@ def test_a_call_whose_channel_may_be_cancelled_and_is_not_used_takes_the_channel
     host: qnnbridge.Host, tmp_path: Path
 ):
     """The next call on the channel would bear the number of the one that was cancelled."""
-    from qnnbridge import _fast_calls
+    from qnnbridge._session import fast_calls
 
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
@@ -222,8 +222,8 @@ def test_a_call_whose_channel_may_be_cancelled_and_is_not_used_takes_the_channel
         process.channel.cancel(channel.next_call_id, process.started_at + 3600)
         raise errors.Cancelled("before it was sent")
 
-    with pytest.raises(_fast_calls.FastCallFailed):
-        _fast_calls.run(session._remote, session._known.find, None, {"x": X}, None, on_channel=on_channel)
+    with pytest.raises(fast_calls.FastCallFailed):
+        fast_calls.run(session._remote, session._known.find, None, {"x": X}, None, on_channel=on_channel)
     assert plans.channel.broken
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 

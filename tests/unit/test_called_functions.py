@@ -6,13 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
-from qnnbridge._called_functions import CalledFunctions, LogFunction
-from qnnbridge._supervision.host_process import HostProcess
+from qnnbridge._threads import CalledFunctions, LogFunction
 from qnnbridge_host.request.calls_back import CallsBack
 from qnnbridge_protocol.errors import CallBackFailed, Cancelled, Fail, HostCrashed
 from qnnbridge_protocol.frames import Frame, Kind
@@ -188,17 +187,13 @@ def channel() -> Iterator[Channel]:
             thread.join(20)
 
 
-def process_of(channel: Channel) -> HostProcess:
-    return cast(HostProcess, SimpleNamespace(channel=channel))
-
-
 def call(function: str = "f", number: int = 1, **arguments: Any) -> Frame:
     return frame(Kind.CALL_BACK, {"call": number, "function": function, "arguments": arguments})
 
 
 def test_a_function_gets_arguments_and_gives_values(channel: Channel) -> None:
     called = CalledFunctions({"f": lambda arguments, _: (arguments["x"] + 1, [np.zeros(2, np.float32)])})
-    with called.around(process_of(channel)):
+    with called.around(channel):
         called(call(x=1))
         told = channel.answer()
     assert (told["call"], told["result"], len(told["values"])) == (1, 2, 1)
@@ -212,7 +207,7 @@ def test_what_a_function_raises_replaces_the_hosts_error(channel: Channel) -> No
         raise error
 
     called = CalledFunctions({"f": fails})
-    with pytest.raises(LookupError) as caught, called.around(process_of(channel)):
+    with pytest.raises(LookupError) as caught, called.around(channel):
         called(call())
         assert channel.answer()["error"] == {"type": "LookupError", "text": "mine"}
         raise Fail("LookupError: mine")
@@ -224,7 +219,7 @@ def test_the_death_of_a_host_is_told_all_the_same(channel: Channel) -> None:
         raise LookupError("mine")
 
     called = CalledFunctions({"f": fails})
-    with pytest.raises(HostCrashed), called.around(process_of(channel)):
+    with pytest.raises(HostCrashed), called.around(channel):
         called(call())
         channel.answer()
         raise HostCrashed("it ended")
@@ -235,14 +230,14 @@ def test_a_request_that_goes_well_though_its_function_raised_is_well(channel: Ch
         raise LookupError("mine")
 
     called = CalledFunctions({"f": fails})
-    with called.around(process_of(channel)):
+    with called.around(channel):
         called(call())
         channel.answer()
 
 
 def test_a_function_that_is_not_there_and_an_answer_that_cannot_travel(channel: Channel) -> None:
     called = CalledFunctions({"f": lambda *_: (object(), ())})
-    with pytest.raises(TypeError, match="can not serialize"), called.around(process_of(channel)):
+    with pytest.raises(TypeError, match="can not serialize"), called.around(channel):
         called(call("g"))
         assert channel.answer()["error"]["type"] == "KeyError"
         channel.refuse = TypeError("can not serialize 'object' object")
@@ -259,7 +254,7 @@ def test_a_daemon_calls_no_functions() -> None:
     called = CalledFunctions({"f": lambda *_: (None, ())})
     with (
         pytest.raises(CallBackFailed, match="does not call functions") as caught,
-        called.around(process_of(Channel(frozenset()))),
+        called.around(Channel(frozenset())),
     ):
         pytest.fail("it is refused before")
     assert caught.value.details["reason"] == "unavailable"
@@ -269,7 +264,7 @@ def test_a_daemon_calls_no_functions() -> None:
 def test_other_news_go_where_they_went_before(channel: Channel) -> None:
     news: list[Frame] = []
     called = CalledFunctions({}, news.append)
-    with called.around(process_of(channel)):
+    with called.around(channel):
         called(Frame(Kind.PHASE, NUMBER, {"phase": "creating"}))
     assert [told.kind for told in news] == [Kind.PHASE]
     assert not any(thread.name == "qnnbridge function" for thread in threading.enumerate())

@@ -26,7 +26,7 @@ KINDS = {
     *("WeakSet", "WeakKeyDictionary", "WeakValueDictionary"),
 }
 # Files of which the page lists attributes that are no containers.
-PLAIN_ATTRIBUTES = ("_replay.py", "_numbers.py")
+PLAIN_ATTRIBUTES = ("_session/replay.py", "_session/numbers_check.py")
 CHANGES = {
     *("add", "append", "appendleft", "update", "setdefault", "pop", "popitem", "popleft", "clear", "discard"),
     *("extend", "insert", "remove"),

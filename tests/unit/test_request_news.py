@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qnnbridge._create import FIRST_WORD_S, LOG_TIMEOUT_S, LOUD_S, RequestNews, WaitLog
+from qnnbridge._session.create import FIRST_WORD_S, LOG_TIMEOUT_S, LOUD_S, RequestNews, WaitLog
 from qnnbridge_protocol.frames import Frame, Kind
 
 

@@ -7,14 +7,14 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
-from qnnbridge._terminate import TerminateFlag, TerminateRelay
+from qnnbridge._threads import TerminateFlag, TerminateRelay
 
 
 def test_a_relay_leaves_nothing_for_the_collector() -> None:
     """One is made for each token: garbage would be collected in the middle of a generation."""
-    process: Any = SimpleNamespace()
+    channel: Any = SimpleNamespace()
     flag = TerminateFlag()
-    relay = TerminateRelay(flag, process)
+    relay = TerminateRelay(flag, channel)
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -26,7 +26,7 @@ from qnnbridge_protocol.errors import BridgeError, OptionError
 if TYPE_CHECKING:
     from qnnbridge._buckets.chunks import Windowing
     from qnnbridge._buckets.variants import Variants
-    from qnnbridge._recipe import SessionRecipe
+    from qnnbridge._session import SessionRecipe
     from qnnbridge_protocol.model_records import ModelDescription
 
 _log = logging.getLogger("qnnbridge.buckets")

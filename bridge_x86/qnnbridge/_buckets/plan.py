@@ -18,7 +18,7 @@ from qnnbridge_protocol.model_records import ModelDescription
 from qnnbridge_protocol.specs import FixSpec, NodeInfo, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._recipe import SessionRecipe
+    from qnnbridge._session import SessionRecipe
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -46,14 +46,14 @@ from qnnbridge._buckets.plan import (
 )
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, Warn, opener, warm
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingCheck, PaddingReport, RunFree, verify_padding
-from qnnbridge._create import identify
 from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import Counted, FeedChecker
-from qnnbridge._numbers import NOT_RUN, verify_mode
 from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
-from qnnbridge._run_variants import RunArguments
-from qnnbridge._session import CpuFallbackWarning, check_outputs
+from qnnbridge._session.create import identify
+from qnnbridge._session.numbers_check import NOT_RUN, verify_mode
+from qnnbridge._session.run_variants import RunArguments
+from qnnbridge._session.session import CpuFallbackWarning, check_outputs
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.native import Lock
@@ -64,7 +64,7 @@ from qnnbridge_protocol.specs import Placement
 if TYPE_CHECKING:
     from qnnbridge._buckets.chunks import Windowing
     from qnnbridge._host import Host
-    from qnnbridge._recipe import SessionRecipe
+    from qnnbridge._session import SessionRecipe
     from qnnbridge._supervision.host_process import OnDeadline
     from qnnbridge_protocol.model_records import ModelDescription
 

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-from qnnbridge._background import Background
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._providers import CPU
-from qnnbridge._session import BaseSession
+from qnnbridge._session.session import BaseSession
 from qnnbridge._session_options import SessionOptions
+from qnnbridge._threads import Background
 from qnnbridge_os.native import Lock, RLock
 from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
@@ -25,7 +25,7 @@ from qnnbridge_protocol.specs import Placement, ProviderSpec
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._recipe import SessionRecipe
+    from qnnbridge._session import SessionRecipe
     from qnnbridge._supervision.host_process import OnDeadline
 
 WEIGHTS: Final = (

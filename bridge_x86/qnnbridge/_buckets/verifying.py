@@ -24,8 +24,8 @@ from qnnbridge._buckets.batches import (
 )
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._feed_rules import Array
-from qnnbridge._numbers import MAX_BYTES
-from qnnbridge._recipe import Verify
+from qnnbridge._session import Verify
+from qnnbridge._session.numbers_check import MAX_BYTES
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, ModelError, NumbersDiffer, OptionError, OrtError, RemoteError

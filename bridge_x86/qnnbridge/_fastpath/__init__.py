@@ -1,6 +1,6 @@
 """The fast path: repeated calls, with tensors in memory that both processes have mapped.
 
-Theory of operation. A call goes by the connection (`_replay`) first, which checks it, and reports the types and
+Theory of operation. A call goes by the connection (`replay`) first, which checks it, and reports the types and
 shapes of its outputs. `KnownCalls` keeps these, and a later call with the same names, types and shapes takes a
 *channel*: two pipes of its own, on which a call is 32 bytes there and 32 bytes back. What those bytes mean was
 agreed before, as a *plan*: the host has bound the session's inputs and outputs to fixed places in shared memory.
@@ -29,9 +29,9 @@ Signal handlers may raise at any place. So what is held follows from what lives,
 channel belongs to the holder of its `ChannelPlans`, memory counts as long as its `Room` lives, a piece of a block
 is free when its array is gone. What an exception dropped between two lines is found by the maintenance thread.
 
-`_fast_calls` makes the call, `call` has the key, `channel` the pipes and the plans, `channel_pool` opens and closes
-channels, `memory` has the shared memory, `_io_binding` the values of bindings. Settings, counters and limits of
-memory are here, since a host needs them before anything heavy is imported.
+`_session.fast_calls` makes the call, `call` has the key, `channel` the pipes and the plans, `channel_pool` opens
+and closes channels, `memory` has the shared memory, `_io_binding` the values of bindings. Settings,
+counters and limits of memory are here, since a host needs them before anything heavy is imported.
 
 Sessions and the daemon call it. The folder imports `_transport`, `qnnbridge_os` and `_feed_rules`.
 """

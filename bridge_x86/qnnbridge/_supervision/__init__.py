@@ -15,7 +15,7 @@ outside gives none; a call that was ended because it hung gives one. Every calle
 deadline; a start or an investigation that one caller leaves goes on, and serves the next caller.
 
 What fails here is raised to the caller: `HostStartFailed`, `BreakerOpen`, `ModelQuarantined`, `HostCrashed`,
-`HostHung`. Repeating the call is the business of `_replay`. A file that cannot be written (report, quarantine)
+`HostHung`. Repeating the call is the business of `_session`. A file that cannot be written (report, quarantine)
 fails no call.
 
 `restart_policy`, `blame` and `quarantine` are pure decisions: time comes from a `Clock`, nothing is started or

@@ -16,10 +16,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._background import refuse_at_the_end
 from qnnbridge._supervision.deaths import DeathHandler, DeathReport
 from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess, Launch
 from qnnbridge._supervision.restart_policy import RestartPolicy
+from qnnbridge._threads import refuse_at_the_end
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Deadline
 from qnnbridge_os import fds
 from qnnbridge_os.native import Lock, RLock, check_locks, sleep

@@ -7,7 +7,7 @@ says how far the call got:
 - `Deadline`: the caller's time is up. Its `state` says whether the host has begun the work. The work is cancelled
   if it can be; the answer of a call that was left is read and dropped by another caller.
 - `ChannelFailed`: the process or its connection has ended. Every open call gets this, once. The caller gives it to
-  the supervisor, which alone finds out why (`Supervisor.lost`), and to `_replay`, which decides whether to repeat.
+  the supervisor, which alone finds out why (`Supervisor.lost`), and to `_session`, which decides whether to repeat.
 
 No thread belongs to a connection. Callers write their own requests, one at a time; of those that wait, one reads
 for all. So nobody may stay in the reader without looking at its own deadline, and a frame that was begun is always
@@ -21,6 +21,6 @@ holds its output open, and a stopped one never answers. Descriptors are closed o
 next host's pipes get the same numbers.
 
 `channel` makes calls over its pipes, `open_requests` keeps the state of every call, `reply_stream` takes answers
-that come in parts. The supervisor and `_replay` call it; the fast path adds channels beside the connection. It
+that come in parts. The supervisor and `_session` call it; the fast path adds channels beside the connection. It
 imports the protocol and `qnnbridge_os`.
 """

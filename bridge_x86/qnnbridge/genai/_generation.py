@@ -17,7 +17,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._supervision.host_process import deadline_after
-from qnnbridge._terminate import TerminateFlag, TerminateRelay
+from qnnbridge._threads import TerminateFlag, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed
 from qnnbridge._transport.reply_stream import ReplyStream
 from qnnbridge.genai._model import Adapters, RemoteModel, RunsAhead, token_values
@@ -219,7 +219,7 @@ class RemoteGeneration:
                 return
             assert self._stream is not None
             try:
-                with TerminateRelay(self.stopping, process) as stoppable:
+                with TerminateRelay(self.stopping, process.channel) as stoppable:
                     # The stream was sent before this relay existed, so the relay is given its number by hand.
                     if stoppable is not None:
                         stoppable(self._stream.request_id)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from qnnbridge._connect import chosen_host
-from qnnbridge._create import show_notices
 from qnnbridge._host_objects import object_message
+from qnnbridge._session.create import show_notices
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.genai._survival import Remade, call_object, survive

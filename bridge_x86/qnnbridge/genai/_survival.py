@@ -19,10 +19,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from qnnbridge import _replay
 from qnnbridge._host_objects import HostObject, object_message
-from qnnbridge._replay import Death
-from qnnbridge._terminate import Terminable, TerminateRelay
+from qnnbridge._session import replay
+from qnnbridge._session.replay import Death
+from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, Deadline
 from qnnbridge_os.native import RLock
 from qnnbridge_os.shield import TooLate, in_turn
@@ -55,18 +55,18 @@ def survive(
     deadline: float | None = None,
     timeout_s: float | None = None,
 ) -> T:
-    """`_replay.survive` for a call on objects. context: what a death in the call counts against."""
+    """`replay.survive` for a call on objects. context: what a death in the call counts against."""
 
     def alone(process: HostProcess, deadline: float | None) -> T:
         with host.isolate(context, deadline):
             return attempt(process)
 
-    result = _replay.survive(host, _ObjectPolicy(host, context), alone, deadline, timeout_s)
+    result = replay.survive(host, _ObjectPolicy(host, context), alone, deadline, timeout_s)
     host.supervisor.good_reply(context, "running")
     return result
 
 
-class _ObjectPolicy(_replay.Policy):
+class _ObjectPolicy(replay.Policy):
     """Of a call on objects."""
 
     _own = 0
@@ -105,7 +105,7 @@ def call_object(
     stopping: may end it.
     """
     header, buffers = operation_request(number, operation, arguments, values)
-    with TerminateRelay(stopping, process) as on_sent:
+    with TerminateRelay(stopping, process.channel) as on_sent:
         return process.call(header, buffers, deadline, context, on_sent)
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from qnnbridge._ort_value import OrtValue
     from qnnbridge._providers import OrtDevice
-    from qnnbridge._run_options import LoraAdapter, RunOptions
+    from qnnbridge._session.run_options import LoraAdapter, RunOptions
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._sparse_tensor import SparseTensor
     from qnnbridge.ort._compiler import ModelCompiler
@@ -114,7 +114,7 @@ _HOMES: dict[str, str] = {
         "qnnbridge._node": "ModelMetadata NodeArg",
         "qnnbridge._ort_value": "OrtValue",
         "qnnbridge._providers": "OrtDevice",
-        "qnnbridge._run_options": "LoraAdapter RunOptions",
+        "qnnbridge._session.run_options": "LoraAdapter RunOptions",
         "qnnbridge._session_options": "SessionOptions",
         "qnnbridge._sparse_tensor": "SparseTensor",
     }.items()

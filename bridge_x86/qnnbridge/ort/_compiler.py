@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge import _ep_context
-from qnnbridge._called_functions import CalledFunction
 from qnnbridge._host import Host
 from qnnbridge._host_objects import ObjectReply, create_object
 from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags, incompatible
 from qnnbridge._providers import QNN
-from qnnbridge._recipe import SessionRecipe
-from qnnbridge._run_options import coerce_session_options
+from qnnbridge._session import SessionRecipe
+from qnnbridge._session.run_options import coerce_session_options
 from qnnbridge._session_options import SessionOptions
+from qnnbridge._threads import CalledFunction
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._providers import policy
@@ -37,8 +37,8 @@ from qnnbridge_protocol.errors import (
 from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._called_functions import CalledFunction
     from qnnbridge._host_objects import ObjectReply
+    from qnnbridge._threads import CalledFunction
 
 
 # Of 255 that file systems take: leaves room for suffixes.
@@ -269,16 +269,14 @@ class ModelCompiler:
             )
 
     def _compile(self, output: str, *, embed: bool) -> None:
-        import qnnbridge
+        from qnnbridge._compile import compile as compile_model
 
         options = self._options
         if self._settings["optimization"] != int(GraphOptimizationLevel.ORT_DISABLE_ALL):  # the level was asked for
             options = options.twin()
             options.graph_optimization_level = GraphOptimizationLevel(self._settings["optimization"])
         try:
-            qnnbridge.compile(
-                self._model, output, embed=embed, validate=False, sess_options=options, overwrite=True
-            )
+            compile_model(self._model, output, embed=embed, validate=False, sess_options=options, overwrite=True)
         except CompileFailed as error:
             if (
                 error.details.get("qnn_nodes") != 0

@@ -157,7 +157,7 @@ def set_default_logger_callback(callback: object, severity: int = 2) -> None:
         return
     if not callable(callback):
         raise RemoteRuntimeError("callback must be a callable")
-    from qnnbridge._called_functions import LogFunction
+    from qnnbridge._threads import LogFunction
 
     _keep("log_severity_level", severity, 0, MOST_SEVERE)
     host.set_log_function(LogFunction(callback, int(severity)))

@@ -44,6 +44,9 @@ from qnnbridge_protocol.process_names import is_frozen
 # Set where the drop-in is on; its value is the folder.
 VARIABLE = "QNNBRIDGE_DROPIN"
 
+# Of the package qnnbridge.
+_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
 _MODULE = '''"""Answered by qnnbridge, see `qnnbridge.dropin`."""
 import importlib
 import sys
@@ -132,12 +135,11 @@ def show_in_words() -> None:
 
 def _is_ours(file: str) -> bool:
     """Whether a frame is of qnnbridge, or of Python's own import on the way to it."""
-    import qnnbridge
     import qnnbridge_os
     import qnnbridge_protocol
     from qnnbridge.ort import _import_hook
 
-    folders = [os.path.dirname(str(package.__file__)) for package in (qnnbridge, qnnbridge_os, qnnbridge_protocol)]
+    folders = [_FOLDER, *(os.path.dirname(str(package.__file__)) for package in (qnnbridge_os, qnnbridge_protocol))]
     folders.append(os.environ.get(_import_hook.VARIABLE, folders[0]))
     return file.startswith("<frozen ") or any(file.startswith(folder + os.sep) for folder in folders)
 
@@ -267,9 +269,7 @@ class _Metadata(Distribution):
     def locate_file(self, path: Any) -> Any:
         from pathlib import Path
 
-        import qnnbridge
-
-        return Path(os.path.dirname(os.path.dirname(qnnbridge.__file__))) / path
+        return Path(_FOLDER).parent / path
 
 
 def main() -> None:

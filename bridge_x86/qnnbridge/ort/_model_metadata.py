@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
 from qnnbridge._connect import chosen_host, default_host
-from qnnbridge._create import identify
 from qnnbridge._option_fields import (
     ExecutionMode,
     GraphOptimizationLevel,
@@ -23,7 +22,8 @@ from qnnbridge._option_fields import (
     OrtDeviceEpIncompatibilityReason,
 )
 from qnnbridge._providers import CPU, QNN
-from qnnbridge._recipe import SessionRecipe, model_parts
+from qnnbridge._session import SessionRecipe, model_parts
+from qnnbridge._session.create import identify
 from qnnbridge._session_options import SelectionDelegate, SessionOptions, provider_of_devices
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.ort._environment import (

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge import _inference_session as bridge
-from qnnbridge._called_functions import unraisable
 from qnnbridge._io_binding import IOBinding
 from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU, QNN
-from qnnbridge._recipe import SessionRecipe
-from qnnbridge._run_options import RunOptions, coerce_session_options
+from qnnbridge._session import SessionRecipe
+from qnnbridge._session.run_options import RunOptions, coerce_session_options
 from qnnbridge._session_options import SessionOptions
+from qnnbridge._threads import unraisable
 from qnnbridge.ort import _environment as environment
 from qnnbridge.ort import _providers as provider_choice
 from qnnbridge.ort._errors import as_ort_raises
@@ -46,7 +46,7 @@ from qnnbridge_protocol.specs import Fallback
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._session import BaseSession
+    from qnnbridge._session.session import BaseSession
     from qnnbridge.ort._sizes import Seen, SizesOfFirstCall
 
 __all__ = ["InferenceSession", "Session"]

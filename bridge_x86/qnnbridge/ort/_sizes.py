@@ -19,8 +19,8 @@ import numpy as np
 from qnnbridge._buckets import BucketArguments, make_arguments
 from qnnbridge._buckets.plan import free_dimensions, name_axes
 from qnnbridge._buckets.variants import opener
-from qnnbridge._create import identify, show_notices
 from qnnbridge._ort_value import OrtValue
+from qnnbridge._session.create import identify, show_notices
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.ort._providers import SIZES_VARIABLE
 from qnnbridge_os.native import Lock
@@ -29,8 +29,8 @@ from qnnbridge_protocol.model_records import Notice
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._recipe import SessionRecipe
-    from qnnbridge._session import BaseSession
+    from qnnbridge._session import SessionRecipe
+    from qnnbridge._session.session import BaseSession
     from qnnbridge_protocol.specs import NodeInfo
 
 _log = logging.getLogger("qnnbridge.ort")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from qnnbridge._create import identify
 from qnnbridge._inference_session import InferenceSession
 from qnnbridge._node import Node
-from qnnbridge._recipe import SessionRecipe
+from qnnbridge._session import SessionRecipe
+from qnnbridge._session.create import identify
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.speech import _decoders as decoders

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qnnbridge._background import Background, refuse_at_the_end
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
-from qnnbridge._recipe import SessionRecipe, Verify
-from qnnbridge._remote_session import RemoteSession
-from qnnbridge._run_options import RunOptions, coerce_run_options
-from qnnbridge._run_variants import RunArguments, RunVariants, check_call, read_only
+from qnnbridge._session import SessionRecipe, Verify
+from qnnbridge._session.remote_session import RemoteSession
+from qnnbridge._session.run_options import RunOptions, coerce_run_options
+from qnnbridge._session.run_variants import RunArguments, RunVariants, check_call, read_only
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline
+from qnnbridge._threads import Background, refuse_at_the_end
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.specs import RunSpec
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 
     from qnnbridge._fastpath.call import Names, Wish
     from qnnbridge._feeds import Counted, Out
-    from qnnbridge._numbers import NumbersCheck
+    from qnnbridge._session.numbers_check import NumbersCheck
     from qnnbridge_protocol.model_records import NumbersReport
+
+
+# --- A session in the host process: how it is opened, run and closed.
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -67,9 +70,9 @@ class BaseSession(RunVariants):
         remote = RemoteSession(host, recipe, retry=retry, timeout_s=self._timeout, while_busy=_load_modules_of_runs)
         info = remote.open(self._timeout, on_deadline)
         # Loaded while the host made the session, not for its start, which would wait for numpy.
-        from qnnbridge._fast_calls import run
         from qnnbridge._fastpath.call import KnownCalls
         from qnnbridge._feeds import FeedChecker
+        from qnnbridge._session.fast_calls import run
 
         self._run_fast = run
         self._remote = remote
@@ -102,7 +105,7 @@ class BaseSession(RunVariants):
     # --- numbers ---
 
     def _numbers_check(self, mode: Verify | None) -> NumbersCheck:
-        from qnnbridge._numbers import NumbersCheck, verify_mode
+        from qnnbridge._session.numbers_check import NumbersCheck, verify_mode
 
         check = NumbersCheck(self._remote, verify_mode(mode))
         try:
@@ -161,7 +164,7 @@ class BaseSession(RunVariants):
         self, input_feed: Mapping[str, Any] | None, timeout: float | None, counted: Counted | None
     ) -> NumbersReport:
         """`verify` of the part of the outputs that `counted` leaves; ``None`` for all."""
-        from qnnbridge._numbers import MADE_UP, NumbersCheck
+        from qnnbridge._session.numbers_check import MADE_UP, NumbersCheck
 
         limit = self._timeout if timeout is None else timeout
         try:
@@ -408,10 +411,10 @@ class BaseSession(RunVariants):
 
 def _load_modules_of_runs() -> None:
     """numpy, and what handles values: loaded while the host makes the session, so that no run waits for it."""
-    import qnnbridge._fast_calls
     import qnnbridge._fastpath.channel_pool
     import qnnbridge._feeds
-    import qnnbridge._ort_value  # noqa: F401
+    import qnnbridge._ort_value
+    import qnnbridge._session.fast_calls  # noqa: F401
 
 
 def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:

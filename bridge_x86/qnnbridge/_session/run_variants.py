@@ -13,9 +13,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._background import Background, refuse_at_the_end
 from qnnbridge._node import ModelMetadata, NodeArg, checked_name
 from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge._threads import Background, refuse_at_the_end
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -35,10 +35,13 @@ if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._io_binding import IOBinding
     from qnnbridge._ort_value import OrtValue
-    from qnnbridge._remote_session import RemoteSession
-    from qnnbridge._run_options import RunOptions
+    from qnnbridge._session.remote_session import RemoteSession
+    from qnnbridge._session.run_options import RunOptions
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline
+
+
+# --- What surrounds `run` in a session: its getters and properties, and the runs that end in `run` or `run_values`.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -35,11 +35,14 @@ from qnnbridge_protocol.values import Decoder
 if TYPE_CHECKING:
     from qnnbridge._fastpath import Sharing
     from qnnbridge._fastpath.channel_pool import ChannelPool
-    from qnnbridge._replay import Live
+    from qnnbridge._session.replay import Live
     from qnnbridge._supervision.blame import Blame
     from qnnbridge._supervision.host_process import HostProcess
     from qnnbridge._supervision.supervisor import Supervisor
     from qnnbridge._transport.open_requests import CallContext
+
+
+# --- Makes repeated calls over fast channels, or leaves them to the slow path.
 
 # How long to wait for the answer of a stopped call, so that its channel can be used again.
 SETTLE_TIMEOUT_S = 0.2

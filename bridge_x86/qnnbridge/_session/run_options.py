@@ -18,10 +18,12 @@ from typing import Any, TypeVar
 
 from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, wrong_type
 from qnnbridge._session_options import SessionOptions, add_entry, get_entry
-from qnnbridge._terminate import TerminateFlag
+from qnnbridge._threads import TerminateFlag
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import NoSuchFile, RemoteRuntimeError
 from qnnbridge_protocol.specs import RunSpec
+
+# --- `RunOptions`, `LoraAdapter`, and the options objects of a real onnxruntime turned into ours.
 
 
 class LoraAdapter:

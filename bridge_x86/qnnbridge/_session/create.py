@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._terminate import Terminable, TerminateRelay
+from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
 from qnnbridge_os import shield
 from qnnbridge_os.native import Lock
@@ -34,8 +34,11 @@ from qnnbridge_protocol.specs import FixSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._recipe import SessionRecipe
+    from qnnbridge._session import SessionRecipe
     from qnnbridge._supervision.host_process import HostProcess
+
+
+# --- Makes a session in one host: the request, the host's progress reports, the answer, the cause of a failure.
 
 _log = logging.getLogger("qnnbridge.session")
 _cache_log = logging.getLogger("qnnbridge.cache")
@@ -269,8 +272,8 @@ def create(
         host.repeat_remembered(process, deadline)
         with (
             host.isolate(context, deadline),
-            TerminateRelay(cancellation, process) as canceled,
-            TerminateRelay(request.stop, process) as withdrawn,
+            TerminateRelay(cancellation, process.channel) as canceled,
+            TerminateRelay(request.stop, process.channel) as withdrawn,
         ):
             frame = host.call_with_functions(
                 process, (header, buffers), deadline, context, on_sent, news, request.recipe.functions

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._create import (
+from qnnbridge._launch.interpreter import engine_not_taken
+from qnnbridge._session import SessionRecipe
+from qnnbridge._session.create import (
     Created,
     CreateRequest,
     RequestNews,
@@ -24,11 +26,9 @@ from qnnbridge._create import (
     show_notices,
     too_late,
 )
-from qnnbridge._launch.interpreter import engine_not_taken
-from qnnbridge._recipe import SessionRecipe
-from qnnbridge._replay import Live, ReplayingSession
+from qnnbridge._session.replay import Live, ReplayingSession
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
-from qnnbridge._terminate import Terminable, TerminateRelay
+from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.shield import TooLate, in_turn, when_gone
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, StateLost
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from qnnbridge._supervision.host_process import FastCallFailed, HostProcess
     from qnnbridge_protocol.elements import ValueType
 
+
+# --- A session that lives in the host, and survives it.
 
 # Tell sessions apart for the counting of creations.
 _keys = itertools.count(1)
@@ -305,7 +307,7 @@ class RemoteSession(ReplayingSession):
             )  # the session may be another than at the attempt before, on the CPU
             # `isolate` first: a suspect that waits for its turn to run alone has no request yet that could be
             # cancelled.
-            with self.host.isolate(context, deadline), TerminateRelay(stop, process, terminates) as on_sent:
+            with self.host.isolate(context, deadline), TerminateRelay(stop, process.channel, terminates) as on_sent:
                 # With a function for log lines the host calls back before it answers; a thread of the call
                 # serves it.
                 if self.host.log_function is None:

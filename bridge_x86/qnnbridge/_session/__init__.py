@@ -1,7 +1,19 @@
-"""`SessionRecipe`: all that a session is made from. The application keeps it to make the session again.
+"""One session: what it is made from, how it is made in a host, run there, and made again in the next.
 
-The host reads the model; this side keeps its path or its bytes, and the facts that the host reported of it when the
-session was made first. Frozen; any thread.
+Theory of operation. The host reads the model; this side keeps a `SessionRecipe`: the model's path or bytes, the
+options, and the facts that the host reported when the session was made first. That is all it takes to make the
+session again.
+
+    session.BaseSession --> remote_session.RemoteSession --> replay: in which host, and after a death the next one
+      run, run_with_...       one session.run                  --> create: one session.create, its progress
+        +--> fast_calls: the second call with the same names, types and shapes (see `_fastpath`)
+
+Invariants: a call either gives its result or raises the error that explains why not. A process and the session's
+number in it are one object, so they cannot be of two hosts. Recipes are frozen, so any thread may read them.
+
+`run_variants` has the other ways to run and the getters, `run_options` the options of a run, `numbers_check`
+compares the first results with the CPU's. `InferenceSession`, `_buckets`, the daemon and the modules of the API
+call it. It imports `_host`, `_supervision`, `_transport`, `_fastpath` and the modules of values and options.
 """
 
 from __future__ import annotations
@@ -16,8 +28,8 @@ from qnnbridge_protocol.model_records import CacheSettings, ModelIdentity, absol
 from qnnbridge_protocol.specs import CPU, QNN, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._called_functions import CalledFunction
-    from qnnbridge._terminate import Terminable
+    from qnnbridge._threads import CalledFunction, Terminable
+
 
 # What a session does about numbers that are not those of the CPU.
 Verify = Literal["off", "warn", "raise"]

@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._create import encoded, warn_application
-from qnnbridge._recipe import Verify
+from qnnbridge._session import Verify
+from qnnbridge._session.create import encoded, warn_application
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.native import Lock
@@ -28,7 +28,10 @@ from qnnbridge_protocol.model_records import NumbersReport
 
 if TYPE_CHECKING:
     from qnnbridge._feeds import Counted
-    from qnnbridge._remote_session import RemoteSession
+    from qnnbridge._session.remote_session import RemoteSession
+
+
+# --- Compares a session's results with the CPU's, once, for the first call.
 
 _log = logging.getLogger("qnnbridge.numbers")
 

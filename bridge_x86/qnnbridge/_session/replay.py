@@ -30,7 +30,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from qnnbridge._recipe import SessionRecipe
+from qnnbridge._session import SessionRecipe
 from qnnbridge._supervision.host_process import OnDeadline, Patience, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
@@ -49,6 +49,9 @@ from qnnbridge_protocol.specs import CPU, Placement, ProviderSpec
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._supervision.host_process import FastCallFailed, HostProcess
+
+
+# --- Replays calls that a death ended: in the next host; those of a session also on the CPU, or without the cache.
 
 _log = logging.getLogger("qnnbridge.session")
 

@@ -1,0 +1,376 @@
+"""What happens beside the thread of a call: background jobs, functions that the host calls, a stop from elsewhere.
+
+`Background` is a few daemon threads for `run_async`, futures and asyncio. Not `concurrent.futures`: the interpreter
+joins its threads before it ends, so a native call that never returns would keep the application from ending too.
+
+`CalledFunctions` runs functions of the application that the host calls within one request. They run in a thread of
+the request's own, in the caller's context variables, while the caller waits for its answer: a function that hangs
+can then be given up. What a function raises comes out of the call as the same object.
+
+`TerminateFlag` stops a request from another thread: `TerminateRelay` sends the CANCEL of the request when the flag
+is set. A request first adds its listener and then reads the flag, so that no assignment falls between the two.
+Listeners are called by the assigning thread.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.open_requests import inside
+from qnnbridge_os.native import Lock, SimpleQueue
+from qnnbridge_os.shield import Changes, start_thread
+from qnnbridge_protocol.connection import CALL_BACK_FEATURE
+from qnnbridge_protocol.errors import BridgeError, CallBackFailed, Closed, HostError, OptionError
+from qnnbridge_protocol.frames import Frame, Kind
+
+if TYPE_CHECKING:
+    from qnnbridge._transport.channel import Channel
+
+# --- background jobs ---------------------------------------------------------------------------------------------
+
+# The NPU works on one call at a time; more threads would only wait.
+THREADS = 4
+
+
+def silence_daemon_threads() -> None:
+    """From now on a daemon thread may end with `Closed` in silence: the program ends, its hosts are closed first.
+
+    With onnxruntime such a thread just stops; a traceback would be noise behind the application's last words.
+    """
+    before = threading.excepthook
+
+    def hook(ended: threading.ExceptHookArgs) -> None:
+        if not (isinstance(ended.exc_value, Closed) and ended.thread is not None and ended.thread.daemon):
+            before(ended)
+
+    threading.excepthook = hook
+
+
+def refuse_at_the_end() -> None:
+    """Raises `Closed` in a ``__del__`` at the end of the interpreter, when no module can be imported any more."""
+    if sys.is_finalizing():
+        raise Closed(
+            "The program is ending: its hosts are closed.",
+            fix="Make this call before the end of the program, or in a function that atexit runs, not in __del__.",
+        )
+
+
+class Background:
+    """Runs jobs in the order of their arrival, `threads` at a time. Any thread. An idle one has no threads."""
+
+    def __init__(self, name: str, threads: int = THREADS) -> None:
+        self._name = name
+        self._most = threads
+        self._jobs: collections.deque[Callable[[], None]] = collections.deque()
+        self._lock = Lock()
+        self._changes: Changes[bool] = Changes()
+        self._threads = 0
+
+    def submit(self, job: Callable[[], None]) -> None:
+        self._jobs.append(job)
+        self._see_to_it()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until all jobs are done. False if one still is not."""
+        self._see_to_it()  # `submit` may have been interrupted before it did
+        return self._changes.wait_for(lambda: not (self._threads or self._jobs), timeout_s)
+
+    def _see_to_it(self) -> None:
+        if self._jobs and self._threads < self._most:
+            start_thread(self._name, self._work)
+
+    def _work(self) -> None:
+        # The threads count themselves: what starts them may be interrupted.
+        with self._lock:
+            if self._threads == self._most:
+                return
+            self._threads += 1
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._threads -= 1
+                    break
+                job = self._jobs.popleft()
+            job()
+        self._changes.notify()
+
+
+# --- functions of the application that the host may call within one request --------------------------------------
+
+# Given the host's arguments and values; gives what is sent back.
+CalledFunction = Callable[[Mapping[str, Any], list[Any]], tuple[Any, Sequence[Any]]]
+
+# Environment variable: seconds that the host waits for one call of a function.
+TIMEOUT_VARIABLE: Final = "QNNBRIDGE_CALLBACK_TIMEOUT"
+TIMEOUT_S: Final = 300.0
+# Longer texts of errors are cut for the host, which only logs them.
+MAX_TEXT: Final = 2000
+
+
+# Name of the function for log lines.
+LOG: Final = "log"
+
+
+class LogFunction:
+    """The application's function for log lines. As in ONNX Runtime, its errors go to ``sys.unraisablehook``."""
+
+    def __init__(self, function: Callable[[int, str, str, str, str], Any], severity: int) -> None:
+        self._function = function
+        self.severity = severity
+
+    def __call__(self, arguments: Mapping[str, Any], _values: list[Any]) -> tuple[Any, Sequence[Any]]:
+        line = [arguments.get(name) for name in ("category", "logid", "code_location", "message")]
+        try:
+            self._function(int(arguments.get("severity") or 0), *(str(part or "") for part in line))
+        except Exception as error:  # noqa: BLE001 - see the class
+            unraisable(error, self._function)
+        return None, ()
+
+
+class _Unraisable(NamedTuple):
+    """``sys.UnraisableHookArgs``, which Python does not let a program make."""
+
+    exc_type: type[BaseException]
+    exc_value: BaseException
+    exc_traceback: TracebackType | None
+    err_msg: str | None
+    object: Any
+
+
+def unraisable(error: BaseException, where: Any) -> None:
+    """Give an error that no caller can get to ``sys.unraisablehook``. where: the function, or its name."""
+    sys.unraisablehook(_Unraisable(type(error), error, error.__traceback__, None, where))  # type: ignore[arg-type]
+
+
+class CalledFunctions:
+    """Runs the functions that the host calls within one request.
+
+    A context manager around the call; inside of it, it is what `Channel.call` takes as ``on_news``."""
+
+    def __init__(
+        self,
+        functions: Mapping[str, CalledFunction],
+        on_news: Callable[[Frame], None] | None = None,
+        log: LogFunction | None = None,
+    ) -> None:
+        """on_news: given PHASE and EVENT frames. log: given ONNX Runtime's log lines."""
+        self._functions = dict(functions)
+        self._log = log
+        if log is not None:
+            self._functions[LOG] = log
+        self._on_news = on_news
+        self._channel: Channel | None = None
+        # Copied when the call is made: the function sees the caller's context variables, such as those of a
+        # web framework.
+        self._context = contextvars.copy_context()
+        self._frames: SimpleQueue[Frame | None] = SimpleQueue()
+        self._serves = False
+        self._raised: BaseException | None = None
+
+    def header(self) -> dict[str, Any]:
+        """The fields of the request."""
+        header = {"functions": sorted(self._functions), "function_timeout_s": timeout_s()}
+        return header if self._log is None else {**header, "log_severity": self._log.severity}
+
+    @contextlib.contextmanager
+    def around(self, channel: Channel) -> Iterator[CalledFunctions]:
+        """Around the call on this channel. Raises what a function raised, in place of the host's error for it."""
+        agreement = channel.agreement
+        if agreement is not None and CALL_BACK_FEATURE not in agreement.features:
+            raise CallBackFailed(
+                "This host does not call functions of the application.",
+                cause="It is a daemon: a function that hangs would keep other applications waiting.",
+                fix="Use a host of the application's own: host=qnnbridge.Host(), or QNNBRIDGE_HOST=private.",
+                details={"reason": "unavailable"},
+            )
+        self._channel = channel
+        try:
+            yield self
+        # The host has died or hangs: that is the answer, whatever the function raised before.
+        except HostError:
+            raise
+        except BaseException:
+            # The host only reports that its function failed; the application gets its own exception object
+            # back.
+            if self._raised is not None:
+                raise self._raised from None
+            raise
+        finally:
+            # Ends the thread, unless it hangs in the function: then it is left, as a daemon thread.
+            self._frames.put(None)
+            self._raised = self._channel = None
+
+    def __call__(self, frame: Frame) -> None:
+        """By the thread that reads the connection."""
+        if frame.kind is not Kind.CALL_BACK:
+            if self._on_news is not None:
+                self._on_news(frame)
+            return
+        # Only handed over: this thread reads the connection for all callers and must not wait for a function.
+        self._frames.put(frame)
+        if not self._serves:
+            self._serves = True
+            start_thread("qnnbridge function", self._context.run, self._serve)
+
+    def _serve(self) -> None:
+        # Marks the thread, so that a call of the same host from inside the function is refused (`reentered`).
+        inside.channel = channel = self._channel
+        while channel is not None and (frame := self._frames.get()) is not None:
+            header, buffers = self._answer(frame)
+            header["call"] = frame.header.get("call")
+            with contextlib.suppress(ChannelFailed):  # the caller sees it, too
+                try:
+                    channel.give_back(frame.request_id, header, buffers)
+                except (BridgeError, TypeError, ValueError, OverflowError) as error:
+                    # Over the limits, or of types that msgpack does not have.
+                    self._raised = self._raised or error
+                    answer = {"call": header["call"], "error": _described(error)}
+                    channel.give_back(frame.request_id, answer, ())
+
+    def _answer(self, frame: Frame) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        from qnnbridge_protocol.values import Decoder, Encoder
+
+        try:
+            function = self._functions[str(frame.header.get("function"))]
+            decoder = Decoder(frame.buffers)
+            values = [decoder.value(item) for item in frame.header.get("values") or ()]
+            decoder.finish()
+            result, given = function(frame.header.get("arguments") or {}, values)
+            encoder = Encoder()
+            described = [encoder.add(value) for value in given]
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            self._raised = self._raised or error
+            return {"error": _described(error)}, ()
+        return {"result": result, "values": described}, tuple(encoder.buffers)
+
+
+def timeout_s() -> float:
+    """Seconds that the host waits for a function. Raises `OptionError`."""
+    text = os.environ.get(TIMEOUT_VARIABLE)
+    if not text:
+        return TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise OptionError(f"{TIMEOUT_VARIABLE}={text!r} is no number of seconds.", fix="Give seconds, such as 60.")
+    return seconds
+
+
+def _described(error: BaseException) -> dict[str, str]:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an exception whose own text fails
+        text = ""
+    return {"type": type(error).__name__, "text": text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()}
+
+
+# --- stopping a request from another thread ----------------------------------------------------------------------
+
+
+class Terminable(Protocol):
+    """Says when a request is to stop. `terminate`: whether it is."""
+
+    @property
+    def terminate(self) -> bool: ...
+
+    def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
+        """What to call when `terminate` is assigned; returns what takes the listener away again."""
+
+
+class TerminateFlag:
+    """A flag with listeners. Any thread."""
+
+    __slots__ = ("_listeners", "_lock", "_terminate")
+
+    def __init__(self) -> None:
+        self._terminate = False
+        self._listeners: list[Callable[[bool], None]] = []
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[type[TerminateFlag], tuple[()]]:
+        # Of a pickled session: who could set it is in another process.
+        return TerminateFlag, ()
+
+    @property
+    def terminate(self) -> bool:
+        return self._terminate
+
+    def assign(self, value: bool) -> None:
+        with self._lock:
+            self._terminate = value
+            listeners = list(self._listeners)
+        # Outside the lock: a listener may send a frame or take locks of its own.
+        for listener in listeners:
+            listener(value)
+
+    def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
+        """Call `listener` with each value assigned from now on; it must not raise.
+
+        Returns what removes it again.
+        """
+        with self._lock:
+            self._listeners.append(listener)
+
+        def remove() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return remove
+
+
+class TerminateRelay:
+    """A context manager around a request; entered, it is what `Channel.call` takes as ``on_sent``."""
+
+    def __init__(self, options: Terminable | None, channel: Channel, ends_at_once: bool = False) -> None:
+        """ends_at_once: the request itself says that it is to be stopped at once."""
+        self._options = options
+        self._ends_at_once = ends_at_once
+        self._channel = channel
+        self._request_id = 0
+        self._remove: Callable[[], None] | None = None
+
+    def __enter__(self) -> Callable[[int], None] | None:
+        if self._options is None:
+            return None
+        # An exception of a signal handler may come before `__exit__`: a listener that is left behind does nothing.
+        me = weakref.ref(self)
+
+        def listener(terminate: bool) -> None:
+            relay = me()
+            if relay is not None:
+                relay._on_terminate(terminate)
+
+        self._remove = self._options.add_terminate_listener(listener)
+        return self._on_sent
+
+    def __exit__(self, *_: object) -> None:
+        remove, self._remove = self._remove, None  # it holds this object: no circle is left behind
+        if remove is not None:
+            remove()
+
+    def _on_sent(self, request_id: int) -> None:
+        self._request_id = request_id
+        if self._options is not None and self._options.terminate and not self._ends_at_once:
+            # Assigned before there was a number to send; and also before the listener, so no other thread does it.
+            self._on_terminate(True)
+
+    def _on_terminate(self, terminate: bool) -> None:
+        if terminate and self._request_id:
+            try:
+                self._channel.cancel(self._request_id, time.monotonic() + CANCEL_TIMEOUT_S)
+            except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
+                pass  # the request itself reports what happened
