@@ -15,8 +15,7 @@ import typer
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
 from qnnbridge_tools.command_line import command
-from qnnbridge_tools.options import AsJson
-from qnnbridge_tools.setup_host.options import SetupOptions
+from qnnbridge_tools.options import AsJson, SetupOptions
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo

@@ -22,6 +22,7 @@ from qnnbridge_host.model.releases import Release, for_version, generated_on, is
 from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, checked_engine, engine_variables
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.doctor.machine import parsed_toml
+from qnnbridge_tools.options import NpuTraits, SetupOptions
 from qnnbridge_tools.setup_host.environment import (
     AlreadyThere,
     NothingFits,
@@ -32,7 +33,6 @@ from qnnbridge_tools.setup_host.environment import (
     is_taken,
     python_in,
 )
-from qnnbridge_tools.setup_host.options import NpuTraits, SetupOptions
 from qnnbridge_tools.setup_host.this_machine import BaseCandidate, PythonTraits, ask, candidates, install_text
 from qnnbridge_tools.versions.fitness import HostMachine, Judgement, best_of, judge, read_platform, short_sdk
 from qnnbridge_tools.versions.packages import Source, find_source, requirements, requirements_without_qnn
