@@ -24,7 +24,7 @@ import onnx
 from PIL import Image, ImageDraw, ImageFont
 
 import qnnbridge_tools.demo
-from qnnbridge_tools.demo.compute import INPUT_SHAPE
+from qnnbridge_tools.demo import INPUT_SHAPE
 
 SOURCE_NAME = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
 SOURCE_SHA256 = "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c"

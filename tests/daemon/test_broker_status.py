@@ -16,8 +16,7 @@ from qnnbridge import errors
 from qnnbridge._session import create
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_protocol.connection import DAEMON_FEATURE
-from qnnbridge_tools.host.figures import read_figures
-from qnnbridge_tools.host.figures_text import host_text
+from qnnbridge_tools.host.figures import host_text, read_figures
 from tests.daemon.brokers import Lab, until
 from tests.fakes.hosts import fake_host, script
 

@@ -10,23 +10,23 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qnnbridge_tools.demo import compute
+from qnnbridge_tools import demo
 
-TEXT_LINES = compute.load_lines()
+TEXT_LINES = demo.load_lines()
 
 
 def text_direction(folder: Path, name: str = "text_direction.onnx") -> Path:
     """The text-direction classifier of the demo: 181 float nodes, all of which QNN takes."""
-    with compute.model_file() as source:
+    with demo.model_file() as source:
         return Path(shutil.copy(source, folder / name))
 
 
 def text_direction_inputs() -> list[dict[str, np.ndarray[Any, Any]]]:
-    return [{compute.INPUT_NAME: compute.model_input(line.image)} for line in TEXT_LINES]
+    return [{demo.INPUT_NAME: demo.model_input(line.image)} for line in TEXT_LINES]
 
 
 def says_upside_down(probabilities: np.ndarray[Any, Any]) -> bool:
-    return compute.answer_of(probabilities).upside_down
+    return demo.answer_of(probabilities).upside_down
 
 
 def _save(folder: Path, name: str, graph: onnx.GraphProto, **opsets: int) -> Path:

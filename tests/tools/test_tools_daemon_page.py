@@ -17,7 +17,7 @@ from qnnbridge_tools.host.figures import read_figures
 from qnnbridge_tools.host.metrics import metrics_text
 from qnnbridge_tools.host.options import DaemonOptions
 from qnnbridge_tools.host.service import TASK_NAME
-from qnnbridge_tools.top.view import SortOrder, head
+from qnnbridge_tools.top import SortOrder, head
 
 PAGE = (Path(__file__).parents[2] / "docs" / "daemon.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app)

@@ -12,16 +12,14 @@ import pytest
 
 from qnnbridge import HostInfo, Placement
 from qnnbridge_protocol.errors import ProviderUnavailable
-from qnnbridge_tools import output
-from qnnbridge_tools.demo import compute, report
-from qnnbridge_tools.demo.compute import Computed, DemoResult
-from qnnbridge_tools.demo.report import GLYPHS, preview
+from qnnbridge_tools import demo, output
+from qnnbridge_tools.demo import GLYPHS, Computed, DemoResult, preview
 
-ASSETS = Path(compute.__file__).parent / "assets"
+ASSETS = Path(demo.__file__).parent / "assets"
 
 
 def test_the_lines_are_images_of_the_height_that_the_model_takes() -> None:
-    asked = compute.load_lines()
+    asked = demo.load_lines()
     assert len(asked) == 6
     assert 0 < sum(line.upside_down for line in asked) < 6
     for line in asked:
@@ -35,7 +33,7 @@ def test_the_lines_are_images_of_the_height_that_the_model_takes() -> None:
 def test_pixels_are_scaled_as_in_training_and_the_rest_is_zero() -> None:
     image = np.zeros((48, 100, 3), np.uint8)
     image[:, :, 1] = 255
-    tensor = compute.model_input(image)
+    tensor = demo.model_input(image)
     assert tensor.shape == (1, 3, 48, 192)
     assert tensor.dtype == np.float32
     assert (tensor[0, 0, :, :100] == -1).all()
@@ -45,27 +43,27 @@ def test_pixels_are_scaled_as_in_training_and_the_rest_is_zero() -> None:
 
 def test_an_image_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="48 pixels high"):
-        compute.model_input(np.zeros((32, 100, 3), np.uint8))
+        demo.model_input(np.zeros((32, 100, 3), np.uint8))
     with pytest.raises(ValueError, match="at most 192 wide"):
-        compute.model_input(np.zeros((48, 193, 3), np.uint8))
+        demo.model_input(np.zeros((48, 193, 3), np.uint8))
 
 
 def test_the_answer_is_the_more_probable_of_both_ways() -> None:
-    assert compute.answer_of(np.array([[0.25, 0.75]])) == compute.LineAnswer(upside_down=True, sure=0.75)
-    assert compute.answer_of(np.array([[0.9, 0.1]])) == compute.LineAnswer(upside_down=False, sure=0.9)
+    assert demo.answer_of(np.array([[0.25, 0.75]])) == demo.LineAnswer(upside_down=True, sure=0.75)
+    assert demo.answer_of(np.array([[0.9, 0.1]])) == demo.LineAnswer(upside_down=False, sure=0.9)
 
 
 def test_the_model_tells_every_line_right_and_also_turned_around() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    with compute.model_file() as path:
+    with demo.model_file() as path:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for line in compute.load_lines():
+    for line in demo.load_lines():
         for image, upside_down in (
             (line.image, line.upside_down),
             (np.ascontiguousarray(line.image[::-1, ::-1]), not line.upside_down),
         ):
-            (probabilities,) = session.run(None, {compute.INPUT_NAME: compute.model_input(image)})
-            assert compute.answer_of(probabilities).upside_down is upside_down, line.text
+            (probabilities,) = session.run(None, {demo.INPUT_NAME: demo.model_input(image)})
+            assert demo.answer_of(probabilities).upside_down is upside_down, line.text
 
 
 def test_licence_and_origin_ship_with_the_model_and_its_maker_names_it() -> None:
@@ -81,7 +79,7 @@ def test_the_model_is_the_published_one_apart_from_its_dimensions() -> None:
     onnx = pytest.importorskip("onnx")
     model = onnx.load(str(ASSETS / "text_direction.onnx"))
     dims = model.graph.input[0].type.tensor_type.shape.dim
-    assert [dim.dim_value for dim in dims] == list(compute.INPUT_SHAPE)
+    assert [dim.dim_value for dim in dims] == list(demo.INPUT_SHAPE)
     # Put the published dimensions back: then it is the published file again, byte for byte.
     for dim in dims:
         dim.Clear()
@@ -97,7 +95,7 @@ def test_a_line_is_drawn_in_half_blocks_two_pixels_to_a_cell() -> None:
     image[18:24, 12:15] = 0  # two of them, one upon the other
     image[27:30, 0:3] = 0  # one in the lower half
     assert preview(image) == ["  ▀", "    █", "▄"]
-    assert set("".join(preview(compute.load_lines()[0].image))) <= set(GLYPHS)
+    assert set("".join(preview(demo.load_lines()[0].image))) <= set(GLYPHS)
 
 
 def test_light_ink_on_dark_paper_is_drawn_as_ink() -> None:
@@ -121,8 +119,8 @@ HOST = HostInfo(
 
 def outcome(*, qnn: bool = True) -> DemoResult:
     """Six right answers of both providers."""
-    asked = compute.load_lines()
-    answers = [compute.LineAnswer(line.upside_down, 0.99) for line in asked]
+    asked = demo.load_lines()
+    answers = [demo.LineAnswer(line.upside_down, 0.99) for line in asked]
     on_cpu = Computed(answers, Placement(cpu_nodes=9), load_s=0.1, run_s=0.01)
     on_qnn = Computed(answers, Placement(qnn_nodes=9), load_s=0.1, run_s=0.01)
     error = None if qnn else ProviderUnavailable("No QNN here.", fix="Install it.")
@@ -149,7 +147,7 @@ def test_a_person_is_told_the_answers_and_where_they_were_computed(capsys: pytes
     good = outcome()
     assert good.qnn is not None
     placement = Placement(qnn_nodes=181, simulator=True, soc_model="60", backend="htp")
-    report.print_outcome(dataclasses.replace(good, qnn=dataclasses.replace(good.qnn, placement=placement)))
+    demo.print_outcome(dataclasses.replace(good, qnn=dataclasses.replace(good.qnn, placement=placement)))
     printed = capsys.readouterr().out
     assert "Departures         upright, 99.0 % sure      upright, 99.0 % sure      yes    yes\n" in printed
     assert "6 of 6 right. QNN and CPU agree on 6 of 6" in printed
@@ -160,7 +158,7 @@ def test_a_person_is_told_the_answers_and_where_they_were_computed(capsys: pytes
 
 
 def test_a_wrong_answer_is_marked_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_outcome(with_wrong_answer("qnn"))
+    demo.print_outcome(with_wrong_answer("qnn"))
     printed = capsys.readouterr().out
     (row,) = [line for line in printed.splitlines() if line.startswith("Departures")]
     assert row.split()[-2:] == ["NO", "NO"]
@@ -168,7 +166,7 @@ def test_a_wrong_answer_is_marked_and_counted(capsys: pytest.CaptureFixture[str]
 
 
 def test_without_qnn_the_reason_and_the_fix_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_outcome(outcome(qnn=False))
+    demo.print_outcome(outcome(qnn=False))
     printed = capsys.readouterr().out
     assert "6 of 6 right, computed by the CPU provider only." in printed
     assert "QNN could not be used: No QNN here.\n  Fix: Install it." in printed
@@ -180,18 +178,18 @@ def test_on_a_terminal_the_lines_are_drawn(
 ) -> None:
     monkeypatch.setattr(output, "is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
-    report.print_outcome(with_wrong_answer("cpu"))
+    demo.print_outcome(with_wrong_answer("cpu"))
     printed = capsys.readouterr().out
     assert "██" in printed
     assert '"Departures": upright, 99.0 % sure. CPU: upside down, 99.0 % sure. They DISAGREE.\n' in printed
     assert '"Exit 9": upside down, 99.0 % sure. CPU: upside down, 99.0 % sure. They agree.\n' in printed
     monkeypatch.setenv("COLUMNS", "40")
-    report.print_outcome(outcome())
+    demo.print_outcome(outcome())
     assert "██" not in capsys.readouterr().out, "a narrow terminal would break the drawing"
 
 
 def test_on_an_npu_nothing_is_said_of_a_simulator(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_outcome(outcome())
+    demo.print_outcome(outcome())
     printed = capsys.readouterr().out
     assert "simulator" not in printed
     assert "device       NPU" in printed

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.generation import chat, measuring
-from qnnbridge_tools.generation.pace import Pace
+from qnnbridge_tools.generation.measuring import Pace
 
 WAIT_TIMEOUT_S = 20.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_tools.host.logs import Follower, last_lines, rotated_files
+from qnnbridge_tools.host.actions import Follower, last_lines, rotated_files
 
 LINES_PER_FILE = 4
 

@@ -12,8 +12,7 @@ from tests.tools.daemon_documents import busy_daemon, idle_daemon
 
 from qnnbridge_protocol.errors import HostCrashed
 from qnnbridge_tools.host.figures import Figures, read_figures
-from qnnbridge_tools.top.live import after_key, refreshed
-from qnnbridge_tools.top.view import Page, SortOrder, draw, in_order
+from qnnbridge_tools.top import Page, SortOrder, after_key, draw, in_order, refreshed
 
 INTERVAL_S = 1.0
 
@@ -162,7 +161,7 @@ def test_a_terminal_that_goes_away_ends_it_and_the_line_mode_comes_back(monkeypa
     import sys
     import termios
 
-    from qnnbridge_tools.top.live import keyboard
+    from qnnbridge_tools.top import keyboard
 
     ours, theirs = pty.openpty()
     with open(theirs, closefd=True) as stdin:

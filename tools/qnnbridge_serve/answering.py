@@ -35,7 +35,7 @@ from qnnbridge_serve.openai_answers import (
 )
 from qnnbridge_serve.openai_forms import GenerationRequest
 from qnnbridge_serve.transport import ClientGone, Workers, not_started, time_left_s
-from qnnbridge_tools.generation.pace import Pace
+from qnnbridge_tools.generation.measuring import Pace
 
 if TYPE_CHECKING:
     from qnnbridge.genai import TextStream

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qnnbridge.genai import Model, Tokenizer
     from qnnbridge.speech import Recognizer
     from qnnbridge_protocol.specs import Fallback
-    from qnnbridge_tools.generation.pace import Pace
+    from qnnbridge_tools.generation.measuring import Pace
 
 # Number of the last answers from which quantiles are computed.
 _RECENT: Final = 1000

@@ -17,7 +17,7 @@ from qnnbridge_protocol.errors import GenerationError, OptionError, PromptRefuse
 from qnnbridge_serve.errors import Refused, in_words
 from qnnbridge_serve.openai_forms import MOST_SEED, GenerationRequest, error_document
 from qnnbridge_serve.openai_tools import CallForm, CallReader, PartKind, grammar_of, learn_form
-from qnnbridge_tools.generation.pace import Pace
+from qnnbridge_tools.generation.measuring import Pace
 
 if TYPE_CHECKING:
     from qnnbridge.genai import TextStream, Tokenizer

@@ -17,7 +17,7 @@ from qnnbridge_tools import commands, crashes, reporting
 from qnnbridge_tools import exec_command as exec_program
 from qnnbridge_tools import transcribe as speech
 from qnnbridge_tools.cache import command as cache
-from qnnbridge_tools.generation import commands as generation
+from qnnbridge_tools.generation import chat as generation
 from qnnbridge_tools.host import command as host
 from qnnbridge_tools.setup_host import command as setup_host
 

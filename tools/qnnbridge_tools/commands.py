@@ -30,7 +30,7 @@ from qnnbridge_tools.options import (
     Timeout,
     sized,
 )
-from qnnbridge_tools.top.view import SortOrder
+from qnnbridge_tools.top import SortOrder
 
 LEAST_INTERVAL_S = 0.2
 
@@ -42,13 +42,12 @@ def demo(host_python: HostPython = None, timeout: Timeout = None, as_json: AsJso
     Tells which way up six lines of text are, computed by QNN in the host process, where and how fast. Ends
     with 0 only if QNN answered and every answer is right.
     """
-    from qnnbridge_tools.demo import report
-    from qnnbridge_tools.demo.compute import compute
+    from qnnbridge_tools import demo as showing
 
     if not as_json:
-        report.print_question()
-    outcome = compute(host_python=host_python, timeout_s=timeout)
-    reporting.show(outcome, report.document, report.print_outcome, as_json=as_json)
+        showing.print_question()
+    outcome = showing.compute(host_python=host_python, timeout_s=timeout)
+    reporting.show(outcome, showing.document, showing.print_outcome, as_json=as_json)
     raise typer.Exit(0 if outcome.ok else reporting.EXIT_FAILED)
 
 
@@ -186,10 +185,10 @@ def top(
 ) -> None:
     """Watch the daemon: clients, models, where they run, calls per second, latencies. q ends it."""
     from qnnbridge_tools.arguments import check_seconds
-    from qnnbridge_tools.top import live
+    from qnnbridge_tools.top import watch
 
     check_seconds("--interval", interval)
-    live.watch(interval, order, rounds, as_json)
+    watch(interval, order, rounds, as_json)
 
 
 @command

@@ -7,19 +7,103 @@ thread waits for a piece, never inside of a call to the host, and it ends the an
 from __future__ import annotations
 
 import dataclasses
+import io
 import queue
 import sys
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
 
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools import output, reporting
-from qnnbridge_tools.generation.options import ChatOptions
-from qnnbridge_tools.generation.pace import Pace
+from qnnbridge_tools import arguments, output, reporting
+from qnnbridge_tools.command_line import Read, command
+from qnnbridge_tools.generation.measuring import Pace
+from qnnbridge_tools.options import Fallback, HostPython
 
 if TYPE_CHECKING:
     from qnnbridge.genai import GenerationStats, Model, TextStream, Tokenizer
+
+
+# --- the command line -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How the next token is chosen; ``None`` for what the model's own configuration says."""
+
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="T", help="0 takes the most likely token. Default: the model's config."),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, metavar="P", help="Sample from the most likely tokens, up to a total probability of P."
+        ),
+    ] = None
+    seed: Annotated[int | None, typer.Option("--seed", min=0, metavar="N", help="Seed of the random numbers.")] = (
+        None
+    )
+
+    def given(self) -> dict[str, Any]:
+        arguments.check_number("--temperature", self.temperature)
+        arguments.check_number("--top-p", self.top_p)
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """system: text before the conversation. search: of `qnnbridge.genai.generate`."""
+
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="Instructions before the conversation.")] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Maximum number of tokens per answer. Default: as many as fit."),
+    ] = None
+    search: Annotated[Mapping[str, Any], Read(SearchOptions.given, SearchOptions)] = dataclasses.field(
+        default_factory=dict
+    )
+
+
+@command
+def chat(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with genai_config.json.")],
+    options: ChatOptions,
+    shared: Annotated[
+        bool, typer.Option("--daemon", help="Use the daemon's host, which may have the model loaded.")
+    ] = False,
+    fallback: Fallback = "error",
+    host_python: HostPython = None,
+) -> None:
+    """Talk to a model for text generation. Ctrl+C stops an answer, /quit ends."""
+    import qnnbridge
+    from qnnbridge import genai
+
+    def write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # one wrong byte of a pipe is no end of the conversation
+
+    def read() -> str:
+        if sys.stdin is None:
+            raise EOFError
+        return input("> " if sys.stdin.isatty() else "")
+
+    with qnnbridge.connect(python=host_python) if shared else qnnbridge.Host(host_python) as host:
+        model = genai.Model(folder, host=host, fallback=fallback)
+        try:
+            write(f"{model.info.label}: {HELP}\n")
+            Chat(model, genai.Tokenizer(model), options, write).serve(read)
+        finally:
+            model.close()
+
+
+# --- the conversation -----------------------------------------------------------------------------------
 
 HELP: Final = "/stats: speed and placement. /clear: forget the conversation. /quit: end. Ctrl+C stops an answer."
 # Between two looks for Ctrl+C, which Windows does not deliver to a thread that waits without a limit.

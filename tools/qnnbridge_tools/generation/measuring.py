@@ -11,16 +11,48 @@ import dataclasses
 import json
 import statistics
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_tools import output
-from qnnbridge_tools.generation.pace import Pace
 
 if TYPE_CHECKING:
     from qnnbridge.genai import Model
     from qnnbridge_protocol.specs import GenerationModelInfo
+
+
+@dataclasses.dataclass(slots=True)
+class Pace:
+    """How fast an answer came: time to its first token, tokens per second after that.
+
+    Begun when it is made. One thread at a time.
+    """
+
+    begun_s: float = dataclasses.field(default_factory=time.monotonic)
+    first_s: float | None = None
+    last_s: float | None = None
+    tokens: int = 0
+
+    def token(self, count: int = 1) -> None:
+        """Tokens have come."""
+        self.last_s = time.monotonic()
+        if self.first_s is None:
+            self.first_s = self.last_s
+        self.tokens += count
+
+    @property
+    def to_first_token_s(self) -> float | None:
+        return None if self.first_s is None else self.first_s - self.begun_s
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of those after the first; ``None`` for fewer than two."""
+        if self.tokens < 2 or self.first_s is None or self.last_s is None or self.last_s <= self.first_s:
+            return None
+        return (self.tokens - 1) / (self.last_s - self.first_s)
+
 
 BRIDGE, DIRECT = "bridge", "without"
 WORDS: Final = {BRIDGE: "qnnbridge.genai, the model in the host", DIRECT: "onnxruntime_genai in one process"}
