@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 pytest.importorskip("onnxruntime")
 
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_models.analyze import Analysis, analyze_model, picture, report
+from qnnbridge_models.analyze import Analysis, analyze_model, report
 from qnnbridge_models.analyze.analysis import shares_of, verdict_text, work_text
 from qnnbridge_models.analyze.predict import parts_of
 from qnnbridge_models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
@@ -301,9 +301,9 @@ def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
 def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with an onnxruntime-qnn before 2.4."""
     pytest.importorskip("onnxruntime_qnn")
-    from qnnbridge_models.analyze import ask_qnn
+    from qnnbridge_models.analyze import analyzer
 
-    monkeypatch.setattr(ask_qnn, "_read", lambda path: {})
+    monkeypatch.setattr(analyzer, "_read", lambda path: {})
     found = analyze_model(models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx"), soc_model="60")
     assert found.truth is not None
     assert found.truth.placed is not None
@@ -479,7 +479,7 @@ def test_the_rules_qnn_and_the_page_count_the_same_nodes_and_multiplications(
     assert by_qnn.from_qnn
     assert shares_of(by_rules, by_rules.best) == shares_of(by_qnn, by_qnn.best)
     assert sum(map(len, by_qnn.best.parts)) == shares_of(by_qnn, by_qnn.best).on_qnn
-    page, document = picture.data(by_qnn), report.document(by_qnn)
+    page, document = report.picture_data(by_qnn), report.document(by_qnn)
     assert (page["verdict"], page["workText"]) == (document["verdict"], work_text(shares_of(by_qnn, by_qnn.best)))
     assert page["verdict"] == verdict_text(by_rules, by_rules.best) == "all of it runs on the NPU"
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from qnnbridge_models.analyze import analyze_model, picture
+from qnnbridge_models.analyze import analyze_model, report
 from qnnbridge_protocol.errors import OptionError
 
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'
@@ -63,7 +63,7 @@ def many(count: int) -> Any:
 
 def drawn(made: Any, folder: Path) -> Path:
     analysis = analyze_model(models.saved(made, folder / "m.onnx"), offline=True)
-    picture.write(analysis, folder / "m.html")
+    report.write_picture(analysis, folder / "m.html")
     return folder / "m.html"
 
 
@@ -245,9 +245,9 @@ def test_the_page_is_one_file_that_names_no_other(tmp_path: Path) -> None:
 def test_an_existing_file_and_the_model_are_not_overwritten(tmp_path: Path) -> None:
     model = models.saved(cut_in_two(), tmp_path / "m.onnx")
     with pytest.raises(OptionError, match="model itself"):
-        picture.refuse(model, model, overwrite=True)
+        report.refuse_picture(model, model, overwrite=True)
     (tmp_path / "m.html").write_text("mine")
     with pytest.raises(OptionError, match="exists already"):
-        picture.refuse(tmp_path / "m.html", model, overwrite=False)
+        report.refuse_picture(tmp_path / "m.html", model, overwrite=False)
     with pytest.raises(OptionError, match="folder"):
-        picture.refuse(tmp_path, model, overwrite=True)
+        report.refuse_picture(tmp_path, model, overwrite=True)

@@ -25,9 +25,9 @@ import verify_models
 
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.manifest import read_manifest
+from qnnbridge_models import journals
+from qnnbridge_models.journals import PrepareJournal, key_of
 from qnnbridge_models.prepare import PrepareOptions, prepare_model
-from qnnbridge_models.prepare import journal as journals
-from qnnbridge_models.prepare.journal import PrepareJournal, key_of
 from qnnbridge_os.files import TEMPORARY
 from qnnbridge_protocol.errors import Busy
 from qnnbridge_tools.cli import app

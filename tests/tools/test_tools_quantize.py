@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_host.engine import cpu
-from qnnbridge_models.quantize import QuantizeResult, candidates, refusals
+from qnnbridge_models.quantize import QuantizeResult, candidates, preparing
 from qnnbridge_protocol.errors import CompiledModelRefused, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
 
@@ -191,7 +191,7 @@ def test_a_dynamically_quantised_model_is_refused_with_advice(op: str, tmp_path:
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])
     made = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], []))
     with pytest.raises(OptionError, match="quantised already, dynamically") as caught:
-        refusals.refuse_unsuitable(made, "m.onnx")
+        preparing.refuse_unsuitable(made, "m.onnx")
     assert f"1 {'' if op == 'MatMulInteger' else 'com.microsoft.'}{op}" in (caught.value.cause or "")
     assert "Quantise the float model" in (caught.value.fix or "")
 

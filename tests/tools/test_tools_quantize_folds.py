@@ -13,9 +13,10 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_models.accuracy import measure
-from qnnbridge_models.quantize.folds import folds_of, shown_by
-from qnnbridge_models.quantize.ranges import ExtremesBySample
-from qnnbridge_models.quantize.recalibrating import Comparison, _lost
+from qnnbridge_models.quantize.candidates import folds_of, shown_by
+from qnnbridge_models.quantize.ort_quantizer import ExtremesBySample
+from qnnbridge_models.quantize.qnn_check import Comparison
+from qnnbridge_models.quantize.quantizer import _lost
 from qnnbridge_models.quantize.samples import SampleSets
 
 

@@ -20,7 +20,7 @@ from qnnbridge_models import progress
 from qnnbridge_models.accuracy import fives, lowest_of_folds
 from qnnbridge_models.command_options import QuantizeSettings
 from qnnbridge_models.quantize import candidates, qnn_check, quantizer
-from qnnbridge_models.quantize.folds import CrossValidation, folds_of
+from qnnbridge_models.quantize.candidates import CrossValidation, folds_of
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_models.quantize.qnn_check import QnnHostOptions, QnnRunner
 from qnnbridge_models.quantize.quantization import document, print_result

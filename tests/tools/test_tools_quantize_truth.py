@@ -17,7 +17,7 @@ pytest.importorskip("onnxruntime")
 import model_work_models as models
 
 from qnnbridge_models.accuracy import ColumnGroup, labelled, measure
-from qnnbridge_models.quantize import QnnHostOptions, QuantizeResult, partial
+from qnnbridge_models.quantize import QnnHostOptions, QuantizeResult, precision
 from qnnbridge_models.quantize.search import smallest
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.cli import app
@@ -274,7 +274,7 @@ def test_names_that_name_nothing_are_refused(
 
 def test_the_layers_that_cost_most_are_found() -> None:
     """100 layers; three of them make nearly all the noise, which adds up."""
-    layers = [partial.Layer(f"n{n}", "Conv", frozenset((f"t{n}",))) for n in range(100)]
+    layers = [precision.Layer(f"n{n}", "Conv", frozenset((f"t{n}",))) for n in range(100)]
     noise = {f"t{n}": 1e-6 for n in range(100)} | {"t7": 3e-3, "t50": 1e-2, "t51": 2e-3}
     runs = 0
 
@@ -283,11 +283,11 @@ def test_the_layers_that_cost_most_are_found() -> None:
         runs += 1
         return float(-10 * np.log10(sum(noise[name] for name in tensors)))
 
-    found = partial.noisiest(layers, snr_of, 5e-4, 100)
+    found = precision.noisiest(layers, snr_of, 5e-4, 100)
     assert [one.layer.node for one in found] == ["n50", "n7", "n51"]
     assert found[0].snr_db == pytest.approx(20.0)
     assert runs < 60
-    assert len(partial.noisiest(layers, snr_of, 0.0, 10)) <= 100, "the budget ends it"
+    assert len(precision.noisiest(layers, snr_of, 0.0, 10)) <= 100, "the budget ends it"
 
 
 def test_the_smallest_part_that_has_to_stay_float_is_found() -> None:

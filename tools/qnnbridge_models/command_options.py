@@ -18,7 +18,7 @@ import typer
 
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools import arguments, command_line
+from qnnbridge_tools import command_line
 from qnnbridge_tools.command_line import APART, Read
 from qnnbridge_tools.options import (
     AsJson,
@@ -54,6 +54,7 @@ _RUNS: Final[Mapping[str, tuple[str, ...]]] = {
     "int8": ("int8",),
     "int16": ("int8", "int4"),
 }
+# Names of onnxruntime's enumerations.
 _ORT_TYPES: Final[Mapping[str, str]] = {
     "uint8": "QUInt8",
     "uint16": "QUInt16",
@@ -439,11 +440,6 @@ class ProfileRequest:
     timeout: Timeout = None
     host_python: HostPython = None
     as_json: AsJson = False
-
-    @property
-    def session_options(self) -> Mapping[str, str]:
-        """Of the provider, `--soc-model` among them."""
-        return arguments.with_chip(self.provider_options, self.soc_model)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

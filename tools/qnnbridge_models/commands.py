@@ -63,13 +63,13 @@ def analyze(
     """Report how much of a model runs on the NPU, what splits it into parts, and how to fix that."""
     import gc
 
-    from qnnbridge_models.analyze import picture, report
+    from qnnbridge_models.analyze import report
     from qnnbridge_models.analyze.analyzer import analyze_model
 
     # A third of the time for 100,000 nodes, for nothing: there are no circles, and the process ends.
     gc.disable()
     if html is not None:
-        picture.refuse(html, model, overwrite=overwrite)
+        report.refuse_picture(html, model, overwrite=overwrite)
     # Sizes alone need no copy of the model.
     copied = sizes if sizes.constants else Sizes(dims=sizes.dims)
     with copied.of(model) as (on_copy, left):
@@ -85,7 +85,7 @@ def analyze(
         )
     found = dataclasses.replace(found, path=model)
     if html is not None:
-        picture.write(found, html)
+        report.write_picture(found, html)
     reporting.show(
         found,
         lambda found: report.document(found, html),
@@ -170,6 +170,7 @@ def optimize(
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_protocol.errors import OptionError
 
+    # Here, because below the model may be a copy with constants.
     if target.exists() and model.exists() and target.samefile(model):
         raise OptionError("OUT is MODEL itself.", fix="Give another file: the original is never changed.")
     with ShownProgress() as progress, sizes.of(model) as (on_copy, left):
@@ -198,12 +199,12 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Prepare a model for shipping: rewritten, optionally quantised, compiled, verified, with a report."""
-    from qnnbridge_models.prepare import report
+    from qnnbridge_models.prepare import preparation
     from qnnbridge_models.prepare.preparer import prepare_model
 
     options = dataclasses.replace(options, quantizing=settings_of_file(context))
-    prepared = prepare_model(model, folder, options, report.on_step)
-    reporting.show(prepared, report.document, report.print_result, as_json=as_json)
+    prepared = prepare_model(model, folder, options, preparation.on_step)
+    reporting.show(prepared, preparation.document, preparation.print_result, as_json=as_json)
     if not prepared.ready:
         raise typer.Exit(reporting.EXIT_FAILED)
 
@@ -231,7 +232,7 @@ def profile(request: ProfileRequest) -> None:
 def verify(model: SourceModel, given: VerifyCommand, as_json: AsJson = False) -> None:
     """Compare QNN's numbers with the CPU's, on ordinary and extreme inputs."""
     from qnnbridge_models.progress import ShownProgress
-    from qnnbridge_models.verify.report import PrintedRows, document, print_result
+    from qnnbridge_models.verify import verification
     from qnnbridge_models.verify.verifier import verify_model
 
     def verified(bucket: Mapping[str, int]) -> Verification:
@@ -243,20 +244,17 @@ def verify(model: SourceModel, given: VerifyCommand, as_json: AsJson = False) ->
                 dims=left,
                 how=given.how,
                 on_progress=progress,
-                on_rows=None if as_json else PrintedRows,
+                on_rows=None if as_json else verification.PrintedRows,
             )
         result = dataclasses.replace(result, source=model)
+        # With buckets all of them make one JSON document, below.
         if not (bucket and as_json):
-            reporting.show(
-                result, document, lambda found: print_result(found, rows_are_printed=True), as_json=as_json
-            )
+            reporting.show(result, verification.document, verification.print_result, as_json=as_json)
         return result
 
     if given.buckets:
-        from qnnbridge_models.verify import several_sizes
-
-        found = several_sizes.verify_buckets(given.buckets, verified)
-        reporting.show(found, several_sizes.document, several_sizes.print_buckets, as_json=as_json)
+        found = verification.verify_buckets(given.buckets, verified)
+        reporting.show(found, verification.buckets_document, verification.print_buckets, as_json=as_json)
         agrees = found.agrees
     else:
         agrees = verified({}).verdict == "agrees"
@@ -283,6 +281,7 @@ def quantize(
     with ShownProgress() as progress:
         result = quantize_model(model, target, options, on_progress=progress, own_process=True)
     reporting.show(result, document, print_result, as_json=as_json)
+    # After the report: the model is written, and the comparison on the CPU holds without QNN.
     failed = result.qnn.error if result.qnn else None
     if failed is not None:
         if not as_json:

@@ -24,13 +24,13 @@ import numpy as np
 from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models import progress
 from qnnbridge_models.accuracy import OutputAccuracy, Verdict, lowest_snr, measure, worst
 from qnnbridge_models.command_options import EvaluateOptions, QuantizeOptions
 from qnnbridge_models.progress import OnProgress
 from qnnbridge_models.quantize.preparing import save
+from qnnbridge_models.quantize.qnn_check import with_simulated_chip
 from qnnbridge_models.quantize.quantization import decibel
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import SUFFIXES, CalibrationInput, list_files, load
@@ -140,7 +140,7 @@ def _row(row: EvaluatedRow, metrics: Sequence[str], expects: bool) -> list[str]:
     return [
         row.model,
         row.provider.upper(),
-        _nodes(row.placement),
+        f"{row.placement.qnn_nodes} QNN, {row.placement.cpu_nodes} CPU" if row.placement.known else "-",
         *(f"{row.metrics[name]:.4g}" if name in row.metrics else "-" for name in metrics),
         *([_worst_db(row.against_expected)] if expects else []),
         _worst_db(row.against_cpu),
@@ -153,12 +153,6 @@ def _row(row: EvaluatedRow, metrics: Sequence[str], expects: bool) -> list[str]:
 
 def _worst_db(outputs: Sequence[OutputAccuracy]) -> str:
     return decibel(lowest_snr(outputs)) if outputs else "-"
-
-
-def _nodes(placement: Placement) -> str:
-    if not placement.known:
-        return "-"
-    return f"{placement.qnn_nodes} QNN, {placement.cpu_nodes} CPU"
 
 
 # --- samples: inputs, expected outputs and labels, out of .npz and .npy files -----------------------------
@@ -325,7 +319,6 @@ def _failed(message: str, error: Exception, path: Path) -> OptionError:
 # --- the work ----------------------------------------------------------------------------------------------
 
 PROVIDERS = {"cpu": CPU, "qnn": QNN}
-_CHIP_OPTIONS = ("soc_model", "htp_arch")
 
 
 def evaluate_model(
@@ -367,7 +360,9 @@ def evaluate_model(
             wish = QuantizeOptions(calibration=options.calibration, large=True)
             quantize_model(named[0][1], made, wish, on_progress=on_progress, own_process=True)
             named.append(("quantised with the defaults", made))
-        settings, chip = _settings(options, host)
+        simulated = "qnn" in options.providers and bool(host.info.simulator)
+        provider_options, chip = with_simulated_chip(options.provider_options, simulated)
+        settings = SessionSettings(provider_options, {}, options.timeout_s)
         rows: list[EvaluatedRow] = []
         reference: list[list[Any]] | None = None
         for label, model in named:
@@ -406,15 +401,6 @@ def _sized(path: Path, dims: Dimensions, target: Path, *, may_be_fixed: bool = F
     return save(model, target)
 
 
-def _settings(options: EvaluateOptions, host: Host) -> tuple[SessionSettings, str | None]:
-    provider_options = dict(options.provider_options)
-    chip = None
-    # Without a chip the simulator computes floats in 32 bits, as no NPU does.
-    if "qnn" in options.providers and host.info.simulator and not any(n in provider_options for n in _CHIP_OPTIONS):
-        chip = provider_options["soc_model"] = str(DEFAULT_SIMULATED_CHIP)
-    return SessionSettings(provider_options, {}, options.timeout_s), chip
-
-
 def _evaluated(
     label: str,
     model: Path,
@@ -445,7 +431,10 @@ def _evaluated(
         raise
     except BridgeError as error:
         return EvaluatedRow(label, provider, error=error), None
-    figures = metric(_by_name(outputs, values), [s.arrays for s in samples]) if metric is not None else {}
+    figures: Mapping[str, float] = {}
+    if metric is not None:
+        named = [dict(zip(outputs, one, strict=True)) for one in values]
+        figures = metric(named, [sample.arrays for sample in samples])
     return (
         EvaluatedRow(
             label,
@@ -470,10 +459,6 @@ def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -
         except PlacementRefused:
             session = stack.enter_context(opened(host, model, provider, settings))
         yield session
-
-
-def _by_name(outputs: Sequence[str], values: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(outputs, one, strict=True)) for one in values]
 
 
 def _against_expected(

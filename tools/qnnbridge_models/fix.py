@@ -15,6 +15,7 @@ from qnnbridge_tools import output
 
 __all__ = ["REWRITES", "FixResult", "RewriteStep", "document", "fix_model", "print_result"]
 
+# Of each rewrite; a large model may have thousands. --json has all.
 _SHOWN_CHANGES = 6
 
 

@@ -42,14 +42,9 @@ from qnnbridge_tools import output
 
 LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
-_ORT_NAMES: Final[Mapping[str, str]] = {
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "layout": "ORT_ENABLE_LAYOUT",
-    "all": "ORT_ENABLE_ALL",
-}
 # Unused ones that ONNX Runtime looks at for longer than the model takes to be written without them.
 _MANY_CONSTANTS: Final = 1000
+# Operators of com.microsoft that QNN takes.
 _QNN_TAKES: Final = frozenset(
     f"com.microsoft.{op}"
     for op in (
@@ -103,7 +98,7 @@ def ort_level(name: str) -> Any:
 
     if name not in LEVELS:
         raise OptionError(f'There is no level "{name}".', fix=f"One of {', '.join(LEVELS)}.")
-    level = getattr(ort.GraphOptimizationLevel, _ORT_NAMES[name], None)
+    level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{name.upper()}", None)
     if level is None:
         raise OptionError(
             f'onnxruntime {ort.__version__} has no level "{name}".', fix="Use --level all, which includes it."
@@ -209,6 +204,7 @@ def _must_copy(here: Path, there: Path, overwrite: bool) -> bool:
 
 
 def _copy_whole(here: Path, there: Path) -> None:
+    # Under another name first: half a context binary must not lie where the model looks for a whole one.
     part = there.with_name(f".{there.name}.{os.getpid()}.part")
     try:
         shutil.copyfile(here, part)

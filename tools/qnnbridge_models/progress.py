@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Called with the name of the stage, and how much of how many is done (0 of 0: unknown).
 OnProgress = Callable[[str, int, int], None]
 
+# A file of logs gets a line for each tenth of a stage.
 LINES_PER_STAGE = 10
 
 
@@ -77,6 +78,7 @@ class Phases:
         self._since = now
 
 
+# Not handed down: phases are entered many calls below the command that shows them.
 _phases: contextvars.ContextVar[Phases | None] = contextvars.ContextVar("_phases", default=None)
 
 

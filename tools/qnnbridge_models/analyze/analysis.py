@@ -23,6 +23,7 @@ NodePlace = Literal["qnn", "cpu", "folded", "fails", "crash"]
 
 BAD: Final = ("cpu", "fails", "crash")
 
+# Of an element. Those that are not listed (int8, uint8, bool) have one.
 _BYTES: Final[Mapping[str, float]] = {
     **dict.fromkeys(("float", "int32", "uint32"), 4),
     **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),

@@ -10,45 +10,36 @@ import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
-from qnnbridge_host.model.graph_index import GraphNode
+from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
 from qnnbridge_host.rewrite.constants import fold
 from qnnbridge_host.rewrite.removals import taken_branch
-from qnnbridge_models.analyze import quantized, rules
+from qnnbridge_models.analyze import rules
 from qnnbridge_models.analyze.analysis import ON_QNN, NodePlace, NodeVerdict
 from qnnbridge_models.analyze.rules import RuleContext, placement_rules
 
+# ONNX Runtime leaves these for later, even where all that goes in is constant.
 _NEVER_COMPUTED = frozenset(
-    {
-        *(
-            "QuantizeLinear",
-            "DequantizeLinear",
-            "If",
-            "Loop",
-            "Scan",
-            "RandomNormal",
-            "RandomUniform",
-            "Multinomial",
-        ),
-        *("CastLike", "Size", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "DynamicQuantizeLinear"),
+    (
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
         *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
-    }
+        *("If", "Loop", "Scan", "CastLike", "Size"),
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"),
+    )
 )
-_COMPUTED_AHEAD, _PASSED, _UNUSED = (
-    "computed once when the model is loaded",
-    "does nothing, and is taken out",
-    "nothing uses its results",
-)
+_COMPUTED_AHEAD = "computed once when the model is loaded"
+_PASSED = "does nothing, and is taken out"
+_UNUSED = "nothing uses its results"
 
 # Operators that may do nothing.
 _PASSING = frozenset({"Identity", "Dropout", "Cast"})
 _CLOSE = 1e-3
 # The orders of the modes DCR and CRD.
 _SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
-_COMPUTED = NodeVerdict("folded", reason="computed once when the model is loaded")
+_COMPUTED = NodeVerdict("folded", reason=_COMPUTED_AHEAD)
 # What ONNX Runtime does not compute ahead.
 _NOT_COMPUTED = frozenset({"CastLike", "Size"})
 
@@ -145,9 +136,9 @@ def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
     if behind is not None and behind.op == "Mul" and (_has_number(last, 0.5) or _has_number(behind, 0.5)):
         last = behind
     makers = [view.origin(tensor.name) for tensor in before.given if not tensor.constant]
-    begins = any(one is not None and one.op in quantized.DEQUANTIZE for one in makers)
+    begins = any(one is not None and one.op in DEQUANTIZE for one in makers)
     users = [user for tensor in last.made for user in view.readers(tensor.name)]
-    return begins == any(user.op in quantized.QUANTIZE for user in users)
+    return begins == any(user.op in QUANTIZE for user in users)
 
 
 def _only_user(node: GraphNode, view: ModelIndex) -> GraphNode | None:
@@ -283,7 +274,7 @@ def predict(view: ModelIndex, arch: int) -> list[NodeVerdict]:
     """One verdict for each node, in order, of a graph in which everything that can be computed is a constant."""
     context = RuleContext(view, arch)
     gone = folded(view)
-    units = quantized.units_of(view)
+    units = _units_of(view)
     fusions = fusions_of(view)
     verdicts = [
         NodeVerdict("folded", reason=gone[node.index])
@@ -291,12 +282,10 @@ def predict(view: ModelIndex, arch: int) -> list[NodeVerdict]:
         else _verdict_on(node, context, units, fusions)
         for node in _with_constants(view, gone)
     ]
-    return quantized.spread(view, verdicts, units)
+    return _spread_to_edges(verdicts, units)
 
 
-def _verdict_on(
-    node: GraphNode, context: RuleContext, units: quantized.QdqUnits, fusions: dict[int, str]
-) -> NodeVerdict:
+def _verdict_on(node: GraphNode, context: RuleContext, units: QdqUnits, fusions: dict[int, str]) -> NodeVerdict:
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
@@ -308,17 +297,14 @@ def _verdict_on(
         if verdict is not None:
             return verdict
     if quantized_unit is not None:
-        return quantized.verdict(node, quantized_unit, context.arch)
+        return _unit_verdict(node, quantized_unit, context.arch)
     return ON_QNN
 
 
 def _with_constants(view: ModelIndex, gone: Mapping[int, str]) -> list[GraphNode]:
     """The nodes; what ONNX Runtime computes ahead is a constant to those that take it."""
     computed = {
-        tensor.name
-        for node in view.nodes
-        if gone.get(node.index, "").startswith("computed")
-        for tensor in node.made
+        tensor.name for node in view.nodes if gone.get(node.index) == _COMPUTED_AHEAD for tensor in node.made
     }
     return [
         dataclasses.replace(
@@ -334,3 +320,133 @@ def _with_constants(view: ModelIndex, gone: Mapping[int, str]) -> list[GraphNode
         else node
         for node in view.nodes
     ]
+
+
+# --- quantised operators: a node with its Dequantize before and its Quantize behind is one unit ------------
+
+QUANTIZE: Final = frozenset({"QuantizeLinear", "com.microsoft.QuantizeLinear"})
+DEQUANTIZE: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
+EDGES: Final = QUANTIZE | DEQUANTIZE
+
+_V73 = 73
+_SHORT: Final = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "int4": "s4", "uint4": "u4"}
+
+# Activation -> second operands that are taken; those behind the bar need V73.
+_CONV: Final = {"u8": "u8 s8 s4", "s8": "u8 s8 s4 u16 s16", "u16": "u8 s8 s4 | u16 s16", "s16": "s8 s4"}
+_CONV_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4 | s16", "s16": "s8 s4"}
+_MATMUL: Final = {"u8": "u8 s8", "s8": "u8 s8 u16 s16", "u16": "u8 s8 | u16 s16", "s16": "s8"}
+_MATMUL_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4", "s16": "s8 s4"}
+_MATMUL_DYNAMIC: Final = {"u8": "u8 s8", "s8": "u8 s8 u16 s16", "u16": "u8 s8 u16 | s16", "s16": "s8 | s16"}
+_LAYER_NORM: Final = {"u8": "u8", "s8": "s8", "u16": "u8 | s16", "s16": ""}
+_RMS_NORM: Final = {"u8": "u8", "s8": "", "u16": "u8 u16 s16", "s16": "u8 s16"}
+_NOT_INT16: Final = frozenset({"HardSwish", "Exp", "Round", "Sin", "GlobalAveragePool"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QdqUnit:
+    """An operator with the Quantize and Dequantize nodes around it.
+
+    Types are short: u8, s16.
+
+    Args:
+        edges: indexes of those nodes.
+        weight: of the second input.
+    """
+
+    edges: tuple[int, ...]
+    activation: str
+    weight: str
+    per_channel: bool
+    weight_is_constant: bool
+
+
+QdqUnits = Mapping[int, QdqUnit]
+
+
+def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
+    """By the index of the operator in the middle."""
+    found: dict[int, QdqUnit] = {}
+    for node in view.nodes:
+        if node.op in EDGES or not node.made:
+            continue
+        before = [view.origin(tensor.name) for tensor in node.given]
+        sources = [one for one in before if one is not None and one.op in DEQUANTIZE]
+        users = [user for tensor in node.made for user in view.readers(tensor.name)]
+        if not sources or not users or any(user.op not in QUANTIZE for user in users):
+            continue
+        # An output of the model is read as float, so the operator does not end in a Quantize alone.
+        if any(tensor.name in view.outputs for tensor in node.made):
+            continue
+        found[node.index] = _unit(node, view, tuple(one.index for one in (*sources, *users)))
+    return found
+
+
+def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
+    """Of a unit whose operator has passed all other rules."""
+    table = _table(node, unit)
+    if node.op in _NOT_INT16 and unit.activation == "s16":
+        return NodeVerdict(
+            "cpu",
+            "quantised-types",
+            f"{node.op} is not there for int16 activations",
+            "quantise with uint16 activations",
+        )
+    if table is None or unit.activation not in table or not unit.weight:
+        return ON_QNN
+    always, _, newer = table[unit.activation].partition("|")
+    if unit.weight in always.split():
+        return ON_QNN
+    pair = f"{node.op} with {unit.activation} activations and {unit.weight} weights"
+    pair += " per channel" if unit.per_channel else ""
+    if unit.weight in newer.split():
+        if arch >= _V73:
+            return ON_QNN
+        return NodeVerdict(
+            "cpu", "quantised-types", f"{pair} needs a V{_V73} or newer", "quantise with int8 weights"
+        )
+    return NodeVerdict(
+        "cpu", "quantised-types", f"{pair} is not there", "qnnbridge quantize chooses types that are"
+    )
+
+
+def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeVerdict]:
+    """Quantize and Dequantize nodes run with their operators, and stay on the CPU with those that stay there."""
+    result = list(verdicts)
+    places: dict[int, list[NodeVerdict]] = {}
+    for index, unit in units.items():
+        for edge in unit.edges:
+            places.setdefault(edge, []).append(verdicts[index])
+    for edge, around in places.items():
+        # An edge may belong to two operators: it goes to QNN with one of them.
+        if any(one.place == "qnn" for one in around):
+            result[edge] = ON_QNN
+        elif all(one.place == "cpu" for one in around):
+            # With its advice: replacing the operator is what moves them.
+            result[edge] = around[0]
+    return result
+
+
+def _unit(node: GraphNode, view: ModelIndex, edges: tuple[int, ...]) -> QdqUnit:
+    first, second = (_quantised(node.input(number), view) for number in (0, 1))
+    weight = node.input(1)
+    maker = view.origin(weight.name) if weight is not None else None
+    scale = maker.input(1) if maker is not None and maker.op in DEQUANTIZE else None
+    constant = bool(maker and maker.op in DEQUANTIZE and maker.given[0].constant)
+    return QdqUnit(edges, first, second, bool(scale and (scale.elements or 1) > 1), constant)
+
+
+def _quantised(tensor: GraphTensor | None, view: ModelIndex) -> str:
+    maker = view.origin(tensor.name) if tensor is not None else None
+    if maker is None or maker.op not in DEQUANTIZE:
+        return ""
+    return _SHORT.get(maker.given[0].type, maker.given[0].type)
+
+
+def _table(node: GraphNode, unit: QdqUnit) -> Mapping[str, str] | None:
+    if node.op in ("Conv", "ConvTranspose"):
+        return _CONV_PER_CHANNEL if unit.per_channel else _CONV
+    if node.op in ("MatMul", "Gemm"):
+        if not unit.weight_is_constant:
+            return _MATMUL_DYNAMIC
+        return _MATMUL_PER_CHANNEL if unit.per_channel else _MATMUL
+    return {"LayerNormalization": _LAYER_NORM, "RMSNormalization": _RMS_NORM}.get(node.op)

@@ -1,13 +1,20 @@
-"""The result of `prepare_model`. Immutable data."""
+"""The result of `prepare_model`: data, the reports in the folder, and the output of the command."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import json
+import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from qnnbridge_host.graph.files import write_whole
 from qnnbridge_host.model.chips import chip_of
+from qnnbridge_models.journals import PrepareJournal
+from qnnbridge_tools import output
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
@@ -97,3 +104,300 @@ def product_of(chip: str | None) -> str:
     """Its name in shops; empty if it is not known."""
     known = chip_of(int(chip)) if chip is not None and chip.isdecimal() else None
     return known.product if known is not None else ""
+
+
+# --- The reports on a prepared folder: `manifest.json`, `report.md`, and the output of the command.
+
+_SHOWN_CHANGES = 4
+_SHOWN_ROWS = 6
+# What Markdown reads as markup, also in the middle of a word.
+_OF_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
+
+MANIFEST = "manifest.json"
+REPORT = "report.md"
+MANIFEST_SCHEMA = 1
+_WORDS = {"done": "done in", "kept": "done before, kept", "failed": "FAILED after", "skipped": "skipped"}
+
+
+def markdown_page(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
+    """sizes: bytes of each file."""
+    parts = [
+        f"# {escaped(prepared.source.name)} for the NPU",
+        f"**{escaped(prepared.verdict)}**",
+        *(escaped(note) for note in prepared.notes),
+        _chips(prepared, sizes),
+        _how_to_use(prepared),
+        _fixed(prepared),
+        _quantized(prepared),
+        _differences(prepared),
+        _traps(prepared),
+        _problems(prepared),
+        _files(prepared, sizes),
+        _made_with(prepared),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escaped(value: object) -> str:
+    """For the page: names come from model files and may hold anything."""
+    return _OF_MARKDOWN.sub(r"\\\1", output.visible(value))
+
+
+def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
+    rows = []
+    for chip, variant in prepared.targets:
+        compiled, verified = prepared.step("compile", chip, variant), prepared.step("verify", chip, variant)
+        rows.append(
+            [
+                " ".join(part for part in (chip_label(chip), product_of(chip), variant) if part),
+                _nodes(compiled, verified),
+                output.size_text(sum(sizes.get(name, 0) for name in compiled.files))
+                if compiled is not None and compiled.files
+                else "not compiled",
+                _agreement(verified, "not verified"),
+                _decibel(verified.document.get("snr_db")) if verified is not None else "-",
+            ]
+        )
+    headers = ["chip", "nodes on the NPU", "compiled", "against the CPU", "lowest SNR"]
+    return "## Chips\n\n" + _table(headers, rows)
+
+
+def _nodes(compiled: StepResult | None, verified: StepResult | None) -> str:
+    for step in (compiled, verified):
+        placement = step.document.get("placement") if step is not None else None
+        if placement and placement.get("known"):
+            total = placement["qnn_nodes"] + placement["cpu_nodes"] + placement["other_nodes"]
+            return f"{placement['qnn_nodes']} of {total}"
+    return "-"
+
+
+def _agreement(step: StepResult | None, without: str) -> str:
+    """without: the words for no verification."""
+    if step is None or step.state in ("failed", "skipped"):
+        return f"{without}: {step.problem}" if step is not None else without
+    return str(step.document.get("verdict", without))
+
+
+def _decibel(value: Any) -> str:
+    return f"{value:.1f} dB" if isinstance(value, (int, float)) else "-"
+
+
+def _how_to_use(prepared: PreparedFolder) -> str:
+    compiled = [step for step in prepared.steps_of("compile") if step.files]
+    if not compiled or not prepared.ready:
+        return ""
+    model = compiled[0].files[0]
+    lines = ["## How to use it", "", "```python", "import qnnbridge", ""]
+    lines += [f"session = qnnbridge.InferenceSession({model!r})  # {output.visible(chip_label(compiled[0].chip))}"]
+    lines += ["```", ""]
+    # The .onnx names the .bin; the .json says what it was made from, for which chips, and what the verification
+    # found.
+    lines.append("Ship the .onnx, .bin and .json of a chip together. " + _without_a_chip(prepared))
+    return "\n".join(lines)
+
+
+def _without_a_chip(prepared: PreparedFolder) -> str:
+    option = ""
+    if any(chip not in (None, HOST_CHIP) for chip, _ in prepared.targets):
+        option = " (it is compiled when the session opens)"
+    return f"For a chip that is not here, open `{prepared.model}`{option}."
+
+
+def _fixed(prepared: PreparedFolder) -> str:
+    lines = []
+    for step in prepared.steps_of("fix"):
+        for one in step.document.get("steps", ()):
+            changes = [escaped(change) for change in one["changes"][:_SHOWN_CHANGES]]
+            more = len(one["changes"]) - len(changes)
+            undone = "" if one["kept"] else f" **(taken back: {escaped(one['reason'])})**"
+            extra = f"; and {more} more" if more else ""
+            lines.append(f"- {escaped(one['rewrite'])}: {'; '.join(changes)}{extra}{undone}")
+        inputs = ", ".join(
+            f"{escaped(name)} {escaped(output.shape_text(shape))}"
+            for name, shape in step.document.get("inputs", {}).items()
+        )
+        lines.append(f"- inputs now: {inputs}")
+    return "## What was changed\n\n" + "\n".join(lines)
+
+
+def _quantized(prepared: PreparedFolder) -> str:
+    for step in prepared.steps_of("quantize"):
+        numbers = step.document
+        worst = f"{numbers.get('verdict')}, worst SNR {_decibel(numbers.get('snr_db'))}"
+        again = numbers.get("recalibration") or {}
+        of = "samples that were kept for it" if numbers.get("held_out") else "the calibration samples themselves"
+        return (
+            f"## Quantised\n\nWith {numbers.get('calibration_samples')} samples; against the float model on "
+            f"{numbers.get('compared_samples')} {of}: {worst}. "
+            + (f"Then calibrated with all {again['samples']} samples. " if again.get("kept") else "")
+            + f"{output.size_text(numbers.get('bytes_before', 0))} became "
+            f"{output.size_text(numbers.get('bytes_after', 0))}."
+        )
+    return ""
+
+
+def _differences(prepared: PreparedFolder) -> str:
+    lines = []
+    for step in prepared.steps_of("verify"):
+        bad = [
+            row for row in step.document.get("rows", ()) if row["counts"] and row["status"] in ("differs", "failed")
+        ]
+        for row in bad[:_SHOWN_ROWS]:
+            remarks = [f"{one['name']}: {one['reason']}" for one in row["outputs"] if one["differs"]]
+            why = escaped("; ".join(remarks) or row["reason"] or "")
+            lines.append(f"- {escaped(chip_label(step.chip))}, {escaped(row['inputs'])}: {why}")
+        first = step.document.get("first_divergence")
+        if bad and first:
+            place = (
+                "It begins at" if first["exact"] else f"It begins within {first['window']} nodes, at the latest at"
+            )
+            lines.append(f"- {place} node {escaped(first['node'])} ({escaped(first['op'])}).")
+    return "## Where QNN differs\n\n" + "\n".join(lines) if lines else ""
+
+
+def _traps(prepared: PreparedFolder) -> str:
+    found: dict[str, dict[str, Any]] = {}
+    for step in prepared.steps_of("verify"):
+        for trap in step.document.get("traps", ()):
+            found.setdefault(trap["name"], trap)
+    lines = [
+        f"- **{escaped(trap['name'])}**: {escaped(trap['words'])} {escaped(trap['advice'])}"
+        for trap in found.values()
+    ]
+    return "## What to know\n\n" + "\n".join(lines) if lines else ""
+
+
+def _problems(prepared: PreparedFolder) -> str:
+    lines = []
+    for step in prepared.steps:
+        if step.problem:
+            lines.append(f"- {escaped(step.title)} {step.state}: {escaped(step.problem)}")
+        error = step.document.get("error")
+        if error and error.get("fix"):
+            lines.append(f"- What to do: {escaped(error['fix'])}")
+        lines += [f"- {escaped(step.title)}: {escaped(warning)}" for warning in step.document.get("warnings", ())]
+    return "## Problems and warnings\n\n" + "\n".join(lines) if lines else ""
+
+
+def _files(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
+    rows = [
+        [name, output.size_text(sizes.get(name, 0)), step.title] for step in prepared.steps for name in step.files
+    ]
+    return "## Files\n\n" + _table(["file", "size", "from"], rows) + "\n\nTheir hashes are in manifest.json."
+
+
+def _made_with(prepared: PreparedFolder) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in prepared.versions.items())
+    return f"Made with {escaped(versions)}. The original's SHA-256: {prepared.source_sha256}."
+
+
+def _table(headers: list[str], rows: list[list[str]]) -> str:
+    lines = [headers, ["---"] * len(headers), *([escaped(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
+    """The report first: the manifest says that all is there."""
+    records = journal.records()
+    write_whole(
+        journal.folder / REPORT, markdown_page(prepared, {name: record.size for name, record in records.items()})
+    )
+    manifest = {
+        "schema": MANIFEST_SCHEMA,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **summary(prepared),
+        "files": [
+            {"name": name, "size": records[name].size, "sha256": records[name].sha256, "from": step.title}
+            for step in prepared.steps
+            for name in step.files
+        ],
+    }
+    write_whole(journal.folder / MANIFEST, json.dumps(output.jsonable(manifest), indent=2, ensure_ascii=True))
+
+
+def summary(prepared: PreparedFolder) -> dict[str, Any]:
+    """Without the files and the documents of each step."""
+    return {
+        "source": prepared.source.name,
+        "source_sha256": prepared.source_sha256,
+        "ready": prepared.ready,
+        "verdict": prepared.verdict,
+        "notes": list(prepared.notes),
+        "model": prepared.model,
+        "chips": [_chip_document(prepared, chip, variant) for chip, variant in prepared.targets],
+        "versions": dict(prepared.versions),
+    }
+
+
+def _chip_document(prepared: PreparedFolder, chip: str | None, variant: str) -> dict[str, Any]:
+    compiled, verified = prepared.step("compile", chip, variant), prepared.step("verify", chip, variant)
+    placement = (compiled.document.get("placement") if compiled is not None else None) or {}
+    return {
+        "soc_model": int(chip) if chip is not None and chip.isdecimal() else None,
+        "name": chip_label(chip),
+        "bucket": variant or None,
+        "compiled": compiled.files[0] if compiled is not None and compiled.files else None,
+        "problem": compiled.problem or None if compiled is not None else None,
+        "qnn_nodes": placement.get("qnn_nodes"),
+        "cpu_nodes": placement.get("cpu_nodes"),
+        "verified": _agreement(verified, "no"),
+        "snr_db": verified.document.get("snr_db") if verified is not None else None,
+        "traps": [trap["name"] for trap in verified.document.get("traps", ())] if verified is not None else [],
+    }
+
+
+def on_step(result: StepResult | None, title: str) -> None:
+    """On stderr."""
+    print(f"{title} ..." if result is None else f"{title}: {_state(result)}", file=sys.stderr, flush=True)
+
+
+def _state(step: StepResult) -> str:
+    words = _WORDS[step.state]
+    if step.state in ("done", "failed"):
+        words += f" {output.seconds(step.seconds)}"
+    return f"{words}: {output.visible(step.problem)}" if step.problem else words
+
+
+def print_result(prepared: PreparedFolder) -> None:
+    print(output.visible(prepared.verdict))
+    print()
+    figures = summary(prepared)
+    output.print_table(
+        ["chip", "nodes", "verified", "lowest SNR", "compiled"],
+        [
+            [
+                chip["name"] + (f", {chip['bucket']}" if chip["bucket"] else ""),
+                f"{chip['qnn_nodes']} QNN, {chip['cpu_nodes']} CPU" if chip["qnn_nodes"] is not None else "-",
+                chip["verified"],
+                _decibel(chip["snr_db"]),
+                chip["compiled"] or "-",
+            ]
+            for chip in figures["chips"]
+        ],
+    )
+    print()
+    pairs = [("folder", str(prepared.folder)), ("report", str(prepared.folder / REPORT))]
+    pairs += [("manifest", str(prepared.folder / MANIFEST)), ("time", output.seconds(prepared.seconds))]
+    pairs += [("note", note) for note in prepared.notes]
+    output.print_pairs("Prepared", pairs)
+
+
+def document(prepared: PreparedFolder) -> dict[str, Any]:
+    return {
+        **summary(prepared),
+        "folder": str(prepared.folder),
+        "steps": [
+            {
+                "step": step.name,
+                "soc_model": step.chip,
+                "bucket": step.variant or None,
+                "state": step.state,
+                "problem": step.problem or None,
+                "files": list(step.files),
+                "seconds": step.seconds,
+                "told": dict(step.document),
+            }
+            for step in prepared.steps
+        ],
+        "seconds": prepared.seconds,
+    }

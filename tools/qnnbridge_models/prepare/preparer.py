@@ -17,13 +17,12 @@ from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_comp
 from qnnbridge_host.model.manifest import add_verdict
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.rewrite.rewrites import chosen
+from qnnbridge_models import journals
 from qnnbridge_models.command_options import PrepareOptions
-from qnnbridge_models.prepare import journal as journals
-from qnnbridge_models.prepare import report
+from qnnbridge_models.journals import PrepareJournal, hashes_of, key_of
 from qnnbridge_models.prepare import steps as works
-from qnnbridge_models.prepare.journal import PrepareJournal, key_of
-from qnnbridge_models.prepare.preparation import HOST_CHIP, PreparedFolder, StepResult, chip_label
-from qnnbridge_models.prepare.steps import StepWork, hashes_of
+from qnnbridge_models.prepare.preparation import HOST_CHIP, PreparedFolder, StepResult, chip_label, write_reports
+from qnnbridge_models.prepare.steps import StepWork
 from qnnbridge_models.verify import input_sets
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
@@ -100,7 +99,7 @@ def prepare_model(
             seconds=time.monotonic() - begun,
         )
         # Last: these files say that all is there.
-        report.write_reports(prepared, journal)
+        write_reports(prepared, journal)
     return prepared
 
 

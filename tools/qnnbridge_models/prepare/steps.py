@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import os
 import sys
@@ -15,12 +14,13 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.rewrite.fixer import fix_model
 from qnnbridge_models import fix as fix_report
 from qnnbridge_models.command_options import PrepareOptions, QuantizeOptions, VerifyOptions
+from qnnbridge_models.journals import hashes_of
 from qnnbridge_models.prepare.preparation import HOST_CHIP, StepResult, step_id
 from qnnbridge_models.progress import ShownProgress
 from qnnbridge_models.quantize import quantization
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import declared_inputs, load
-from qnnbridge_models.verify import report as verify_report
+from qnnbridge_models.verify import verification as verify_report
 from qnnbridge_models.verify.input_sets import GivenInputs
 from qnnbridge_models.verify.verifier import verify_model
 from qnnbridge_protocol.model_records import NumbersReport, NumbersState, OutputNumbers
@@ -61,9 +61,8 @@ def fix(
     from qnnbridge_host.create.jobs import safe_stem
 
     tag = variant_tag(options.buckets[0]) if options.buckets else ""
-    target = (
-        folder / MODELS / f"{safe_stem(source.stem + tag)}.onnx"
-    )  # QNN does not find a binary with ".." in its name
+    # QNN does not find a binary with ".." in its name.
+    target = folder / MODELS / f"{safe_stem(source.stem + tag)}.onnx"
 
     def do() -> tuple[list[Path], dict[str, Any]]:
         result = fix_model(
@@ -74,6 +73,7 @@ def fix(
             constants=options.constants,
             skip=options.skip,
             seed=options.seed,
+            # The journal has decided that this step is done again.
             overwrite=True,
         )
         return list(result.files), fix_report.document(result)
@@ -109,6 +109,7 @@ def quantize(
             result = quantize_model(model, target, wish, on_progress=progress, own_process=True)
         return list(result.files), quantization.document(result)
 
+    # With the versions of onnx and onnxruntime: another quantizer may make another model.
     went_in = {
         "model": model_hash,
         "calibration": hashes_of(_files_in(options.calibration)),
@@ -232,18 +233,6 @@ def soc_of(chip: str) -> str | None:
 
 def folder_of(chip: str) -> str:
     return chip if chip == HOST_CHIP else f"soc{chip}"
-
-
-def hashes_of(paths: Iterable[Path]) -> list[tuple[str, str]]:
-    """Name and content of each file, in order. Raises `OSError`."""
-    found: list[tuple[str, str]] = []
-    for path in paths:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-        found.append((path.name, digest.hexdigest()))
-    return found
 
 
 def _files_in(paths: Iterable[Path]) -> list[Path]:

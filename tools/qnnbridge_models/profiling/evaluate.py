@@ -26,10 +26,13 @@ from qnnbridge_models.profiling.report import (
     Series,
 )
 
+# QNN's own name of the figure.
 ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6
 
+# With fewer, the median is that of the first runs, which pay for what is done once.
 MIN_RUNS: Final = 3
+# The slowest over the quickest run: from here on single figures say little.
 WIDE_SPREAD: Final = 1.5
 
 
@@ -63,11 +66,7 @@ def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[Load
         LoadPhase(
             f"QNN compiles {name}",
             call.time_us / US_PER_S,
-            tuple(
-                LoadPhase(part.name, part.value / US_PER_S)
-                for part in (*call.facts, *call.parts)
-                if part.unit == "US"
-            ),
+            _timed((*call.facts, *call.parts)),
         )
         for call, name in zip(calls, names, strict=True)
     ]
@@ -75,14 +74,14 @@ def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[Load
 
 def _load_phases(calls: tuple[QnnCall, ...]) -> list[LoadPhase]:
     return [
-        LoadPhase(
-            "QNN loads the context binary",
-            call.time_us / US_PER_S,
-            tuple(LoadPhase(fact.name, fact.value / US_PER_S) for fact in call.facts if fact.unit == "US"),
-        )
+        LoadPhase("QNN loads the context binary", call.time_us / US_PER_S, _timed(call.facts))
         for call in calls
         if call.kind is CallKind.LOAD
     ]
+
+
+def _timed(rows: Sequence[QnnRow]) -> tuple[LoadPhase, ...]:
+    return tuple(LoadPhase(row.name, row.value / US_PER_S) for row in rows if row.unit == "US")
 
 
 def _notes(result: ProfileResult, recorded: Recording, attributed: bool) -> Iterator[str]:

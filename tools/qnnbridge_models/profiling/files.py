@@ -18,6 +18,7 @@ from qnnbridge_protocol.errors import BridgeError
 # More is not read: it is thousands of runs, and a tenth of them gives the same medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
 
+# The provider gives the name.
 OP_TRACE_FILE: Final = "qnn_op_trace.json"
 MAX_TRACE_BYTES: Final = 64 << 20
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 QNN_PROVIDER: Final = "QNNExecutionProvider"
 QNN_FILE: Final = "qnn.csv"
 ORT_PREFIX: Final = "ort"
+# Of made-up inputs: the same in each call, so that two profiles can be compared.
 SEED: Final = 0
+# The provider refuses a level without a file, so both are the command's.
 _OWN_OPTIONS: Final = (
     "profiling_level",
     "profiling_file_path",
@@ -101,8 +103,10 @@ def _recorded(
             timeout=request.timeout,
             # Nodes on the CPU are part of what a profile shows.
             fallback="cpu",
-            retry=0,  # a repeated run would be in the profile twice
-            fix=False,  # the names in the model identify the nodes
+            # A repeated run would be in the profile twice.
+            retry=0,
+            # The names in the model identify the nodes.
+            fix=False,
         ) as session:
             create_s = time.perf_counter() - begun
             given = feeds.complete(session.get_inputs(), loaded, request.sizes.dims, seed=SEED)
@@ -110,8 +114,9 @@ def _recorded(
             session_file = session.end_profiling()
             placement = session.placement
             types = {node.name: node.type for node in session.get_inputs()}
-    # After the host has ended (see the module).
-    profile = files.read_ort(_profile_file(session_file, folder))
+    # QNN writes its file while it works, and ONNX Runtime at the end: now that the host has ended nothing writes
+    # any more. Without the name of a file the error is about one that is not there.
+    profile = files.read_ort(Path(session_file) if session_file else folder / f"{ORT_PREFIX}.json")
     if len(profile.runs) != len(calls_s):
         raise BridgeError(
             f"ONNX Runtime's profile has {len(profile.runs)} runs instead of {len(calls_s)}.",
@@ -168,7 +173,7 @@ def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
 
 def _provider_options(request: ProfileRequest, folder: Path) -> dict[str, str]:
     return {
-        **request.session_options,
+        **arguments.with_chip(request.provider_options, request.soc_model),
         "profiling_level": request.level,
         "profiling_file_path": str(folder / QNN_FILE),
         "enable_framework_op_trace": "1",
@@ -186,11 +191,6 @@ def _for_qnn(folder: str) -> str:
             cause=f"{error}.",
             fix="Set TEMP to a folder with a plain English name (A to Z) and run the command again.",
         ) from None
-
-
-def _profile_file(named: str, folder: Path) -> Path:
-    """The file that ONNX Runtime names; without one a name that is not there, for the error."""
-    return Path(named) if named else folder / f"{ORT_PREFIX}.json"
 
 
 def _size(value: Any) -> int:

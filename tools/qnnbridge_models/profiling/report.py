@@ -164,6 +164,7 @@ class ProfileResult:
     notes: tuple[str, ...]
 
 
+# Of the JSON document: raised with each change that a reader has to know.
 SCHEMA: Final = 1
 
 BAR_WIDTH: Final = 24
@@ -272,6 +273,7 @@ def print_result(result: ProfileResult, top: int) -> None:
 def bar(share: float) -> str:
     """Of ``share`` of the full width; the smallest share that is not nothing has one cell."""
     cells = round(min(share, 1.0) * BAR_WIDTH)
+    # Old code pages of Windows lack the block.
     return ("█" if output.can_print("█") else "#") * (cells or int(share > 0.002))
 
 
@@ -360,7 +362,8 @@ def _print_load(result: ProfileResult) -> None:
     for phase in load.phases:
         rows.append([phase.name, output.seconds(phase.time_s), *_share(phase.time_s, load.create_s)])
         rows += [["  " + part.name, output.seconds(part.time_s), "", ""] for part in worth_showing(phase, load)]
-    print(output.plain_table(_visible(rows), indent="  "))
+    # Names of phases may come from the model.
+    print(output.plain_table([[output.visible(cell) for cell in row] for row in rows], indent="  "))
 
 
 def _print_run(result: ProfileResult) -> None:
@@ -477,7 +480,3 @@ def _share(part: float, whole: float) -> tuple[str, str]:
 def _print_more(count: int, noun: str) -> None:
     if count > 0:
         print(f"and {count} more {noun}{'' if count == 1 else 's'}; --top N lists more, --json all")
-
-
-def _visible(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[output.visible(cell) for cell in row] for row in rows]

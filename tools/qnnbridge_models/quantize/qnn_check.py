@@ -1,4 +1,4 @@
-"""Runs quantised models on the host's QNN and reports where their nodes ran and how much the results differ."""
+"""The comparison of a quantised model with the float one, on the CPU and on the host's QNN."""
 
 from __future__ import annotations
 
@@ -14,13 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.accuracy import ColumnGroups, OutputAccuracy, Verdict, measure, worst
+from qnnbridge_models.accuracy import ColumnGroups, OutputAccuracy, Verdict, lowest_snr, measure, worst
 from qnnbridge_models.command_options import QnnHostOptions
-from qnnbridge_models.progress import phase
-from qnnbridge_protocol.errors import BridgeError, HostStartFailed, PlacementRefused, ProviderUnavailable
+from qnnbridge_models.progress import OnProgress, phase
+from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED
+from qnnbridge_models.quantize.samples import SampleSets
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    HostStartFailed,
+    ModelError,
+    OrtError,
+    PlacementRefused,
+    ProviderUnavailable,
+)
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
@@ -112,20 +122,24 @@ def _contents_of_sample(feeds: Feeds) -> bytes:
     return found.digest()
 
 
+def with_simulated_chip(options: Mapping[str, str], simulated: bool) -> tuple[dict[str, str], str | None]:
+    """The options of the provider with a chip, and that chip where it stands in for one that was not named."""
+    if not simulated or any(name in options for name in _CHIP_OPTIONS):
+        return dict(options), None
+    # Without a chip the simulator computes floats in 32 bits, as no NPU does.
+    chip = str(DEFAULT_SIMULATED_CHIP)
+    return {**options, "soc_model": chip}, chip
+
+
 class QnnRunner:
     """A host with QNN in it. Made by `opened_qnn`."""
 
     def __init__(self, host: Host, options: QnnHostOptions) -> None:
         self._host = host
         self._timeout_s = options.timeout_s
-        self._provider_options = dict(options.provider_options)
         self._known: dict[bytes, _Known] = {}
         self._at_once = min(_AT_ONCE, os.cpu_count() or 1) if host.info.simulator else 1
-        self.chip: str | None = None
-        if host.info.simulator and not any(name in self._provider_options for name in _CHIP_OPTIONS):
-            # Without a chip the simulator computes floats in 32 bits, as no NPU does.
-            self.chip = str(DEFAULT_SIMULATED_CHIP)
-            self._provider_options["soc_model"] = self.chip
+        self._provider_options, self.chip = with_simulated_chip(options.provider_options, bool(host.info.simulator))
 
     def run(
         self, model: Path, samples: Sequence[Feeds], names: Sequence[str], enough: Enough = lambda *_: False
@@ -244,6 +258,67 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
                 )
             runner = QnnRunner(host, options)
         except (HostStartFailed, ProviderUnavailable) as error:
+            # Models are also quantised on build machines, where no host is set up.
             yield QnnCheck(error=error) if options.required else QnnCheck(absent=error.message)
             return
         yield runner
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """A quantised model against the float one, on the CPU and on QNN if that was wanted."""
+
+    outputs: tuple[OutputAccuracy, ...]
+    qnn: QnnCheck | None
+
+    @property
+    def lowest(self) -> dict[str, float]:
+        """The SNR of the worst output by place, where it has one."""
+        there = self.qnn.against_float if self.qnn is not None else ()
+        found = {"the CPU": lowest_snr(self.outputs), "QNN": lowest_snr(there)}
+        return {where: snr for where, snr in found.items() if snr is not None}
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        there = self.qnn.verdict if self.qnn is not None else None
+        return [worst(one.verdict for one in self.outputs), *([] if there is None else [there])]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparer:
+    """Compares quantised models with the float one over the same samples.
+
+    Args:
+        expected: what the float model gives for them.
+        groups: columns of outputs that are judged by themselves.
+        qnn: runs them there; the check that says why it cannot; None if none is wanted.
+    """
+
+    samples: SampleSets
+    names: Sequence[str]
+    expected: Sequence[Sequence[Any]]
+    groups: ColumnGroups
+    qnn: QnnRunner | QnnCheck | None
+    on_progress: OnProgress
+
+    def compare(self, model: Path) -> Comparison:
+        """Raises `ModelError` if the model does not run on the CPU."""
+        self.on_progress("comparing", 0, 0)
+        found = self._on_cpu(model)
+        check = self.qnn
+        if isinstance(check, QnnRunner):
+            self.on_progress("running on QNN", 0, 0)
+            check = check.check(model, self.samples.compared, self.names, self.expected, found, self.groups)
+        return Comparison(measure(self.names, self.expected, found, self.groups), check)
+
+    def _on_cpu(self, model: Path) -> list[list[Any]]:
+        """As the file says: optimised for the CPU, quantised operators saturate on processors without VNNI."""
+        try:
+            with phase(ON_CPU):
+                return cpu.run_all(model, QUANTIZED, self.samples.compared, self.names)
+        except OrtError as error:
+            raise ModelError(
+                "onnxruntime's quantizer wrote a model that does not run. Nothing was written.",
+                cause=error.cause,
+                fix="Try --per-tensor or 8-bit types; or export the model again with a newer opset (17 to 21).",
+            ) from None

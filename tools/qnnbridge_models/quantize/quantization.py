@@ -7,21 +7,52 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_models.accuracy import Accuracy, OutputAccuracy, Verdict, lowest_snr, worst
-from qnnbridge_models.command_options import ResolvedSettings
+from qnnbridge_models.command_options import ResolvedSettings, type_warnings
 from qnnbridge_models.progress import Phase
-from qnnbridge_models.quantize.folds import FoldsReport, shown_by
+from qnnbridge_models.quantize.candidates import ENOUGH, FoldsReport, shown_by
 from qnnbridge_models.quantize.ort_quantizer import Precision
-from qnnbridge_models.quantize.partial import LayerError
+from qnnbridge_models.quantize.precision import LayerError
 from qnnbridge_models.quantize.qnn_check import QnnCheck
-from qnnbridge_models.quantize.recalibrating import Recalibration
+from qnnbridge_models.quantize.samples import SampleSets
+from qnnbridge_models.quantize.search import FoundPrecision
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.output import written_pairs
 
 _MOST_NAMES, _MOST_LAYERS = 6, 15
 # A channel is reported where it is that much worse than its output.
 _WORSE_DB = 3.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recalibration:
+    """The model calibrated with all samples, beside the one that was compared.
+
+    Args:
+        kept: it is the model that was written.
+        samples: number of those that calibrate it.
+        snr_db: of the worst output over the compared samples, which it has seen, by place.
+        reason: why it was not kept.
+    """
+
+    kept: bool
+    samples: int
+    snr_db: dict[str, float]
+    reason: str = ""
+
+    def document(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @property
+    def words(self) -> str:
+        """As text, for the report."""
+        has = " and ".join(f"{snr:.1f} dB on {where}" for where, snr in self.snr_db.items())
+        if not self.kept:
+            return f"not calibrated with all {self.samples} samples: {self.reason}"
+        seen = f"; on those compared, which it has seen now, it has {has}" if has else ""
+        return f"after the comparison the file was calibrated with all {self.samples} samples{seen}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,14 +192,12 @@ def _verdict_text(result: QuantizeResult) -> str:
 
 
 def _precision_pairs(precision: Precision) -> list[tuple[str, str]]:
-    pairs = []
-    if precision.float_nodes:
-        pairs.append(("left in float", _listed(precision.float_nodes)))
-    if precision.wide_tensors:
-        pairs.append(("activations of 16 bits", _listed(precision.wide_tensors)))
-    if precision.wide_weights:
-        pairs.append(("weights of 16 bits", _listed(precision.wide_weights)))
-    return pairs
+    every = (
+        ("left in float", precision.float_nodes),
+        ("activations of 16 bits", precision.wide_tensors),
+        ("weights of 16 bits", precision.wide_weights),
+    )
+    return [(label, _listed(names)) for label, names in every if names]
 
 
 def _listed(names: frozenset[str]) -> str:
@@ -193,7 +222,7 @@ def decibel(snr_db: float | None) -> str:
     return "exact" if snr_db >= NO_ERROR_DB else f"{max(snr_db, -99.9):.1f} dB"
 
 
-def accuracy_rows(outputs: Sequence[OutputAccuracy]) -> list[list[str]]:
+def _print_outputs(outputs: Sequence[OutputAccuracy]) -> None:
     """A row for each output, one for each group of its columns, and one for its worst channel if that is worse."""
     rows = []
     for one in outputs:
@@ -202,10 +231,7 @@ def accuracy_rows(outputs: Sequence[OutputAccuracy]) -> list[list[str]]:
         channel = one.worst_channel
         if channel is not None and (channel.snr_db or 0.0) < (one.whole.snr_db or 0.0) - _WORSE_DB:
             rows.append(_row(f"  {channel.name}", channel, ""))
-    return rows
-
-
-ACCURACY_HEADERS = ("output", "SNR", "largest error", "of the values", "decisions", "verdict")
+    output.print_table(["output", "SNR", "largest error", "of the values", "decisions", "verdict"], rows)
 
 
 def _row(name: str, one: Accuracy, verdict: str) -> list[str]:
@@ -218,10 +244,6 @@ def _row(name: str, one: Accuracy, verdict: str) -> list[str]:
         "-" if judged.decisions is None else f"{100 * judged.decisions:.4g} % same",
         verdict,
     ]
-
-
-def _print_outputs(outputs: Sequence[OutputAccuracy]) -> None:
-    output.print_table(list(ACCURACY_HEADERS), accuracy_rows(outputs))
 
 
 def _print_qnn(qnn: QnnCheck) -> None:
@@ -237,3 +259,121 @@ def _print_qnn(qnn: QnnCheck) -> None:
         print("QNN against the quantised model on the CPU")
         _print_outputs(qnn.against_cpu)
     print()
+
+
+# --- warnings: where the model is poor, why, and what to try ---------------------------------------------------
+
+# Below this, QNN's own rounding does not explain what it computes of the same quantised model.
+_QNN_AGREES_DB = 20.0
+_BAD = ("poor", "useless")
+
+
+def warnings_on(
+    settings: ResolvedSettings,
+    found: FoundPrecision,
+    outputs: Sequence[OutputAccuracy],
+    model: Any,
+    samples: SampleSets,
+    qnn: QnnCheck | None,
+    folds: FoldsReport | None = None,
+) -> list[str]:
+    """In the order of the report: types, outputs on the CPU, samples, nodes, QNN."""
+    lines = type_warnings(settings)
+    if found.precision.wide_weights:
+        lines.append("int16 weights run on V73 and newer only (Snapdragon X and later).")
+    tries = ", ".join(to_try(settings, found, len(samples.calibration)))
+    for one in outputs:
+        if one.verdict in _BAD:
+            lines.append(f"{_loss_words(one, 'the float model')} Try {tries}.")
+        elif one.verdict == "not shown":
+            lines.append(
+                f'Output "{one.name}" is nearly the same for all samples, so they do not show how good it is. '
+                "Give samples that differ."
+            )
+    if not samples.held_out:
+        lines.append("Compared on the calibration samples themselves, so the true difference may be larger.")
+    elif len(samples.compared) < ENOUGH:
+        lines.append(_few(len(samples.compared), folds))
+    inside = _nodes_inside(model)
+    if inside:
+        lines.append(f"{inside} nodes inside of If, Loop or Scan stay float: the quantizer does not go there.")
+    return lines + (_qnn_warnings(qnn) if qnn is not None else [])
+
+
+def _few(held_out: int, folds: FoldsReport | None) -> str:
+    """How few samples are held out, and what that is worth."""
+    few = f"Only {held_out} sample{'s are' if held_out != 1 else ' is'} held out, which says little of others"
+    if folds is None:
+        return f"{few}: nothing good is shown. Give {ENOUGH} or more with --held-out {ENOUGH}."
+    text = f"{few}. Each sample judged by a model that it did not calibrate, {folds}."
+    if folds.samples < ENOUGH:
+        text += f" {folds.samples} in all are too few to show anything good: give {ENOUGH} or more."
+    return text
+
+
+def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> list[str]:
+    """Options that may help, the most promising first."""
+    tries: list[str] = []
+    if settings.activation_type in ("uint8", "int8", "int16"):
+        tries.append("--activation-type uint16")
+    if not found.layers:
+        tries.append("--target-snr 30 (keeps the layers that cost most in 16 bits or float)")
+    if settings.weight_type == "int4":
+        tries.append("--weight-type int8")
+    elif not settings.per_channel:
+        tries.append("--weight-type int8 --per-channel")
+    elif settings.weight_type == "int8" and settings.activation_type == "uint16":
+        tries.append("--weight-type int16 (V73 and newer)")
+    if settings.method == "minmax":
+        tries.append("--method percentile (a few extreme values widen the ranges)")
+    tries.append("more samples" if samples < 100 else "samples that are closer to what will come")
+    return tries
+
+
+def _loss_words(one: OutputAccuracy, than: str) -> str:
+    """`Output "y" is useless: its boxes (columns 0 to 3 of axis 1) are off by up to 150 where ...`"""
+    # Only the parts that made the verdict: a good part must not be named as the cause.
+    bad = [part for part in one.parts if part.verdict == one.verdict]
+    part = min(bad, key=lambda part: part.snr_db if part.snr_db is not None else 0.0)
+    of = f"{part.name} " if one.groups else ""
+    return f'Output "{one.name}" is {one.verdict} against {than}: {of}{_error_text(part)}.'
+
+
+def _error_text(part: Accuracy) -> str:
+    """What is wrong with one part, as text."""
+    judged = part.judged
+    if part.flat:
+        return "is the same everywhere, where the float model's values differ"
+    if judged.snr_db is None or part.varies < 0:
+        return judged.reason or f"{100 * judged.off:.3g} % of the values are other ones"
+    text = (
+        f"has {judged.snr_db:.1f} dB and is off by up to {judged.max_abs:.4g}, "
+        f"{100 * judged.max_relative:.3g} % of the largest value"
+    )
+    return text + (f"; {judged.lost} values are NaN or infinite" if judged.lost else "")
+
+
+def _qnn_warnings(qnn: QnnCheck) -> list[str]:
+    if qnn.absent is not None:
+        return [
+            f"Not checked on QNN: {qnn.absent.rstrip('.')}. What QNN computes may differ from the CPU's numbers."
+        ]
+    if qnn.error is not None or qnn.placement is None:
+        return []  # shown as the error that it is
+    lines = []
+    if not qnn.all_on_qnn:
+        cause = (qnn.placement.cause or "the reason is unknown").rstrip(".")
+        lines.append(f"{qnn.placement.cpu_nodes} nodes are left on the CPU: {cause}.")
+    lines += [
+        "QNN computes something else than the CPU does from the same quantised model. "
+        f"{_loss_words(one, 'the CPU')} Try --target-snr 30, which finds the nodes and leaves them float."
+        for one in qnn.against_cpu
+        if one.snr_db is not None and one.snr_db < _QNN_AGREES_DB
+    ]
+    lines += [f"On QNN: {_loss_words(one, 'the float model')}" for one in qnn.against_float if one.verdict in _BAD]
+    return lines
+
+
+def _nodes_inside(model: Any) -> int:
+    # The main graph is one of these graphs.
+    return sum(len(graph.node) for graph in graphs.subgraphs(model.graph)) - len(model.graph.node)

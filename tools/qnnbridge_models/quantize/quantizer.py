@@ -1,4 +1,4 @@
-"""`quantize_model`: the work of the command, for programs."""
+"""`quantize_model`: prepare, calibrate, choose the precision, compare, and write."""
 
 from __future__ import annotations
 
@@ -17,19 +17,29 @@ from qnnbridge_host.graph.bounds import refuse_large
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_models import progress
-from qnnbridge_models.accuracy import ColumnGroups, columns_of_scales
+from qnnbridge_models.accuracy import GOOD_DB, ColumnGroups, columns_of_scales, worst
 from qnnbridge_models.command_options import QuantizeOptions, QuantizeSettings, ResolvedSettings
 from qnnbridge_models.progress import OnProgress, phase
-from qnnbridge_models.quantize import judging, precision, search
-from qnnbridge_models.quantize.candidates import CandidateChoice, with_enough_bits, with_headroom
-from qnnbridge_models.quantize.folds import ENOUGH, CrossValidation, FoldsReport, folds_of
+from qnnbridge_models.quantize import precision, quantization, search
+from qnnbridge_models.quantize.candidates import (
+    ENOUGH,
+    CandidateChoice,
+    CrossValidation,
+    FoldsReport,
+    folds_of,
+    with_enough_bits,
+    with_headroom,
+)
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
-from qnnbridge_models.quantize.preparing import prepare
-from qnnbridge_models.quantize.qnn_check import QnnCheck, QnnRunner, opened_qnn
-from qnnbridge_models.quantize.quantization import QuantizeResult
+from qnnbridge_models.quantize.preparing import (
+    prepare,
+    refuse_free_dimensions,
+    refuse_not_finite,
+    refuse_unsuitable,
+)
+from qnnbridge_models.quantize.qnn_check import Comparer, Comparison, QnnCheck, QnnRunner, opened_qnn
+from qnnbridge_models.quantize.quantization import QuantizeResult, Recalibration
 from qnnbridge_models.quantize.quick_lookups import KnownWeights
-from qnnbridge_models.quantize.recalibrating import Comparer, with_all_samples
-from qnnbridge_models.quantize.refusals import refuse_free_dimensions, refuse_not_finite, refuse_unsuitable
 from qnnbridge_models.quantize.samples import SampleSets, gather, shapes_in
 from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_protocol.errors import OptionError
@@ -41,6 +51,9 @@ _TRIED = 60
 _LOOKED_AT = 20
 # For one fold of one way of quantising; models that take longer are judged by the held-out samples alone.
 _FOLD_S = 4.0
+# A range that is a tenth wider costs 0.8 dB, and keeps the next loud sample from being cut off. Where the model
+# stays good, a third is no loss either.
+_LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
 _PREPARED = "the prepared model"
 _FLOAT = "running the float model"
 
@@ -135,8 +148,8 @@ def _quantized(
             comparer = Comparer(samples, names, expected, trial.groups, qnn, on_progress)
             compared = comparer.compare(output.model)
             folds = work.few_held_out(chosen.every_fold, trial, found)
-            final, recalibration = with_all_samples(trial, found, options.settings.target_snr, comparer, compared)
-        # With them, unless that costs something (`recalibrating`).
+            final, recalibration = _with_all_samples(trial, found, options.settings.target_snr, comparer, compared)
+        # With them, unless that costs something (`_with_all_samples`).
         final.write(output.model, found.precision)
         with phase("writing"):
             result = _finish(model, output.model, found)
@@ -166,7 +179,7 @@ def _quantized(
             # What is wrong with the samples first: it limits all that follows.
             *samples.warnings,
             *found.notes,
-            *judging.warnings(final.settings, found, compared.outputs, model, samples, compared.qnn, folds),
+            *quantization.warnings_on(final.settings, found, compared.outputs, model, samples, compared.qnn, folds),
         ),
         qnn=compared.qnn,
     )
@@ -319,6 +332,56 @@ def _float_results(path: Path, samples: SampleSets) -> tuple[list[str], list[lis
     session = cpu.open_session(path, path.name)
     names = [node.name for node in session.get_outputs()]
     return names, [cpu.run(session, feeds, path.name, names) for feeds in samples.compared]
+
+
+# A model without the held-out samples has narrower ranges than one of all samples, as the recipe of ONNX Runtime's
+# documentation makes. So the last step calibrates with them, too.
+
+
+def _with_all_samples(
+    trial: PrecisionTrial, found: FoundPrecision, target: float | None, comparer: Comparer, before: Comparison
+) -> tuple[CalibratedModel, Recalibration | None]:
+    """The model to write, and how it is with all samples; None if none was held out.
+
+    Args:
+        trial: with the chosen calibration.
+        before: how the model is without the samples that were held out.
+    """
+    if not comparer.samples.held_out:
+        return trial.calibrated, None
+    every = dataclasses.replace(trial, calibrated=trial.calibrated.without(frozenset()))
+    # It did not run on QNN before: only the CPU can say whether something is lost.
+    if before.qnn is not None and before.qnn.placement is None:
+        comparer = dataclasses.replace(comparer, qnn=None)
+        every = dataclasses.replace(every, qnn=None)
+    model = every.write(found.precision)
+    after = comparer.compare(model)
+    reason = _lost(before, after)
+    if not reason and target is not None and found.reached and not _reaches(every, model, target):
+        reason = f"it would miss the target of {target:g} dB"
+    recalibration = Recalibration(not reason, len(comparer.samples.every), after.lowest, reason)
+    return (trial if reason else every).calibrated, recalibration
+
+
+def _lost(before: Comparison, after: Comparison) -> str:
+    """Why the second is not to be taken; empty if it is as good."""
+    for where, snr in before.lowest.items():
+        there = after.lowest.get(where)
+        if there is None or there < snr - (_LOST_OF_GOOD_DB if there >= GOOD_DB else _LOST_DB):
+            has = "no result" if there is None else f"{there:.1f} dB instead of {snr:.1f}"
+            return f"it would have {has} on {where}"
+    if before.qnn is not None and after.qnn is not None and before.qnn.all_on_qnn and not after.qnn.all_on_qnn:
+        return "QNN does not take all of it then"
+    # By each verdict for itself: one output may get worse while the lowest SNR stays.
+    if any(worst(pair) != pair[0] for pair in zip(before.verdicts, after.verdicts, strict=True)):
+        return "an output would be worse"
+    return ""
+
+
+def _reaches(trial: PrecisionTrial, model: Path, target: float) -> bool:
+    if trial.on_cpu(model) < target:
+        return False
+    return trial.qnn is None or (trial.on_qnn(model, target) or 0.0) >= target
 
 
 def _finish(original: Any, path: Path, found: FoundPrecision) -> Any:

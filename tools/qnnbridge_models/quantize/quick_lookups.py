@@ -19,6 +19,7 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 
+# Names of onnxruntime's own, looked for in what is installed: a release without them is slower, and no error.
 # The function of the quantizer that reads a weight, its type and numbers, and nothing else.
 _PURE = "quantize_onnx_initializer"
 # The method that gives a scale and zero point of each weight, one after the other.

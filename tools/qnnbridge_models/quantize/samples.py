@@ -26,8 +26,11 @@ from qnnbridge_tools.arguments import InputFile
 SUFFIXES = (".npz", ".npy")
 MAX_NAMES_SHOWN = 8
 
+# A fifth is held out, and at most this many: each of them runs on the CPU and on QNN.
 MOST_HELD_OUT = 10
+# Of fewer samples none is held out: the ranges need them more.
 LEAST_TO_HOLD_OUT = 3
+# Fewer are worth a warning.
 FEW_SAMPLES = 10
 
 
@@ -46,18 +49,14 @@ class CalibrationInput:
         return elements.numpy_dtype(element)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SampleLocation:
-    """The file of a sample, and its number among the samples that are stacked there."""
-
-    file: Path
-    number: int
-
-
 class FileSamples:
-    """A sequence of samples, read when they are used; the last file is kept. One thread at a time."""
+    """A sequence of samples, read when they are used; the last file is kept. One thread at a time.
 
-    def __init__(self, places: Sequence[SampleLocation], declared: Sequence[CalibrationInput]) -> None:
+    Args:
+        places: of each sample its file, and its number among the samples that are stacked there.
+    """
+
+    def __init__(self, places: Sequence[tuple[Path, int]], declared: Sequence[CalibrationInput]) -> None:
         self._places = list(places)
         self._declared = list(declared)
         self._read: tuple[Path, list[Feeds]] | None = None
@@ -69,19 +68,20 @@ class FileSamples:
         return (self[number] for number in range(len(self)))
 
     def __getitem__(self, number: int) -> Feeds:
-        place = self._places[number]
-        if self._read is None or self._read[0] != place.file:
-            self._read = (place.file, _samples_of(place.file, self._declared))
-        return self._read[1][place.number]
+        file, place = self._places[number]
+        # Samples of one file come one after the other: it is not read for each of them.
+        if self._read is None or self._read[0] != file:
+            self._read = (file, _samples_of(file, self._declared))
+        return self._read[1][place]
 
 
 def load(sources: Iterable[Path], declared: Sequence[CalibrationInput]) -> tuple[FileSamples, list[str]]:
     """All samples of files and folders, in the order of their names; and what is worth a warning."""
-    places: list[SampleLocation] = []
+    places: list[tuple[Path, int]] = []
     ignored: set[str] = set()
     for file in list_files(sources):
         samples = _samples_of(file, declared, ignored)
-        places += [SampleLocation(file, number) for number in range(len(samples))]
+        places += [(file, number) for number in range(len(samples))]
     if not places:
         raise OptionError("The calibration files hold no sample.", fix="Give at least one; 50 to 200 are usual.")
     notes = [f"Not an input of the model, so not used: {', '.join(sorted(ignored)[:MAX_NAMES_SHOWN])}."]
@@ -219,6 +219,7 @@ class SampleSubset(Sequence[Feeds]):
         return self._samples[self._numbers[number]]
 
     def __iter__(self) -> Iterator[Feeds]:
+        # Not that of `Sequence`, which takes an IndexError out of a file for the end.
         return (self._samples[number] for number in self._numbers)
 
 

@@ -23,7 +23,7 @@ from qnnbridge_models.accuracy import ColumnGroups, fives, lowest_of_folds
 from qnnbridge_models.command_options import ResolvedSettings
 from qnnbridge_models.progress import OnProgress, phase
 from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED, WEIGHTED_OPS, CalibratedModel, Precision
-from qnnbridge_models.quantize.partial import LayerError, PartialModels, layers_of, noise_of_db, noisiest
+from qnnbridge_models.quantize.precision import LayerError, PartialModels, layers_of, noise_of_db, noisiest
 from qnnbridge_models.quantize.qnn_check import QnnRunner
 from qnnbridge_protocol.errors import BridgeError, ModelError
 from qnnbridge_protocol.specs import Placement

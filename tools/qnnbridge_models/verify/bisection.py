@@ -201,7 +201,7 @@ class DivergenceSearch:
                 tensor=tensor,
                 difference=seen.numbers if seen is not None else None,
                 error=error,
-                group=tuple(self._label(index) for index in self._cutter.whole(group)) if exact else (),
+                group=tuple(label_of(self._cutter.nodes[n], n) for n in self._cutter.whole(group)) if exact else (),
                 not_finalized=len(self._not_finalized),
                 alone=alone,
                 sessions=self._sessions,
@@ -209,9 +209,6 @@ class DivergenceSearch:
             ),
             found,
         )
-
-    def _label(self, index: int) -> str:
-        return label_of(self._cutter.nodes[index], index)
 
     def _by_itself(self, group: Sequence[int]) -> tuple[NodeAlone, tuple[TrapFound, ...]]:
         """What comes of a group on the CPU's values of its inputs, and the traps that a change of it proves."""

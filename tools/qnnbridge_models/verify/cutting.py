@@ -18,6 +18,7 @@ from qnnbridge_models.verify.traps import NodeAt, NodeChange
 
 # Behind one cut. A graph that has more alive at once gets those that were made last.
 _MOST_OUTPUTS = 40
+# TensorProto.STRING.
 _TEXT_TYPE = 8
 _Q_AND_DQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
@@ -37,6 +38,7 @@ class Cutter:
         self._folder = folder
         self._index = ModelIndex(model)
         self._count = 0
+        # Each cut names the weight files of the model: they are linked once, beside all cuts.
         link_files(source.parent, external_files, folder)
         self.nodes = self._index.protos
         self._last_use = self._last_uses()
@@ -180,6 +182,7 @@ class Cutter:
         cut = type(self._model)()
         cut.ir_version = self._model.ir_version
         cut.opset_import.extend(self._model.opset_import)
+        # The nodes of the cut may call functions of the model's own.
         cut.functions.extend(self._model.functions)
         cut.graph.name = self._model.graph.name or "cut"
         # Steps go out as floats: a group without its DequantizeLinear is computed otherwise, and steps say little.

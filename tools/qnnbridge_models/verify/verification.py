@@ -1,17 +1,18 @@
-"""The result of `verify_model`, as data."""
+"""The result of `verify_model`: data, rows as they come, the report for a person, and JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from qnnbridge_host.numerics.judge import NumberFormat, State
-from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 from qnnbridge_protocol.model_records import JudgedNumbers
 from qnnbridge_protocol.specs import Placement
+from qnnbridge_tools import output, reporting
 
 InputKind = Literal["given", "made up", "extreme"]
 InputStatus = Literal["agrees", "differs", "not shown", "failed", "unchecked", "refused", "skipped"]
@@ -63,6 +64,11 @@ class OutputVerdict:
     inputs: str = ""
     worst: JudgedNumbers | None = None
 
+    @property
+    def numbers(self) -> str:
+        """As text; why there are none."""
+        return numbers_text(self.worst) if self.worst is not None else self.reason
+
     def document(self) -> dict[str, Any]:
         numbers = self.worst.to_wire() if self.worst is not None else {}
         return {
@@ -96,6 +102,21 @@ class InputSetResult:
     traps: tuple[TrapFound, ...] = ()
     died: bool = False
     kept: bool = False
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "inputs": self.name,
+            "kind": self.kind,
+            "counts": self.counts,
+            "status": self.status,
+            "reason": self.reason or None,
+            "died": self.died,
+            "kept": self.kept,
+            "outputs": [
+                {**one.numbers.to_wire(), "name": one.name, "differs": one.differs} for one in self.outputs
+            ],
+            "traps": [trap.name for trap in self.traps],
+        }
 
     @property
     def is_bad(self) -> bool:
@@ -232,6 +253,7 @@ class Verification:
         return min(ratios, default=None)
 
 
+# Of evidence against the model: one output that differs decides, whatever the others show.
 _ORDER = {"differs": 0, "unknown": 1, "agrees": 2}
 
 
@@ -251,3 +273,233 @@ def numbers_text(numbers: JudgedNumbers) -> str:
     text = f"SNR {numbers.snr_db:.1f} dB{where}, largest difference {numbers.max_abs:.3g}"
     text += f", {numbers.off:.2%} of values off"
     return text if numbers.decisions is None else f"{text}, {numbers.decisions:.1%} of the decisions the same"
+
+
+# --- The result of `qnnbridge verify`: rows as they come, the report for a person, and the JSON document.
+
+
+class PrintedRows:
+    """Prints rows as they come, in columns that are known beforehand.
+
+    Args:
+        names: of all sets of inputs.
+        outputs: names.
+    """
+
+    HEADERS = ("inputs", "output", "result", "SNR dB", "off", "decisions", "max abs")
+
+    def __init__(self, names: Sequence[str], outputs: Sequence[str]) -> None:
+        texts = ([output.visible(name) for name in names], [output.visible(name) for name in outputs])
+        # Rows are printed as they come: each column is as wide as the longest text that it may get.
+        self._widths = [
+            max(map(len, ("inputs", *texts[0]))),
+            max(map(len, ("output", *texts[1]))),
+            *map(len, ("refused by both", "SNR dB", "100.00 %", "decisions", "max abs")),
+        ]
+        self._print(self.HEADERS)
+
+    def __call__(self, row: InputSetResult) -> None:
+        for line in _lines(row):
+            self._print(line)
+
+    def _print(self, cells: Sequence[str]) -> None:
+        padded = (output.visible(cell).ljust(width) for cell, width in zip(cells, self._widths, strict=True))
+        print("  ".join(padded).rstrip(), flush=True)
+
+
+def print_result(result: Verification) -> None:
+    """The report for a person, below the table of its rows (`PrintedRows`)."""
+    if result.rows:
+        print()
+    print(f"{result.verdict.upper()}: {output.visible(result.source.name)}. {output.visible(result.reason)}")
+    print()
+    _print_reasons(result)
+    if result.error is not None:
+        output.print_pairs("What QNN says", _error_pairs(result.error))
+        print()
+    begins = divergence_pairs(result.divergence) if result.divergence is not None else []
+    if not begins and result.not_bisected:
+        begins = [("unknown", result.not_bisected)]
+    if begins:
+        output.print_pairs("Where it begins", begins)
+        print()
+    for trap in result.traps:
+        proof = [("proof", trap.proof)] if trap.proof else []
+        pairs = [("what", trap.words), ("seen", trap.evidence), *proof, ("do", trap.advice)]
+        output.print_pairs(f"Trap: {trap.name}", pairs)
+        print()
+    output.print_pairs("Compared", _how_pairs(result))
+
+
+def _lines(row: InputSetResult) -> list[list[str]]:
+    if not row.outputs:
+        status = {"unchecked": "not checked", "refused": "refused by both"}.get(row.status, row.status)
+        return [[row.name, "", status, "", "", "", ""]]
+    lines = []
+    for number, one in enumerate(row.outputs):
+        numbers = one.numbers
+        extreme = " (extreme)" if one.differs and not row.counts else ""
+        lines.append(
+            [
+                row.name if number == 0 else "",
+                one.name,
+                _state_text(numbers.state) + extreme,
+                "-" if numbers.snr_db is None else f"{numbers.snr_db:.1f}",
+                "-" if numbers.snr_db is None else f"{numbers.off:.2%}".replace("%", " %"),
+                "-" if numbers.decisions is None else f"{numbers.decisions:.1%}".replace("%", " %"),
+                "-" if numbers.snr_db is None else f"{numbers.max_abs:.3g}",
+            ]
+        )
+    return lines
+
+
+def _state_text(state: str) -> str:
+    return "not shown" if state == "unknown" else state
+
+
+def _print_reasons(result: Verification) -> None:
+    pairs: list[tuple[str, str]] = []
+    for row in result.rows:
+        pairs += [(row.name, row.reason)] if row.reason else []
+        pairs += [(row.name, f"{one.name}: {one.numbers.reason}") for one in row.outputs if one.numbers.reason]
+    pairs += [("not shown", f"{one.name}: {one.reason}") for one in result.outputs if one.state == "unknown"]
+    if pairs:
+        output.print_pairs("Explained", pairs)
+        print()
+
+
+def _error_pairs(error: BridgeError) -> list[tuple[str, str]]:
+    pairs = [("message", error.message)]
+    pairs += [("cause", error.cause)] if error.cause else []
+    pairs += [("evidence", line) for line in error.evidence]
+    pairs += [("fix", error.fix)] if error.fix else []
+    return pairs
+
+
+def divergence_pairs(found: Divergence) -> list[tuple[str, str]]:
+    place = f"{found.node} ({found.op}), node {found.number} of {found.of}"
+    if not found.exact:
+        place = f"among the {found.window} nodes that end with {place}; the time for the search was over"
+    pairs = [("node", place), ("inputs", found.row)]
+    if len(found.group) > 1:
+        pairs.append(("with", f"its quantised group: {', '.join(found.group)}"))
+    if found.difference is not None:
+        pairs.append(("tensor", f"{found.tensor}: {numbers_text(found.difference)}"))
+    if found.error:
+        pairs.append(("QNN", found.error))
+    if found.alone is not None:
+        pairs.append(("alone", found.alone.words))
+    if found.not_finalized:
+        pairs.append(("no evidence", f"{found.not_finalized} cuts that QNN does not finalize"))
+    pairs.append(("search", f"{found.sessions} sessions, {output.seconds(found.seconds)}"))
+    return pairs
+
+
+def _how_pairs(result: Verification) -> list[tuple[str, str]]:
+    pairs = reporting.placement_pairs(result.placement) if result.placement is not None else []
+    if result.nodes is not None and result.placement is not None and result.placement.known:
+        # As `analyze` counts: what was merged into a node on QNN is on QNN.
+        on_cpu = result.placement.cpu_nodes
+        pairs.insert(0, ("of the file", f"{max(0, result.nodes - on_cpu)} of {result.nodes} nodes on QNN"))
+    computes = "half floats" if result.number_format == "fp16" else "quantised steps"
+    pairs.append(("allowed", f"{result.limits} ({computes})"))
+    if result.given:
+        worst = worst_of(result.given)
+        assert worst is not None
+        pairs.append(("given alone", f"{_state_text(worst.state)}: {worst.name}, {worst.numbers}"))
+    if result.sizes:
+        pairs.append(("sizes", _sizes_text(result.sizes)))
+    shown = ("onnxruntime", "onnxruntime-qnn", "qnn_sdk")
+    pairs.append(("with", ", ".join(f"{n} {result.versions[n]}" for n in shown if n in result.versions) or "?"))
+    pairs.append(("time", output.seconds(result.seconds)))
+    return pairs
+
+
+def document(result: Verification) -> dict[str, Any]:
+    return {
+        "model": str(result.source),
+        "verdict": result.verdict,
+        "agrees": result.verdict == "agrees",
+        "reason": result.reason,
+        "number_format": result.number_format,
+        "limits": result.limits,
+        "sizes": dict(result.sizes),
+        "snr_db": result.snr_db,
+        "outputs": [one.document() for one in result.outputs],
+        "given": [one.document() for one in result.given] or None,
+        "rows": [row.document() for row in result.rows],
+        "first_divergence": dataclasses.asdict(result.divergence) if result.divergence else None,
+        "not_bisected": result.not_bisected or None,
+        "traps": [dataclasses.asdict(trap) for trap in result.traps],
+        "placement": result.placement.to_wire() if result.placement else None,
+        "nodes": result.nodes,
+        "versions": dict(result.versions),
+        "cure": dataclasses.asdict(result.cure) if result.cure else None,
+        "error": result.error.to_wire() if result.error else None,
+        "seconds": result.seconds,
+    }
+
+
+# --- `--buckets`: a model at each of the sizes that a session with buckets compiles --------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BucketsVerification:
+    """The results by their sizes. ruled_out: sizes that the CPU does not take together, with its reason."""
+
+    results: tuple[tuple[Mapping[str, int], Verification], ...]
+    ruled_out: tuple[tuple[Mapping[str, int], str], ...]
+
+    @property
+    def agrees(self) -> bool:
+        return all(result.verdict == "agrees" for _, result in self.results)
+
+
+def verify_buckets(
+    buckets: Sequence[Mapping[str, int]], verify: Callable[[Mapping[str, int]], Verification]
+) -> BucketsVerification:
+    """Verify the model at each of the sizes.
+
+    Args:
+        buckets: sizes of free dimensions by name.
+        verify: verifies it at these sizes.
+
+    Raises:
+        OrtError, OptionError: the CPU takes none of the sizes.
+    """
+    results: list[tuple[Mapping[str, int], Verification]] = []
+    ruled_out: list[tuple[Mapping[str, int], str]] = []
+    refused: BridgeError | None = None
+    for sizes in buckets:
+        try:
+            results.append((sizes, verify(sizes)))
+        # Sizes that do not go together are no finding about QNN.
+        except (OrtError, OptionError) as error:
+            refused = refused or error
+            ruled_out.append((sizes, error.cause or error.message))
+    if refused is not None and not results:
+        raise refused
+    return BucketsVerification(tuple(results), tuple(ruled_out))
+
+
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def print_buckets(result: BucketsVerification) -> None:
+    """The verdict of each, below the reports of all."""
+    pairs = [
+        (_sizes_text(sizes), f"{one.verdict}: {one.reason}" if one.reason else one.verdict)
+        for sizes, one in result.results
+    ]
+    left_out = "left out, the CPU does not take it"
+    pairs += [(_sizes_text(sizes), f"{left_out}: {reason}") for sizes, reason in result.ruled_out]
+    output.print_pairs("Buckets", pairs)
+
+
+def buckets_document(result: BucketsVerification) -> dict[str, Any]:
+    return {
+        "agrees": result.agrees,
+        "buckets": [{"sizes": dict(sizes), **document(one)} for sizes, one in result.results],
+        "ruled_out": [{"sizes": dict(sizes), "reason": reason} for sizes, reason in result.ruled_out],
+    }

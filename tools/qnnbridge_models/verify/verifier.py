@@ -22,12 +22,12 @@ from qnnbridge_host.numerics.input_content import NOTHING_KNOWN, InputKnowledge,
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
 from qnnbridge_models import progress
 from qnnbridge_models.command_options import VerifyOptions
+from qnnbridge_models.journals import AnswerJournal, hashes_of
 from qnnbridge_models.progress import OnProgress
 from qnnbridge_models.verify import input_sets, trying
 from qnnbridge_models.verify.bisection import BisectionResult, DivergenceNotFound, DivergenceSearch
 from qnnbridge_models.verify.cutting import Cutter
 from qnnbridge_models.verify.input_sets import FixedSizes, GivenInputs
-from qnnbridge_models.verify.journal import AnswerJournal, file_digest
 from qnnbridge_models.verify.trying import Trial, TrialSet
 from qnnbridge_models.verify.verification import (
     InputSetResult,
@@ -97,6 +97,7 @@ def verify_model(
     path = files.existing_model(Path(source))
     scan = _scanned(path)
     others = files.weight_files(path, scan.external_files)
+    # All that can be refused without a host is refused before one is started.
     given = [*input_sets.read_given(inputs, scan.inputs), *samples]
     sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
@@ -107,7 +108,9 @@ def verify_model(
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
         known = _known_of(path, sizes, soc_model)
         work = _Work(model, scan, given, settings, number_format, known, how, on_progress, on_rows)
-        what = {"model": file_digest(path, others), "sizes": sizes.shown(), "options": options}
+        # Without names: a model that was renamed is the same one.
+        hashes = [digest for _, digest in hashes_of([path, *others])]
+        what = {"model": hashes, "sizes": sizes.shown(), "options": options}
         tried = work.tried(what)
         if how.bisect and tried.worst() is not None:
             on_progress("looking for the first node that differs", 0, 0)
@@ -360,6 +363,7 @@ def _bisected(
     except ImportError:
         return None, 'the application\'s Python lacks the package onnx: pip install "qnnbridge[models]"'
     deadline = time.monotonic() + how.bisect_s
+    # A folder of its own: the weight files that are linked there have the names of those beside a copy with sizes.
     cuts = folder / "cuts"
     cuts.mkdir()
     try:
@@ -402,8 +406,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
     extreme = " Extreme inputs show the limits of QNN." if any(row.kind == "extreme" for row in bad) else ""
     if worst is None:
         return "not compared", "QNN and the CPU answered none of the inputs both."
-    numbers = numbers_text(worst.worst) if worst.worst is not None else worst.reason
-    where = f"the worst is {worst.name}, {worst.inputs}: {numbers}"
+    where = f"the worst is {worst.name}, {worst.inputs}: {worst.numbers}"
     if worst.state == "differs":
         return (
             "differs",

@@ -1,9 +1,16 @@
-"""The journal of a prepared folder: which steps are finished, of what, and with what result.
+"""What an interrupted command goes on from: the finished steps of `prepare`, and QNN's answers of `verify`.
+
+A prepared folder has a journal: which steps are finished, of what, and with what result.
 
 A step is finished when its files are whole and its entry is in the journal, which is replaced as a whole: a
 process that is killed anywhere leaves a journal that is true. An entry holds as long as its key is the same (a hash
 over the contents that went in, the options and the versions) and its files have the contents that it names. One
 process at a time has a folder; the lock is the operating system's.
+
+Of a verification the answers of QNN are kept, in the state directory: a folder for each combination of model,
+options, versions and sizes; a file for each set of inputs, named by the hash of its values. The folder is removed
+when the verification is over, or after a week. A file that cannot be read or written costs the row its memory and
+nothing else.
 """
 
 from __future__ import annotations
@@ -12,11 +19,17 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import time
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from qnnbridge._diagnosis import state_dir
 from qnnbridge_host.cache.locks import try_hold
 from qnnbridge_host.graph.files import inside_folder, write_whole
 from qnnbridge_host.model.manifest import FileRecord
@@ -24,6 +37,8 @@ from qnnbridge_os.files import TEMPORARY
 from qnnbridge_protocol.errors import Busy, OptionError
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_tools import output
+
+# --- The journal of a prepared folder: which steps are finished, of what, and with what result.
 
 JOURNAL_NAME = ".qnnbridge-prepare.json"
 LOCK_NAME = ".qnnbridge-prepare.lock"
@@ -45,7 +60,8 @@ class JournalEntry:
 
     def to_plain(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)
-        plain["told"] = plain.pop("document")  # the name in the files of released versions
+        # The name in the files of released versions.
+        plain["told"] = plain.pop("document")
         return plain
 
 
@@ -81,10 +97,6 @@ class PrepareJournal:
             name: entry for name, entry in entries.items() if all(inside_folder(r.name) for r in entry.files)
         }
 
-    def claim(self) -> None:
-        """From now on the folder is known as ours."""
-        self._write()
-
     def finished(self, step: str, key: str) -> JournalEntry | None:
         """The entry if it still holds."""
         entry = self._entries.get(step)
@@ -98,14 +110,14 @@ class PrepareJournal:
         for name in SAYS_ALL_IS_THERE:
             (self.folder / name).unlink(missing_ok=True)
         self._forget(step)
-        self._write()
+        self.write()
 
     def finish(
         self, step: str, key: str, files: Sequence[str], document: Mapping[str, Any], seconds: float
     ) -> JournalEntry:
         records = tuple(FileRecord.of(self.folder, name) for name in files)
         self._entries[step] = JournalEntry(key, records, output.jsonable(document), seconds)
-        self._write()
+        self.write()
         return self._entries[step]
 
     def look_again(self, step: str) -> None:
@@ -113,13 +125,13 @@ class PrepareJournal:
         entry = self._entries[step]
         records = tuple(FileRecord.of(self.folder, record.name) for record in entry.files)
         self._entries[step] = dataclasses.replace(entry, files=records)
-        self._write()
+        self.write()
 
     def keep_only(self, steps: Sequence[str]) -> None:
         """Removes what steps made that are no longer requested."""
         for step in [name for name in self._entries if name not in steps]:
             self._forget(step)
-        self._write()
+        self.write()
 
     def records(self) -> dict[str, FileRecord]:
         """All files that steps made."""
@@ -142,7 +154,7 @@ class PrepareJournal:
         except OSError:
             return False
 
-    def _write(self) -> None:
+    def write(self) -> None:
         document = {
             "schema": SCHEMA,
             "source": self._source_name,
@@ -176,7 +188,7 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
         # Under the lock: unfinished files of another process are no leftovers.
         _sweep(folder)
         # Before the first step: a folder in which that is interrupted is still recognised as ours.
-        journal.claim()
+        journal.write()
         yield journal
     finally:
         held.release(remove=True)
@@ -198,3 +210,74 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name.startswith(TEMPORARY):
                 path.unlink(missing_ok=True)
+
+
+_FOLDER = "verify"
+_KEPT_S = 7 * 24 * 3600
+# Answers that are larger are computed again.
+_MOST_BYTES = 256 << 20
+
+
+class AnswerJournal:
+    """Of one verification.
+
+    Args:
+        what: everything that QNN's answers depend on but the inputs.
+    """
+
+    def __init__(self, what: Mapping[str, Any]) -> None:
+        # `default=str`: what JSON does not know stands for itself in the key.
+        text = json.dumps(what, sort_keys=True, default=str)
+        self._folder = state_dir() / _FOLDER / hashlib.sha256(text.encode()).hexdigest()[:32]
+        _drop_old(self._folder.parent)
+
+    def answer(self, feeds: Mapping[str, Any]) -> list[Any] | None:
+        """QNN's values for these inputs from an interrupted run; None if there are none."""
+        try:
+            # Never with pickle, which runs what a file says.
+            with np.load(self._folder / _name_of(feeds), allow_pickle=False) as stored:
+                return [stored[str(number)] for number in range(len(stored.files))]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None
+
+    def keep(self, feeds: Mapping[str, Any], values: Sequence[Any]) -> None:
+        # Other types would need pickle.
+        plain = all(isinstance(value, np.ndarray) and value.dtype.kind in "biufc" for value in values)
+        if not plain or sum(value.nbytes for value in values) > _MOST_BYTES:
+            return
+        path = self._folder / _name_of(feeds)
+        # By process: two verifications of one model may run at once.
+        part = path.with_suffix(f".{os.getpid()}.part")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                np.savez(file, **{str(number): value for number, value in enumerate(values)})
+            part.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+
+    def over(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def hashes_of(paths: Iterable[Path]) -> list[tuple[str, str]]:
+    """Name and content of each file, in order. Raises `OSError`."""
+    return [(path.name, FileRecord.of(path.parent, path.name).sha256) for path in paths]
+
+
+def _name_of(feeds: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(feeds):
+        value = np.ascontiguousarray(feeds[name])
+        digest.update(f"{name}:{value.dtype.str}:{value.shape}:".encode())
+        # The bytes of text arrays are addresses of Python objects.
+        digest.update(repr(value.tolist()).encode() if value.dtype == object else value.tobytes())
+    return f"{digest.hexdigest()[:32]}.npz"
+
+
+def _drop_old(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if time.time() - path.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)
