@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -540,6 +542,17 @@ def test_a_wheel_a_checkout_and_what_is_installed_can_be_the_source(tmp_path: Pa
     (tmp_path / "notes.txt").touch()
     with pytest.raises(OptionError, match="neither a wheel nor an sdist"):
         find_source(tmp_path / "notes.txt")
+
+
+def test_a_folder_that_qnnbridge_was_installed_from_is_found_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a b%20c"
+    folder.mkdir()
+    noted = json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}})
+    installed = types.SimpleNamespace(read_text=lambda name: noted if name == "direct_url.json" else None)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: installed)
+    assert find_source(None) == Source(folder, editable=True)
 
 
 def test_pip_keeps_its_index_and_loses_what_points_elsewhere() -> None:

@@ -145,6 +145,7 @@ def _ask(python: str, request: Mapping[str, Any]) -> tuple[BinaryDescription, li
     from qnnbridge._launch.interpreter import host_environment
 
     try:
+        # In a process of its own: QNN's system library does not survive every damaged binary.
         done = subprocess.run(
             [python, "-I", "-X", "utf8", "-m", "qnnbridge_host.wrap"],
             input=json.dumps(request).encode("ascii"),
@@ -310,6 +311,7 @@ def _copy(source: str, target: str) -> None:
     # The same contents are there already, of an earlier call perhaps.
     if os.path.exists(target) and filecmp.cmp(source, target, shallow=False):
         return
+    # A copy that is cut off never has the name that the models have for it.
     part = f"{target}.{os.getpid()}.part"
     try:
         shutil.copyfile(source, part)

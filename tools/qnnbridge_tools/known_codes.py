@@ -53,6 +53,7 @@ _ONE_SET_OF_LIBRARIES = (
 )
 _POLICY = "Reinstall the wheel; allow its libraries in Smart App Control, WDAC or the antivirus."
 
+# Windows' numbers for a library or program that it does not load.
 # fmt: off
 LOAD_ERRORS: Final[Mapping[int, LoadError]] = {
     2: LoadError("ERROR_FILE_NOT_FOUND", "the file is not there", "Check the path."),

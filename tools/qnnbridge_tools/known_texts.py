@@ -29,6 +29,9 @@ _VC = (
 )
 _MACHINE = "Use packages and an interpreter of one machine type: qnnbridge doctor names the odd one."
 
+# What users see around a host: messages of Python, pip, Windows and shells. The first rule that knows a line
+# explains it, and these come before the rules for the host's log, whose fixes are for the host's interpreter alone.
+# A rule for deaths needs exit code and phase as well; in a pasted text only its line can be looked for.
 # fmt: off
 MESSAGE_RULES: Final[tuple[LogRule, ...]] = (
     rule("message.dynamic-shape",

@@ -137,9 +137,11 @@ class SubjectCheck:
 # later findings are shown with less detail until all of it fits, in the end by their codes alone. ``--json`` shows
 # everything.
 
+# Columns and lines. What is piped into a file is read later, in a window of usual size.
 LEAST_WIDTH: Final = 80
 MOST_WIDTH: Final = 120
 LEAST_HEIGHT: Final = 40
+# Widths of the two columns on the left: the severity, and the label of a line.
 _TAG: Final = 10
 _LABEL: Final = 6
 _NAMES: Final = {Severity.BLOCKED: "BLOCKED", Severity.DEGRADED: "DEGRADED", Severity.HEALTHY: "ok"}
@@ -264,6 +266,7 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
         width,
         initial_indent=f"{'':<{_TAG}}{label:<{_LABEL}}",
         subsequent_indent=" " * (_TAG + _LABEL),
+        # Paths and commands are there to be copied: a part of one is of no use.
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -141,6 +141,7 @@ class RealMachine:
         )
 
     def is_writable(self, folder: str) -> bool:
+        # Up to the nearest folder that is there: the cache's own is made when it is first used.
         while folder and not os.path.isdir(folder):
             parent = os.path.dirname(folder)
             if parent == folder or os.path.exists(folder):
@@ -314,6 +315,8 @@ _JOB_KILL_ON_CLOSE: Final = 0x2000
 
 def ends_with_job(flags: int | None) -> bool:
     """Whether a job of Windows with these limits ends what is started in it, and lets nothing leave it."""
+    # Closing the last handle of such a job ends all in it; a breakaway flag lets a new process out. The
+    # job of Windows Terminal lets none out (microsoft/terminal#20480).
     may_leave = _JOB_BREAKAWAY_OK | _JOB_SILENT_BREAKAWAY_OK
     return flags is not None and bool(flags & _JOB_KILL_ON_CLOSE) and not flags & may_leave
 

@@ -37,6 +37,7 @@ from qnnbridge_tools.doctor.subjects.model import survey_model
 
 T = TypeVar("T")
 PROBE_TIMEOUT_S: Final = 60.0
+# Stands for a running interpreter that could not describe itself.
 _NOBODY: Final = PythonReport("", "0.0", "", "", "", "", "", ())
 
 
@@ -141,6 +142,7 @@ def _machine_of(machine: Machine, running: PythonReport) -> str:
     # Not from `platform.machine`: under emulation it depends on the version of Python.
     if running.platform in host.PLATFORMS:
         return host.PLATFORMS[running.platform]
+    # Elsewhere that name comes from the kernel, which a 32-bit program shares with 64-bit ones.
     file = machine.library(running.executable, version=False)
     return file.machine if file else running.platform.rpartition("-")[2]
 

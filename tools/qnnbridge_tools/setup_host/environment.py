@@ -71,6 +71,7 @@ def check_folder(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
 
 def check_file(file: Path) -> None:
     """Raises `SetupFailed` where this user may not write the configuration file."""
+    # `write_text` follows a link, so the folder behind it counts.
     problem = _problem_of(Path(os.path.realpath(file)).parent)
     if problem is not None:
         raise not_written(file, problem)

@@ -89,6 +89,7 @@ def choose(
     # A doubtful release is usable: only a refusal excludes one.
     usable = [one for one in choices if one.judgement.verdict != "refused"]
     if not usable and force and version is not None:
+        # Without a wheel pip would find nothing to install.
         usable = [one for one in choices if _has_wheel(one)]
     if usable:
         # Equal ones stay in the order of the candidates, the newest Python first.
@@ -151,6 +152,7 @@ def _nothing(choices: Sequence[HostChoice], version: str | None, machine: HostMa
     )
 
 
+# The head of a table, perhaps with a comment behind it.
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 
 
@@ -192,6 +194,7 @@ def toml_string(text: str) -> str:
     """In single quotes a backslash is a backslash."""
     if "'" not in text and text.isprintable():
         return f"'{text}'"
+    # In double quotes TOML knows escapes, for any character the one with eight digits.
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
 

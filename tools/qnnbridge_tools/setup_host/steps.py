@@ -61,6 +61,7 @@ else:
             pass
 
 
+# The error stands in the last lines; a package that is built prints thousands before them.
 KEPT_LINES = 200
 
 
@@ -135,6 +136,7 @@ def run_program(
     return code, lines
 
 
+# A slow line takes long for onnxruntime-qnn; a pip that hangs has to end all the same.
 INSTALL_TIMEOUT_S = 3600.0
 SHOWN_LINES = 8
 

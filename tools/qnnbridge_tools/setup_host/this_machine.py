@@ -86,6 +86,7 @@ def _traits(answer: dict[str, Any]) -> PythonTraits:
 
 
 _VERSION = re.compile(r"(?:python)?(\d)\.(\d+)(?:\.\d+)?")
+# The last two may be any version.
 PATH_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "python")
 
 
@@ -165,6 +166,7 @@ def _path_of(surroundings: Surroundings, text: str) -> str | None:
 
 
 def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
+    # What is in several places is named by the first of them.
     for python in surroundings.registered():
         yield f"registry, {python.launcher_tag}", python.executable
     if surroundings.executable:
@@ -268,6 +270,7 @@ def driver_facts() -> tuple[str | None, int | None]:
     """QNN version of the NPU driver, and the Hexagon version of the chip; ``None`` where this computer has none."""
     from qnnbridge_tools.doctor.subjects.computer import survey_computer, survey_driver
 
+    # These two answers alone: a whole survey starts the host's interpreter.
     machine = RealMachine()
     driver = survey_driver(machine)
     return _usable_sdk(driver.runtime), survey_computer(machine, driver).arch

@@ -9,11 +9,10 @@ import dataclasses
 import functools
 import importlib.metadata
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlparse
+from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION
@@ -107,7 +106,7 @@ def _installed_from() -> Source | None:
         url = urlparse(record.get("url", ""))
         if url.scheme != "file":
             return None
-        path = Path(url2pathname(unquote(url.path) if os.name != "nt" else url.path))
+        path = Path(url2pathname(url.path))
     except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         return None
     if not path.exists():

@@ -64,6 +64,7 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
     for note in notes(machine):
         print(paragraph(note))
     print()
+    # A development build is shown only where it is the best there is.
     rows = [one for one in shown if is_final(one.release.version) or one is best]
     if rows:
         output.print_table(_HEADERS, [_row(one, is_best=one is best) for one in rows])
@@ -201,6 +202,7 @@ def advice(machine: HostMachine) -> str:
 
 
 def machine_pairs(machine: HostMachine) -> list[tuple[str, str]]:
+    # What is unknown refuses no release, so the user sees what would.
     unknown = "unknown, not held against any release"
     pairs = [
         ("host", machine.platform + (" (emulated on an Arm computer)" if machine.is_emulated else "")),
@@ -259,6 +261,7 @@ def ort_text(release: Release) -> str:
 
 
 def _chip_text(hexagon: int | None) -> str | None:
+    # Chips of PCs: the part names of those for phones begin with SM.
     names = [chip.product for chip in CHIPS if chip.arch == hexagon and chip.name.startswith("SC")]
     return f"V{hexagon}" + (f", as in {', '.join(names)}" if names else "") if hexagon else None
 
@@ -280,6 +283,7 @@ def _ort_cell(release: Release) -> str:
     if release.layout == "1.x builtin":
         return "itself"
     text = ort_text(release)
+    # ">=1.24.2,<1.28" becomes "1.24.2-1.27".
     both = re.fullmatch(r">=([\d.]+),<1\.(\d+)", text)
     return f"{both[1]}-1.{int(both[2]) - 1}" if both else text.removeprefix("==")
 

@@ -99,6 +99,7 @@ def survey_places(
     places = []
     if host is not None:
         folder = packages_folder or host.prefix
+        # Whether it can be written to does not matter: only pip does.
         places.append(FolderFacts("host packages", folder, network=machine.is_network(folder)))
     for what, folder in (("cache", cache_folder(machine)), ("state", state_folder(machine))):
         places.append(

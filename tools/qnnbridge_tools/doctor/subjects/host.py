@@ -44,6 +44,7 @@ def survey_host(
 
 
 def _choose(machine: Machine, explicit: str | None, interpreters: Sequence[Interpreter]) -> HostFacts:
+    # The order of `find_host`: examined is what a session would get.
     if explicit is not None:
         return _named(machine, explicit, "--host-python")
     named = machine.environ.get(VARIABLE)

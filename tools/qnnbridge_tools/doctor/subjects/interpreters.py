@@ -26,6 +26,7 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
     """The running one, those of the registry and of the PATH, each file once."""
     found: dict[str, Interpreter] = {}
     running = machine.running()
+    # The running one first: its version and its packages are known, those of the same file on the PATH are not.
     candidates = [RegisteredInterpreter("", running.version, running.executable, running.prefix)]
     sources = ["running"]
     for python in machine.registered_pythons():
@@ -90,6 +91,8 @@ def base_interpreter(machine: Machine, path: str) -> str | None:
 def _refusal(
     machine: Machine, interpreter: Interpreter, candidate: RegisteredInterpreter, site: tuple[str, ...]
 ) -> tuple[str, str]:
+    # In the order of the repair: what is no interpreter, what is broken, what can never be the host, and what lacks
+    # packages only.
     path = interpreter.path
     if machine.is_store_alias(path):
         return "host.store-alias", "it is an alias of the Microsoft Store, not an interpreter"
@@ -121,6 +124,7 @@ def _site_packages(machine: Machine, candidate: RegisteredInterpreter) -> tuple[
     if not prefix and machine.system == "Windows":
         folder = paths.dirname(candidate.executable)
         prefix = paths.dirname(folder) if paths.basename(folder).lower() == "scripts" else folder
+    # Elsewhere a prefix does not say where packages are: Debian's own Python has them in dist-packages.
     if not prefix or machine.system != "Windows":
         return ()
     return (str(paths.join(prefix, "Lib", "site-packages")),)

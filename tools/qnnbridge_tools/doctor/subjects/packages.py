@@ -25,6 +25,7 @@ RUNTIMES: Final = re.compile(r"^(?:onnxruntime(?:-(?!genai|extensions)[a-z]+)?|o
 _OTHERS: Final = ("numpy", "msgpack", "qnnbridge", "onnx", "windowsml", GENAI)
 _CHECKED: Final = ("numpy", "msgpack", "qnnbridge")
 _MODULES: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy", "onnxruntime", "onnxruntime_qnn")
+# As wheels write it: onnxruntime_qnn-2.7.0.dist-info.
 _DIST_INFO: Final = re.compile(r"^(?P<name>[A-Za-z0-9]+(?:[._-][A-Za-z]+)*)-(?P<version>\d[^-]*)\.dist-info$")
 _ASSIGNMENT: Final = re.compile(r"""^(\w+)\s*=\s*['"]([^'"]*)['"]""", re.MULTILINE)
 _NATIVE: Final = re.compile(r"\.(?:dll|pyd|cat|so(?:\.[\d.]+)?)$", re.IGNORECASE)
@@ -272,6 +273,7 @@ def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
         if one.has_record and not gone and len(missing) < _MANY_FILES and not lost_code:
             continue
         seen = [f"{one.folder}: {one.name} {one.version} is listed as installed"]
+        # pip writes the RECORD last: where there is none, an installation was cut off.
         seen += [] if one.has_record else ["it has no RECORD of its files"]
         seen += [f"missing: {path}" for path in missing[:3]]
         yield finding(
