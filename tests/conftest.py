@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests import needs
 from tests.orphan_watch import orphans_end_with_this_process
 
 # Hosts start isolated from the environment and keep their byte code anyway. Without it every command that a test starts
@@ -37,7 +38,10 @@ with contextlib.suppress(ImportError):  # the labs have none
 
     # The time of an example depends on the machine's load.
     hypothesis.settings.register_profile(
-        "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        "no clock",
+        deadline=None,
+        max_examples=needs.length(40, 100),
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("no clock")
 

@@ -65,7 +65,7 @@ class RealModel:
 
 
 REAL_MODELS = (
-    RealModel("ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 192)}, dynamic=True),
+    RealModel("ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 64)}, dynamic=True),
     RealModel("f.onnx", {"x": (1, 3, 64, 64)}),
     RealModel("logreg_iris.onnx", {"float_input": (3, 2)}, whole=False),
     RealModel("model_v8.onnx", {"input_1": (1, 900, 120)}, dynamic=True),

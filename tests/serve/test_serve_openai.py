@@ -348,7 +348,7 @@ def test_a_kill_of_the_host_is_a_pause(server: Server, client: Any) -> None:
 
 def test_a_client_that_does_not_read_keeps_nothing_from_others(server: Server, client: Any) -> None:
     host, port = server.address.split(":")
-    body = json.dumps({"model": "long", "messages": HELLO, "max_tokens": 5500, "temperature": 1.0, "stream": True})
+    body = json.dumps({"model": "long", "messages": HELLO, "max_tokens": 1500, "temperature": 1.0, "stream": True})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
     lazy = []
     try:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from tests.needs import length
 
 pytest.importorskip("onnxruntime")
 
@@ -33,18 +34,19 @@ def beside_the_recipe(name: str, folder: Path, **options: Any) -> tuple[float, f
     """The SNR of ours and of the recipe's, on samples that calibrated nothing, and our result."""
     case = next(case for case in CASES if case.name == name)
     rng = np.random.default_rng(20)
-    samples = [case.make(rng) for _ in range(20)]
+    samples = [case.make(rng) for _ in range(length(10, 20))]
+    calibrating = len(samples) // 2
     model = onnx.load(str(models.MODELS / case.file))
     shapes.fix(model, shapes.as_dimensions(dict(case.dims)))
     fixed = models.saved(model, folder / "m.onnx")
     (folder / "samples").mkdir()
-    for number, feeds in enumerate(samples[:10]):
+    for number, feeds in enumerate(samples[:calibrating]):
         np.savez(folder / "samples" / f"{number}.npz", **feeds)
-    expected = on_cpu(fixed, samples[10:])
-    assert recipe.quantize(fixed, folder / "r.onnx", samples[:10], 16) == ""
+    expected = on_cpu(fixed, samples[calibrating:])
+    assert recipe.quantize(fixed, folder / "r.onnx", samples[:calibrating], 16) == ""
     result = models.quantize(fixed, folder / "q.onnx", folder / "samples", held_out=0, **options)
-    by_hand = snr(expected, on_cpu(folder / "r.onnx", samples[10:]))
-    return snr(expected, on_cpu(folder / "q.onnx", samples[10:])), by_hand, result
+    by_hand = snr(expected, on_cpu(folder / "r.onnx", samples[calibrating:]))
+    return snr(expected, on_cpu(folder / "q.onnx", samples[calibrating:])), by_hand, result
 
 
 def test_the_defaults_are_better_than_the_recipe(tmp_path: Path) -> None:
