@@ -67,6 +67,7 @@ FROM_THE_USER = (
 
 _STARTS = ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.spawn", "os.system")
 _starts_allowed = True
+_watcher = 0  # the pid of what ends orphans
 
 
 def _refuse_start(event: str, arguments: tuple[object, ...]) -> None:
@@ -103,19 +104,21 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 
 
 def _has_no_child() -> bool:
-    """Linux says so at once; psutil reads the whole process table, 2 to 4 ms a time."""
+    """But for the watcher. Linux says so at once; psutil reads the whole process table, 4 ms a time."""
     try:
-        return not any(
-            Path(f"/proc/self/task/{thread}/children").read_bytes() for thread in os.listdir("/proc/self/task")
-        )
+        listings = [
+            Path(f"/proc/self/task/{thread}/children").read_text() for thread in os.listdir("/proc/self/task")
+        ]
     except OSError:  # another system or kernel, or a thread that has ended meanwhile
         return False
+    return " ".join(listings).split() in ([], [str(_watcher)])
 
 
 def _processes() -> set[psutil.Process]:
     if _has_no_child():
         return set()
-    return {p for p in psutil.Process().children(recursive=True) if not _is_service_of_windows(p)}
+    children = psutil.Process().children(recursive=True)
+    return {p for p in children if p.pid != _watcher and not _is_service_of_windows(p)}
 
 
 def _is_service_of_windows(process: psutil.Process) -> bool:
@@ -179,10 +182,11 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     At the very end the folder also identifies orphaned processes, which inherited it and are no children any more.
     If the run is killed before, the orphan watch ends them.
     """
+    global _watcher
     folder = tmp_path_factory.mktemp("tmp")
     with contextlib.ExitStack() as stack:
         with _starts(allowed=True):
-            stack.enter_context(orphans_end_with_this_process(folder))
+            _watcher = stack.enter_context(orphans_end_with_this_process(folder))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))

@@ -39,8 +39,9 @@ for _ in range(3):  # one of them may be starting another
 
 
 @contextlib.contextmanager
-def orphans_end_with_this_process(folder: Path) -> Iterator[None]:
+def orphans_end_with_this_process(folder: Path) -> Iterator[int]:
     """Watch over processes whose TMPDIR is `folder`. If the block ends by itself, running processes are left alone.
+    Gives the pid of the watcher, which is a child, too.
 
     Args:
         folder: the TMPDIR of all processes that the run starts; not yet that of this process.
@@ -52,7 +53,7 @@ def orphans_end_with_this_process(folder: Path) -> Iterator[None]:
         start_new_session=True,
     )
     try:
-        yield
+        yield watcher.pid
     finally:
         watcher.kill()
         watcher.wait(END_TIMEOUT_S)
