@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from qnnbridge_host.model.library_build import build_of
+from qnnbridge_host.engine.sources import build_of
 from qnnbridge_host.model.releases import is_backend
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.doctor.real_machine import read_library

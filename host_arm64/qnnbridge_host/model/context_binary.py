@@ -11,8 +11,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, BinaryIO, Final, Literal
+
+from qnnbridge_protocol.field_types import read_document
 
 # The compiler's notes were found between 20 and 60 KB.
 _HEAD_BYTES: Final = 256 * 1024
@@ -286,49 +288,5 @@ class BinaryDescription:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> BinaryDescription:
-        """Raises `LookupError`, `TypeError` or `ValueError` for what `to_plain` did not make."""
-        return cls(
-            graphs=tuple(
-                GraphDescription(
-                    str(graph["name"]),
-                    _tensors(graph["inputs"]),
-                    _tensors(graph["outputs"]),
-                    int(graph["updateable"]),
-                )
-                for graph in plain["graphs"]
-            ),
-            build=str(plain["build"]),
-            backend=int(plain["backend"]),
-            soc_model=int(plain["soc_model"]),
-            core_api=tuple(int(part) for part in plain["core_api"]),
-            library=str(plain["library"]),
-            layout=str(plain["layout"]),
-            context_tensors=int(plain["context_tensors"]),
-        )
-
-
-def _tensors(plain: Sequence[Mapping[str, Any]]) -> tuple[TensorDescription, ...]:
-    return tuple(
-        TensorDescription(
-            name=str(one["name"]),
-            data_type=int(one["data_type"]),
-            dimensions=tuple(int(size) for size in one["dimensions"]),
-            quantisation=_quantisation(one["quantisation"]),
-            kind=int(one["kind"]),
-            layout=int(one["layout"]),
-            dynamic=bool(one["dynamic"]),
-        )
-        for one in plain
-    )
-
-
-def _quantisation(plain: Mapping[str, Any] | None) -> Quantisation | None:
-    if plain is None:
-        return None
-    return Quantisation(
-        scales=tuple(float(one) for one in plain["scales"]),
-        offsets=tuple(int(one) for one in plain["offsets"]),
-        axis=None if plain["axis"] is None else int(plain["axis"]),
-        bits=None if plain["bits"] is None else int(plain["bits"]),
-        encoding=None if plain["encoding"] is None else int(plain["encoding"]),
-    )
+        """Raises `ValueError` for what `to_plain` did not make."""
+        return read_document(cls, plain, "description")

@@ -17,6 +17,7 @@ from qnnbridge_host.model.paths import open_regular, path_problem
 from qnnbridge_os.files import write_whole
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, ContextUnusable
+from qnnbridge_protocol.field_types import read_document
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import NumbersReport
@@ -196,25 +197,13 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
 
 
 def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
-    files = tuple(FileRecord(str(f["name"]), int(f["size"]), str(f["sha256"]).lower()) for f in document["files"])
+    manifest = read_document(CompiledManifest, document, "manifest")
     # These names come with the model, so they are checked before one of them is opened.
-    for record in files:
+    for record in manifest.files:
         problem = path_problem(record.name)
         if problem is not None:
             raise ValueError(f"the file name {record.name!r} in it: {problem}")
-    arch = document.get("htp_arch")
-    return CompiledManifest(
-        model=str(document["model"]),
-        files=files,
-        source_name=str(document.get("source_name", "")),
-        source_sha256=str(document.get("source_sha256", "")),
-        versions={str(k): str(v) for k, v in document.get("versions", {}).items()},
-        soc_models=tuple(int(number) for number in document.get("soc_models", ())),
-        htp_arch=None if arch is None else int(arch),
-        options={str(k): str(v) for k, v in document.get("options", {}).items()},
-        created=str(document.get("created", "")),
-        extra=dict(document.get("extra", {})),
-    )
+    return manifest
 
 
 def _unreadable(file: str, why: str, fix: str | None = None) -> ContextUnusable:

@@ -274,26 +274,10 @@ def _document() -> dict[str, Any]:
 
 
 def _release(entry: dict[str, Any]) -> Release:
-    return Release(
-        version=entry["version"],
-        platform=entry["platform"],
-        layout=entry["layout"],
-        ort_requirement=entry["ort_requirement"],
-        library_sets=tuple(_library_set(libraries) for libraries in entry["library_sets"]),
-        machines=dict(entry["machines"]),
-        wheels=tuple(Wheel(**{**wheel, "requires": tuple(wheel["requires"])}) for wheel in entry["wheels"]),
-    )
+    library_sets = tuple(LibrarySet(**_with_tuples(libraries)) for libraries in entry["library_sets"])
+    wheels = tuple(Wheel(**_with_tuples(wheel)) for wheel in entry["wheels"])
+    return Release(**{**entry, "library_sets": library_sets, "wheels": wheels})
 
 
-def _library_set(entry: dict[str, Any]) -> LibrarySet:
-    return LibrarySet(
-        folder=entry["folder"],
-        qnn_sdk=entry["qnn_sdk"],
-        core_api=entry["core_api"],
-        backend_api=entry["backend_api"],
-        stubs=tuple(entry["stubs"]),
-        skels=tuple(entry["skels"]),
-        catalogs=tuple(entry["catalogs"]),
-        backends=tuple(entry["backends"]),
-        machines=dict(entry["machines"]),
-    )
+def _with_tuples(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}

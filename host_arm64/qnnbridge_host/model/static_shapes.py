@@ -391,18 +391,8 @@ _INTEGERS: Final = {"Shape": 0, "Size": 0, "ArgMax": 0, "ArgMin": 0, "TopK": 1}
 _ELEMENTS: Final = frozenset(element.value for element in ElementType)
 _UNKNOWN: Final = (UnknownShape, UnknownValues, LookupError, TypeError, ValueError, ArithmeticError)
 _DATA_INPUT: Final = {"Where": 1}
-_KEEPING_TYPE: Final = frozenset(
-    {*_RULES, *_SEVERAL}
-    - {
-        "Cast",
-        "ConstantOfShape",
-        "IsNaN",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "Equal",
-        "Greater",
-        "Less",
-        "GreaterOrEqual",
-    }
-    - {"LessOrEqual", "com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"}
+_OTHER_TYPE: Final = (
+    *("Cast", "ConstantOfShape", "IsNaN", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"),
+    *("QuantizeLinear", "DequantizeLinear", "com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
 )
+_KEEPING_TYPE: Final = frozenset({*_RULES, *_SEVERAL}.difference(_OTHER_TYPE))

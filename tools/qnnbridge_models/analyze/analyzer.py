@@ -30,7 +30,7 @@ from qnnbridge_models.analyze.analysis import (
 )
 from qnnbridge_models.analyze.predict import parts_of, predict_model
 from qnnbridge_models.analyze.remedies import about_deciding_inputs, advise, notes_on, with_sizes
-from qnnbridge_models.analyze.wrong_numbers import wrong_numbers
+from qnnbridge_models.analyze.rules import wrong_numbers
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, InvalidGraph, OptionError, ProviderUnavailable
 from qnnbridge_tools.arguments import read_chip
 from qnnbridge_tools.sessions import QNN, SessionSettings, opened
