@@ -43,9 +43,9 @@ from qnnbridge_tools.options import (
     Timeout,
 )
 
-ACTIVATION_TYPES: Final = ("uint8", "uint16", "int8", "int16")
-WEIGHT_TYPES: Final = ("uint8", "int8", "int4", "int16")
-METHODS: Final = ("minmax", "entropy", "percentile")
+ActivationType = Literal["uint8", "uint16", "int8", "int16"]
+WeightType = Literal["uint8", "int8", "int4", "int16"]
+Method = Literal["minmax", "entropy", "percentile"]
 
 # Activation type -> weight types.
 _RUNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -89,11 +89,9 @@ class QnnHostOptions:
 class QuantizeSettings:
     """Number types, ranges and precision of a quantised model; None is decided by `resolved`."""
 
-    activation_type: Annotated[
-        Literal["uint8", "uint16", "int8", "int16"], typer.Option(help="Number type of activations.")
-    ] = "uint16"
+    activation_type: Annotated[ActivationType, typer.Option(help="Number type of activations.")] = "uint16"
     weight_type: Annotated[
-        Literal["uint8", "int8", "int4", "int16"] | None,
+        WeightType | None,
         typer.Option(help="Number type of weights. Default int8, or uint8 with --per-tensor."),
     ] = None
     per_channel: Annotated[
@@ -113,7 +111,7 @@ class QuantizeSettings:
         ),
     ] = None
     method: Annotated[
-        Literal["minmax", "entropy", "percentile"],
+        Method,
         typer.Option(help="Calibration method: how ranges follow from the samples."),
     ] = "minmax"
     percentile: Annotated[
@@ -152,12 +150,12 @@ class QuantizeSettings:
     def resolved(self) -> ResolvedSettings:
         """Every default decided: per channel wherever the weight type can be. Raises `OptionError` for combinations
         that QNN cannot run."""
-        _one_of("activation type", self.activation_type, ACTIVATION_TYPES)
-        _one_of("method", self.method, METHODS)
+        _one_of("activation type", self.activation_type, ActivationType)
+        _one_of("method", self.method, Method)
         weight_type = self.weight_type
         if weight_type is None:
             weight_type = "uint8" if self.per_channel is False and self.activation_type.startswith("u") else "int8"
-        _one_of("weight type", weight_type, WEIGHT_TYPES)
+        _one_of("weight type", weight_type, WeightType)
         _refuse_types(self.activation_type, weight_type)
         signed = not weight_type.startswith("u")
         self._refuse_scales(weight_type, signed)
@@ -347,7 +345,9 @@ def type_warnings(settings: ResolvedSettings) -> list[str]:
     return warnings
 
 
-def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
+def _one_of(what: str, value: str, kind: Any) -> None:
+    # Programs call with any text; only the command line has refused others already.
+    allowed = typing.get_args(kind)
     if value not in allowed:
         raise OptionError(f'There is no {what} "{value}".', fix=f"One of {', '.join(allowed)}.")
 

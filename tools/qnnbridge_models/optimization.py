@@ -287,7 +287,10 @@ def optimize_model(
             if many:
                 on_progress("comparing with the original", 0, 0)
             checked = _checked(given, output.model, tolerance, seed)
-        free = shapes.free_dimensions(result.graph)
+        warnings = _level_warnings(level, before, after)
+        if free := shapes.free_dimensions(result.graph):
+            sizes = shapes.options_text(free)
+            warnings.append(f"Inputs have free dimensions, and QNN needs fixed ones: {sizes}")
         written = output.commit()
     return OptimizeResult(
         model_path,
@@ -299,7 +302,7 @@ def optimize_model(
         bytes_before=files.total_size([model_path, *model.weights]),
         bytes_after=files.total_size(written),
         changes=tuple(changes),
-        warnings=(*_level_warnings(level, before, after), *_free_warning(free)),
+        warnings=tuple(warnings),
         check=checked,
         seconds=time.perf_counter() - begun,
     )
@@ -371,12 +374,6 @@ def _checked(given: Path, result: Path, tolerance: float, seed: int) -> ModelChe
             details={"check": check.document()},
         )
     return check
-
-
-def _free_warning(free: list[shapes.FreeAxis]) -> list[str]:
-    if not free:
-        return []
-    return [f"Inputs have free dimensions, and QNN needs fixed ones: {shapes.options_text(free)}"]
 
 
 def print_result(result: OptimizeResult) -> None:
