@@ -363,11 +363,6 @@ class FeedChecker:
         )
 
 
-def check_feeds(inputs: Iterable[Node], feeds: Mapping[str, Any], overridable: Iterable[Node] = ()) -> list[Feed]:
-    """`FeedChecker.check` for a single call; a session keeps the checker."""
-    return FeedChecker(inputs, overridable).check(feeds)
-
-
 # --- outputs -----------------------------------------------------------------------------------------------
 
 # Type of ``out=``: arrays in the order of the outputs, or by name.

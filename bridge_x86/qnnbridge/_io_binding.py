@@ -356,7 +356,7 @@ class BoundValues:
                 value.move(lambda shape, dtype: allocate(host, shape, dtype, host_writes=True, reusable=True))
         self.feed = {name: value.content for name, value in inputs.items()}
         # Values of other kinds get their results in another way.
-        out = [None if value is None else _writable(value.content) for value in outputs]
+        out = [None if value is None else _place_for(value.content) for value in outputs]
         # By identity: an output that only overlaps an input in memory was not asked to be in place.
         fed = {id(array) for array in self.feed.values()}
         self._in_place = [
@@ -375,7 +375,7 @@ class BoundValues:
                 value.lose(lost)
 
 
-def _writable(content: Any) -> Array | None:
+def _place_for(content: Any) -> Array | None:
     plain = content.__class__ is np.ndarray and content.flags.writeable
     return content if plain else None
 

@@ -1,17 +1,17 @@
-"""`check_feeds` against onnxruntime: what it lets through runs there, what it refuses is refused there alike."""
+"""`FeedChecker` against onnxruntime: what it lets through runs there, what it refuses is refused there alike."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from direct_ort import assert_same_class, error_of, outcome, session
 
-from qnnbridge._feeds import FeedChecker, check_feeds
+from qnnbridge._feeds import FeedChecker
 from qnnbridge._node import NodeArg
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._sparse_tensor import SparseTensor
@@ -20,6 +20,10 @@ from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.tensors import Typed
 from qnnbridge_protocol.values import Encoder
+
+
+def check_feeds(inputs: Sequence[Any], feeds: Any, overridable: Sequence[Any] = ()) -> list[Any]:
+    return FeedChecker(inputs, overridable).check(feeds)
 
 
 def f32(*shape: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from direct_ort import assert_same_class, outcome, session
 
-from qnnbridge._feeds import check_feeds
+from qnnbridge._feeds import FeedChecker
 from qnnbridge._io_binding import IOBinding
 from qnnbridge._node import NodeArg
 from qnnbridge._ort_value import OrtValue
@@ -63,7 +63,7 @@ class AddAndSubtract(Session):
         run_options: Any = None,
         **limits: Any,
     ) -> list[Any]:
-        fed = {name: value for name, value, _ in check_feeds(self.inputs, input_feed)}
+        fed = {name: value for name, value, _ in FeedChecker(self.inputs).check(input_feed)}
         for name in output_names or ():
             if name not in "zd":
                 raise errors.InvalidArgument(
@@ -409,7 +409,7 @@ def test_raw_types_are_bound_by_their_onnx_number() -> None:
         outputs = (NodeArg(NodeInfo("z", "tensor(bfloat16)", (2,))),)  # type: ignore[assignment]
 
         def run_values(self, output_names: Any, input_feed: Any, run_options: Any = None, **_: Any) -> list[Any]:
-            value = check_feeds(self.inputs, input_feed)[0][1]
+            value = FeedChecker(self.inputs).check(input_feed)[0][1]
             return [Typed(value.data ^ 0x8000, ElementType.BFLOAT16, (2,))]
 
     source, target = np.array([0x3F80, 0x4000], np.uint16), np.zeros(2, np.uint16)

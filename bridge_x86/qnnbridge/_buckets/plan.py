@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -136,7 +137,7 @@ class BucketPlan:
         """All of them, the smallest first."""
         found = itertools.product(*self.buckets) if self.only is None else self.only
         # By volume: the first that fits is the one that computes least.
-        return iter(sorted(found, key=lambda sizes: (_volume(sizes), sizes)))
+        return iter(sorted(found, key=lambda sizes: (math.prod(sizes), sizes)))
 
     def smallest(self) -> Sizes:
         return next(self.variants())
@@ -369,10 +370,3 @@ def _same_kind(given: Array, dtype: np.dtype[Any]) -> bool:
     if dtype.kind == "b":
         return given.dtype.kind == "b" or (given.dtype.kind in "iu" and int(given) in (0, 1))
     return given.dtype.kind in "iuf" and dtype.kind in "iuf"
-
-
-def _volume(sizes: Sizes) -> int:
-    volume = 1
-    for size in sizes:
-        volume *= size
-    return volume

@@ -160,25 +160,6 @@ class Supervisor:
         finally:
             self._start_lock.release()
 
-    def start_ahead(self, deadline: float | None) -> None:
-        """Start the first generation for a caller that will need it, and do not wait for its HELLO.
-
-        Raises what `process` raises before that.
-        """
-        if not self.counters.generation:
-            check_locks()
-            shielded("qnnbridge start", lambda: self._start_ahead(deadline))
-
-    def _start_ahead(self, deadline: float | None) -> None:
-        if not self._start_lock.acquire(blocking=False):
-            return
-        try:
-            # The process is only spawned here. `_next_generation` of the first caller says HELLO to it.
-            if self._starting is None and self._process is None and not (self.closed or self.foreign):
-                self._starting = self._spawn(deadline)
-        finally:
-            self._start_lock.release()
-
     def lost(self, process: HostProcess, failure: ChannelFailed, deadline: float | None = None) -> BridgeError:
         """Why `process` ended. The first caller finds out, the others get the same; each a copy of its own.
 
