@@ -331,7 +331,8 @@ EDGES: Final = QUANTIZE | DEQUANTIZE
 _V73 = 73
 _SHORT: Final = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "int4": "s4", "uint4": "u4"}
 
-# Activation -> second operands that are taken; those behind the bar need V73.
+# Activation -> second operands that are taken; those behind the bar need V73. Measured with 231 models of one
+# operator on the simulator, for V68, SoC 60 and SoC 88; the latter two take the same.
 _CONV: Final = {"u8": "u8 s8 s4", "s8": "u8 s8 s4 u16 s16", "u16": "u8 s8 s4 | u16 s16", "s16": "s8 s4"}
 _CONV_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4 | s16", "s16": "s8 s4"}
 _MATMUL: Final = {"u8": "u8 s8", "s8": "u8 s8 u16 s16", "u16": "u8 s8 | u16 s16", "s16": "s8"}

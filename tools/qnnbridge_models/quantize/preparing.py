@@ -233,6 +233,7 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result)
+    # Put back by `quantizer._finish`: in models that read text one entry is the alphabet.
     # Over any entry onnxruntime 1.31.1 ends `qnn_preprocess_model` with a TypeError.
     del result.metadata_props[:]
     convolutions = _normalise_by_convolution(result)
