@@ -105,8 +105,9 @@ class ClientQueues:
 class WorkedAnswer(abc.ABC):
     """One answer under way. Made and read in the event loop's thread."""
 
-    def __init__(self, form: StreamForm, deadline: float | None) -> None:
+    def __init__(self, form: StreamForm, figures: FolderFigures, deadline: float | None) -> None:
         self.form = form
+        self._figures = figures
         self._deadline = deadline
         self._cancellation = Cancellation()
         self._loop = asyncio.get_running_loop()
@@ -119,7 +120,8 @@ class WorkedAnswer(abc.ABC):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
-        """Let a worker make it."""
+        """Let a worker make it, which ends the figures of the request."""
+        self._figures.begin()
         self._task = asyncio.ensure_future(workers.do(functools.partial(self._work, queues, client)))
         if self._deadline is not None:
             # For the time in the queue only: once begun, the generation has the deadline itself.
@@ -176,14 +178,9 @@ class GeneratedAnswer(WorkedAnswer):
         deadline: float | None,
         make_form: MakeForm = AnswerForm,
     ) -> None:
-        super().__init__(make_form(asked, int(time.time()), model.model.info.fingerprint), deadline)
+        super().__init__(make_form(asked, int(time.time()), model.model.info.fingerprint), figures, deadline)
         self.asked = asked
         self._model = model
-        self._figures = figures
-
-    def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
-        self._figures.begin()
-        super().start(workers, queues, client)
 
     def _work(self, queues: ClientQueues, client: str) -> None:
         pace, counts, restarts, outcome = Pace(), Counts(0, 0), 0, "error"

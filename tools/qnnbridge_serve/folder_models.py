@@ -129,6 +129,7 @@ class FolderModels(Registry[Loaded]):
         """Raises `Refused`."""
         entry = self._entries.get(name)
         if entry is None:
+            # OpenAI's status and code: its libraries raise NotFoundError for it.
             raise Refused(
                 404,
                 f"The model {name[:80]!r} does not exist here, or is no {self.kind}.",
@@ -156,6 +157,7 @@ class FolderModels(Registry[Loaded]):
         yield counter(
             f"{prefix}_requests",
             kind.ended,
+            # Sorted: an exposition that did not change is the same text.
             [({**labels, "outcome": how}, n) for labels, one in rows for how, n in sorted(one.outcomes.items())],
         )
         for name, text in kind.sums.items():

@@ -113,10 +113,12 @@ class FormReader:
         name = options.get(b"name")
         if kind != b"form-data" or name is None:
             raise _unreadable("a part of it has no name")
+        # OpenAI's library sends lists as fields called NAME[].
         self._name = name.decode("utf-8", "replace").removesuffix("[]")
         if self._name == self._file_field:
             if self.file is not None:
                 raise wrong(f"{self._file_field} is given twice.", self._file_field)
+            # It has no name, so it is gone with the process, however that ends.
             self.file = tempfile.TemporaryFile(prefix="qnnbridge-")  # noqa: SIM115 - closed by `close`
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:

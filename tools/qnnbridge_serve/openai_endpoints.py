@@ -6,7 +6,6 @@ import base64
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from qnnbridge_serve.openai_answers import AnswerForm, MakeForm
 from qnnbridge_serve.openai_forms import GenerationRequest, Kind
 from qnnbridge_serve.openai_responses import read_response, renamed
 from qnnbridge_serve.options import ServiceLimits
-from qnnbridge_serve.transport import Admission, Ticket, Workers, receive_body, time_left_s
+from qnnbridge_serve.transport import Admission, Ticket, Workers, deadline_after, receive_body, time_left_s
 
 # A prompt of a million tokens has less.
 MOST_BYTES: Final = 16 * 1024**2
@@ -57,13 +56,7 @@ def _document(parts: list[bytes], encoding: str | None, ticket: Ticket, most: in
 
 
 class LanguageService:
-    """The endpoints as methods.
-
-    Args:
-        timeout_s: For one answer, from the last byte of its request on; ``None`` for no limit.
-        slots: Generations at once.
-        waiting: Requests that wait for their turn.
-    """
+    """The endpoints as methods. A time limit counts from the last byte of a request on."""
 
     def __init__(self, models: FolderModels[LanguageModel], limits: ServiceLimits) -> None:
         self.models = models
@@ -73,6 +66,7 @@ class LanguageService:
         self._queues = ClientQueues(limits.threads, limits.queue)
         # Each waits in a thread of its own for its turn; an idle one has none.
         self._workers = Workers("language", limits.in_all)
+        # Reading JSON is work of Python, which holds its lock: more threads would not be faster.
         self._readers = Workers("language reader", 1)
 
     async def chat(self, request: Request) -> Response:
@@ -93,8 +87,7 @@ class LanguageService:
             ticket = place.enter_context(self._admission.enter())
             parts = await receive_body(request, ticket, self._most_bytes)
             ticket.take_place()
-            arrived = time.monotonic()
-            deadline = None if self._timeout_s is None else arrived + self._timeout_s
+            deadline = deadline_after(self._timeout_s)
 
             def read() -> tuple[GenerationRequest, MakeForm]:
                 return reader(_document(parts, encoding, ticket, self._most_bytes, deadline))
@@ -178,6 +171,7 @@ def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dic
             {
                 "object": "embedding",
                 "index": index,
+                # As OpenAI: float32, little-endian, whatever this machine has.
                 "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
                 if asked.packed
                 else vector.tolist(),
@@ -190,13 +184,7 @@ def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dic
 
 
 class EmbeddingService:
-    """The endpoint as a method.
-
-    Args:
-        timeout_s: For one request, from its last byte on; ``None`` for no limit.
-        threads: Requests at once.
-        waiting: Requests that wait.
-    """
+    """The endpoint as a method. A time limit counts from the last byte of a request on."""
 
     def __init__(self, models: FolderModels[Embedder], limits: ServiceLimits) -> None:
         self.models = models
@@ -210,7 +198,7 @@ class EmbeddingService:
         with self._admission.enter() as ticket:
             parts = await receive_body(request, ticket, self._most_bytes)
             ticket.take_place()
-            deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+            deadline = deadline_after(self._timeout_s)
             work = functools.partial(self._work, parts, encoding, ticket, deadline)
             return json_answer(await self._workers.do_for(work, deadline, request.receive))
 

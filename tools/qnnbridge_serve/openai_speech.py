@@ -28,7 +28,7 @@ from qnnbridge_serve.http_protocol import json_answer
 from qnnbridge_serve.openai_answers import DONE, event
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import ServiceLimits
-from qnnbridge_serve.transport import Admission, Workers, body_parts, not_started
+from qnnbridge_serve.transport import Admission, Workers, body_parts, deadline_after, not_started
 from qnnbridge_tools.transcribe import (
     SPEECH_FORMATS,
     SpeechFormat,
@@ -146,12 +146,8 @@ class SpeechAnswer(WorkedAnswer):
         audio: IO[bytes],
         deadline: float | None,
     ) -> None:
-        super().__init__(SpeechForm(asked.form), deadline)
-        self._asked, self._model, self._figures, self._audio = asked, model, figures, audio
-
-    def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
-        self._figures.begin()
-        super().start(workers, queues, client)
+        super().__init__(SpeechForm(asked.form), figures, deadline)
+        self._asked, self._model, self._audio = asked, model, audio
 
     def _work(self, queues: ClientQueues, client: str) -> None:
         asked, outcome, audio_s = self._asked, "error", 0.0
@@ -159,6 +155,7 @@ class SpeechAnswer(WorkedAnswer):
         try:
             with queues.turn(client, self._cancellation):
                 self._begun = True
+                # From here on: the wait for its turn is no work.
                 begun = time.monotonic()
                 segments = []
                 with self._model.recognizer.stream(
@@ -191,13 +188,7 @@ class SpeechAnswer(WorkedAnswer):
 
 
 class SpeechService:
-    """The endpoints for speech as methods.
-
-    Args:
-        timeout_s: For one answer, from the last byte of its request on; ``None`` for no limit.
-        slots: Transcriptions at once.
-        waiting: Requests that wait for their turn.
-    """
+    """The endpoints for speech as methods. A time limit counts from the last byte of a request on."""
 
     def __init__(self, models: FolderModels[SpeechModel], limits: ServiceLimits) -> None:
         self.models = models
@@ -233,7 +224,7 @@ class SpeechService:
             ticket = place.enter_context(self._admission.enter())
             await self._receive(request, form, ticket)
             ticket.take_place()
-            deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+            deadline = deadline_after(self._timeout_s)
             asked = read_speech(form.texts, task)
             model = self.models.get(asked.model)
             if form.file is None:
@@ -259,4 +250,5 @@ class SpeechService:
                     batch, size = [], 0
         if size:
             await self._readers.do(functools.partial(form.write, b"".join(batch)))
+        # In the event loop: it looks at a flag and moves to the begin of the file.
         form.end()

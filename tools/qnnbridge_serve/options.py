@@ -81,6 +81,7 @@ def listen(address: Address) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         else:  # there it would let others take the port over
             listener.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_EXCLUSIVEADDRUSE", -5), 1)
+        # Linux would take IPv4 there as well, Windows would not: [::] means the same on both.
         if address.family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind((address.host, address.port))
@@ -107,6 +108,7 @@ def shown(host: str, port: int) -> str:
 
 
 MOST_BYTES: Final = 4096
+# 16 characters of `secrets.token_urlsafe` are 96 random bits.
 _TOKEN: Final = re.compile(rb"[\x21-\x7e]{16,1024}")
 _HOW: Final = (
     'Make one: (umask 077; python -c "import secrets; print(secrets.token_urlsafe(32))" > FILE), '
@@ -147,6 +149,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 def shows_token(authorization: bytes | None, token: bytes) -> bool:
     """Whether an ``Authorization`` header carries the token. Takes the same time however much of it is right."""
+    # Both sides are compared, also for another scheme: the time says nothing of the token.
     scheme, _, given = (authorization or b"").partition(b" ")
     return hmac.compare_digest(given.strip(), token) and scheme.lower() == b"bearer"
 
@@ -248,6 +251,7 @@ def refuse_same_names(found: Mapping[str, Mapping[str, Path]]) -> None:
 
 def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     """`--bucket NAME:DIM=16,32`, by the name of the model. Raises `OptionError`."""
+    # Of two names of which one begins with the other, the longer one is meant where both fit.
     longest_first = sorted(names, key=len, reverse=True)
     by_name: dict[str, list[str]] = {}
     for text in texts:

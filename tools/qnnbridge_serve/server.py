@@ -86,10 +86,12 @@ def serve(options: ServeOptions) -> None:
     """Returns when a signal has ended it. Raises what kept it from serving."""
     listener = listen(options.address)
     try:
+        # Before the host is started: a port that is taken is found at once, and early clients wait in the backlog.
         listener.listen(128)
         host = open_host(options.where, options.host_python)
         try:
             repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
+            # Here, since they need the packages of the extra, which `require_packages` has looked for.
             from qnnbridge_serve.app import HostProbe, InferenceService, make_app
             from qnnbridge_serve.embeddings import embedding_models
             from qnnbridge_serve.folder_models import language_models, speech_models
@@ -144,8 +146,10 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
         http=HttpProtocol,
         ws="none",
         lifespan="off",
+        # uvicorn's own would replace the handlers that were set above.
         log_config=None,
         access_log=options.access_log,
+        # A client that names another machine in X-Forwarded-For would get another place in the queue.
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,

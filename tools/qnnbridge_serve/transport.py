@@ -27,6 +27,11 @@ class ClientGone(Exception):
 # --- deadlines: times of `time.monotonic` ---
 
 
+def deadline_after(timeout_s: float | None) -> float | None:
+    """From now on; ``None`` for no limit."""
+    return None if timeout_s is None else time.monotonic() + timeout_s
+
+
 def time_left_s(deadline: float | None) -> float | None:
     """Seconds until then. Raises `DeadlineExceeded` if there are none left."""
     if deadline is None:

@@ -40,6 +40,8 @@ class Config:
         path = os.path.abspath(os.fsdecode(config_path))
         check_travels(path)
         self._folder = path
+        # Methods of genai's own Config with their arguments, for the host to call in this order: a later one may
+        # undo an earlier one. Kept as data, so that a model is loaded again with the same steps.
         self._steps: list[tuple[Any, ...]] = []
         self._data: dict[str, bytes] = {}
 
@@ -149,6 +151,8 @@ class RemoteModel(Remade):
         try:
             return super().number_in(process, deadline)
         except ModelQuarantined as refusal:
+            # The host knows the fingerprint of the model, the application the reports of its deaths: together they
+            # make the error that names both. A daemon has done that already.
             if not self.host.is_daemon:
                 self._book_on(str(refusal.details.get("fingerprint", "")))
                 self.host.supervisor.check_quarantine(self.context)
@@ -189,6 +193,7 @@ class RemoteModel(Remade):
         self._book_on(self.info.fingerprint)
 
     def _book_on(self, fingerprint: str) -> None:
+        # From now on a death during a call is booked on this model.
         if fingerprint != self.context.fingerprint:
             self.context = dataclasses.replace(self.context, fingerprint=fingerprint)
 
@@ -293,6 +298,7 @@ class Adapters:
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
         """Its number in this process, with all adapters loaded."""
+        # Before `number_in`, which makes it there.
         again = not self._remade.is_in(process)
         number = self._remade.number_in(process, deadline)
         try:
@@ -322,6 +328,7 @@ def tokens_of(tokens: Any) -> list[int]:
 
     given = tokens.as_numpy() if hasattr(tokens, "as_numpy") else tokens
     array = np.asarray(given)
+    # An empty list is one of floats in numpy.
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise OptionError(f"Token ids are integers, not {array.dtype}.", fix="Encode the text with a Tokenizer.")
     return [int(one) for one in array.reshape(-1)]

@@ -115,6 +115,7 @@ def _quantizer(name: str) -> Callable[..., Any]:
         reply = _call(
             "quantize", {"name": name, "arguments": others}, [np.ascontiguousarray(one) for one in arrays]
         )
+        # ONNX Runtime's functions write their results into arrays that the caller gives: here they come back.
         for mine, changed in zip(arrays, reply.values, strict=False):
             if mine.flags.writeable:
                 mine[...] = changed
@@ -140,6 +141,7 @@ def _listed(name: str, *arguments: str) -> list[dict[str, Any]]:
 
 
 def _call(operation: str, arguments: dict[str, Any], values: Any = ()) -> ObjectReply:
+    # An object for each call: nothing of it is kept in the host.
     tools, _ = create_object(default_host(), "BuildTools")
     try:
         return tools.call(operation, arguments, values)

@@ -39,6 +39,7 @@ def _add_notes(error: OrtError | RemoteError) -> None:
     notes = [f"Cause: {error.cause}"] if error.cause else []
     notes += [f"Evidence: {line}" for line in error.evidence]
     notes += [f"Fix: {error.fix}"] if error.fix else []
+    # `add_note` came with Python 3.11; the list is what tracebacks read there, and older ones ignore.
     there = error.__dict__.setdefault("__notes__", [])
     there.extend(note for note in notes if note not in there)
 

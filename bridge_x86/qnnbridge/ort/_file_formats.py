@@ -198,6 +198,7 @@ class ModelPackageComponentContext:
                 )
         path = os.path.join(self.get_selected_variant_folder_path(), str(settings.get("model_file", "")))
         session = InferenceSession(path, options, providers, enable_fallback=0)
+        # As in ONNX Runtime: the variant was chosen for its provider, and other files for another.
         session.set_providers = _no_other_providers  # type: ignore[method-assign]
         return session
 
@@ -367,6 +368,7 @@ class NativeAdapterFormat:
 
     @as_ort_raises
     def _set(self, name: str, version: int) -> None:
+        # As the bindings take numbers: what has __int__ or __index__, but no float and no text.
         try:
             number = None if isinstance(version, (float, str, bytes)) else int(version)
         except (TypeError, ValueError):

@@ -65,6 +65,7 @@ class _Writing:
         self._lock = Lock()
         self._thread = _Thread()
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
+        # The host itself is kept, so that no other one gets its id while the process lives.
         self._hosts: dict[int, Any] = {}
         self._process = 0
         self._file: BinaryIO | None = None
@@ -78,7 +79,7 @@ class _Writing:
 
     @contextlib.contextmanager
     def running(self, session: Any) -> Iterator[None]:
-        if self._thread.runs:
+        if self._thread.runs:  # `run` of a session calls `run_values` of the same: one call of the program
             yield
             return
         self._thread.runs = True

@@ -52,6 +52,7 @@ class OrtMemoryInfo:
             raise RemoteRuntimeError("Specified device is not supported. Try CreateMemoryInfo_V2.")
         self.name, self.device_mem_type, self.device_vendor_id = known
         self.allocator_type = allocator_type
+        # ONNX Runtime has one processor, whatever number is asked for.
         self.device_id = 0 if name == "Cpu" else int(device_id)
         self.mem_type = mem_type
 
@@ -157,6 +158,7 @@ def _register(name: str, arguments: Mapping[str, Any]) -> None:
     made, _ = create_object(host, "SharedAllocator", arguments)
     # Kept for the next host: its sessions need the allocator, too.
     host.remember("SharedAllocator", arguments, made.generation)
+    # The allocator stays: ONNX Runtime keeps it for its environment, the object was only the way to it.
     made.release()
 
 

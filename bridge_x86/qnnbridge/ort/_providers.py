@@ -76,6 +76,7 @@ def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy) -> Provi
         return ProviderChoice([(CPU, {})], asked=True)
     if chosen == "qnn":
         return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=QNN in names)
+    # A CPU provider in front of QNN takes every node, in ONNX Runtime too: nothing would be left for QNN.
     if QNN in names and CPU not in names[: names.index(QNN)]:
         return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=True)
     if in_options and not named:

@@ -14,6 +14,7 @@ from qnnbridge._providers import QNN
 EP_NAME = QNN
 
 
+# Asked of the host when a program reads them: importing the package starts no host.
 def __getattr__(name: str) -> str:
     if name == "__version__":
         from qnnbridge._connect import default_host

@@ -121,7 +121,7 @@ class SizesOfFirstCall:
 
     def _sizes(self, feed: Any) -> Seen | None:
         """``None`` for feeds that are not complete, or empty. The first session says what is wrong with them."""
-        if not isinstance(feed, Mapping):
+        if not isinstance(feed, Mapping):  # the first session raises ONNX Runtime's error for it
             return None
         found: Seen = {}
         for axis in self._axes:
@@ -157,6 +157,7 @@ def make_for_sizes(session: BaseSession, timeout: float | None, sizes: Seen) -> 
     named = _named(remote.info.inputs, sizes)
     shown = ", ".join(f"{name}={size}" for name, size in named.items())
     recipe, _ = name_axes(recipe, remote.info.inputs, named)
+    # The sizes of the first call win over those that the program has set for the same names.
     spec = dataclasses.replace(
         recipe.spec, free_dimensions_by_name={**recipe.spec.free_dimensions_by_name, **named}
     )

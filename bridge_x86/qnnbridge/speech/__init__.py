@@ -245,6 +245,7 @@ class Recognizer:
         languages = self._vocabulary.languages
         if not languages:
             return None
+        # Behind the start token Whisper gives the language: of all tokens only those of languages are compared.
         scores = self._sessions.begin(encoded, left).step([self._vocabulary.start])
         return max(languages, key=lambda code: float(scores[languages[code]]))
 
@@ -260,6 +261,7 @@ class Recognizer:
         words, settings = self._vocabulary, self._settings
         first = words.no_timestamps + 1 if timestamps else None
         rules = TokenRules(words.end, settings.suppressed, settings.suppressed_first, first, settings.latest_first)
+        # Of two limits the smaller one: that of the decoder's shapes, and that of the model's configuration.
         most = min(decoder.positions, settings.positions) - len(prompt)
         scores = decoder.step(prompt)
         chosen: list[int] = []
@@ -273,6 +275,7 @@ class Recognizer:
             scores = decoder.step([token])
 
     def _text(self, tokens: tuple[int, ...]) -> str:
+        # The tokens behind it are times.
         first = self._vocabulary.no_timestamps + 1
         return str(self._tokenizer.decode([t for t in tokens if t < first], skip_special_tokens=True))
 
@@ -332,6 +335,7 @@ class Transcription:
             if self._timestamps:
                 spans, step = spans_of(tokens, owner._vocabulary.no_timestamps + 1)
                 if step is not None:  # the rest is heard again, with what follows it
+                    # A step is 20 ms, two frames of the features.
                     spent = min(max(1, step) * 2 * HOP, spent)
                 if max(spent, before) < least and step is not None:  # the rest stays here
                     done = sum(len(span.tokens) for span in spans)
