@@ -15,7 +15,7 @@ import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -28,6 +28,7 @@ from qnnbridge_serve.openai_answers import (
     AnswerForm,
     AnswerPlan,
     Counts,
+    Form,
     MakeForm,
     choices_of,
     open_choice,
@@ -54,16 +55,6 @@ class Ended:
 
 # A part of the answer, its end, or the error that ended it.
 Item = Any
-
-
-class StreamForm(Protocol):
-    """How an answer is sent; see `openai_answers.Form`."""
-
-    def whole(self, parts: Any, counts: Any) -> Any: ...
-    def opening(self) -> list[bytes]: ...
-    def part(self, part: Any) -> list[bytes]: ...
-    def closing(self, counts: Any) -> list[bytes]: ...
-    def failure(self, refused: Refused) -> list[bytes]: ...
 
 
 class ClientQueues:
@@ -105,7 +96,7 @@ class ClientQueues:
 class WorkedAnswer(abc.ABC):
     """One answer under way. Made and read in the event loop's thread."""
 
-    def __init__(self, form: StreamForm, figures: FolderFigures, deadline: float | None) -> None:
+    def __init__(self, form: Form, figures: FolderFigures, deadline: float | None) -> None:
         self.form = form
         self._figures = figures
         self._deadline = deadline

@@ -11,7 +11,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
@@ -40,6 +40,9 @@ from qnnbridge_serve.tensors import has_many_texts
 from qnnbridge_serve.transport import Admission, Ticket, Workers, check_answer_time, receive_body, time_left_s
 from qnnbridge_tools.host.figures import read_figures
 from qnnbridge_tools.host.metrics import Families, families_of
+
+if TYPE_CHECKING:
+    from qnnbridge import Host
 
 # --- /metrics, by prometheus_client ---
 
@@ -113,24 +116,10 @@ class ServeMetrics:
 ANSWER_TIMEOUT_S: Final = 2.0
 
 
-class ProbedStats(Protocol):
-    @property
-    def running(self) -> bool: ...
-
-
-class ProbedHost(Protocol):
-    """The used part of `qnnbridge.Host`."""
-
-    def ping(self, timeout: float = ...) -> float: ...
-
-    @property
-    def stats(self) -> ProbedStats: ...
-
-
 class HostProbe:
     """A host that has died is started again by the question; one that keeps dying makes the server not ready."""
 
-    def __init__(self, host: ProbedHost) -> None:
+    def __init__(self, host: Host) -> None:
         self._host = host
         self._workers = Workers("probe", 1)
         self._asking: asyncio.Future[str | None] | None = None

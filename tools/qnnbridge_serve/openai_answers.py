@@ -81,17 +81,18 @@ Part = Piece | Finished
 
 
 class Form(Protocol):
-    """The documents of one request's answers."""
+    """How the answers to one request are sent. Of a language model parts are `Part`, counts `Counts`; of one that
+    hears, segments and the transcript."""
 
-    def whole(self, parts: Sequence[Part], counts: Counts) -> dict[str, Any]:
+    def whole(self, parts: Any, counts: Any) -> Any:
         """Without a stream."""
 
     def opening(self) -> list[bytes]:
         """What a stream begins with."""
 
-    def part(self, part: Part) -> list[bytes]: ...
+    def part(self, part: Any) -> list[bytes]: ...
 
-    def closing(self, counts: Counts) -> list[bytes]:
+    def closing(self, counts: Any) -> list[bytes]:
         """What a stream ends with."""
 
     def failure(self, refused: Refused) -> list[bytes]:

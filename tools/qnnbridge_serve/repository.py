@@ -118,13 +118,6 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-class OpenTensorModel(Closable, Protocol):
-    """A session with what the protocol says of it."""
-
-    @property
-    def model(self) -> ServedModel: ...
-
-
 Loaded = TypeVar("Loaded", bound=Closable)
 NOT_YET: Final = "it was not loaded yet"
 
@@ -238,10 +231,10 @@ class Registry(Generic[Loaded]):
             entry.state, entry.reason, entry.code = "UNAVAILABLE", reason, code
 
 
-class Repository(Registry[OpenTensorModel]):
+class Repository(Registry[LoadedModel]):
     """The models of the Open Inference Protocol; `lease` keeps one loaded."""
 
-    def __init__(self, files: Sequence[ModelFile], opener: Callable[[ModelFile], OpenTensorModel]) -> None:
+    def __init__(self, files: Sequence[ModelFile], opener: Callable[[ModelFile], LoadedModel]) -> None:
         by_name = {file.name: file for file in files}
         super().__init__(by_name, lambda name: opener(by_name[name]))
         self._versions = {file.name: file.version for file in files}
@@ -323,7 +316,7 @@ class Repository(Registry[OpenTensorModel]):
 
     # --- inside ---
 
-    def _find(self, name: str, version: str | None) -> Entry[OpenTensorModel]:
+    def _find(self, name: str, version: str | None) -> Entry[LoadedModel]:
         entry = self._entries.get(name)
         if entry is None:
             raise Refused(404, f"There is no model {name[:80]!r} here.")
@@ -333,7 +326,7 @@ class Repository(Registry[OpenTensorModel]):
         return entry
 
     @staticmethod
-    def _not_ready(entry: Entry[OpenTensorModel]) -> Refused:
+    def _not_ready(entry: Entry[LoadedModel]) -> Refused:
         headers = {CODE_HEADER: entry.code} if entry.code else {}
         if entry.state == "LOADING":
             headers["retry-after"] = str(RETRY_AFTER_S)
