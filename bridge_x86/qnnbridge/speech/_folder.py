@@ -152,6 +152,7 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
     files = []
     for part, role in ((encoder, "encoder"), (decoder, "decoder")):
         path = folder / str(part.get("filename", f"{role}.onnx"))
+        # A configuration from elsewhere must not name files outside of its folder.
         if not path.is_file() or folder.resolve() not in path.resolve().parents:
             raise GenerationFolderInvalid(
                 f"genai_config.json names {part.get('filename')!r} as {role}, which is not in {folder}."
@@ -192,9 +193,8 @@ def load_tokenizer(folder: Path) -> Any:
         raise GenerationFolderInvalid(
             f"{folder} has no tokenizer.json.",
             cause="Exports of AI Hub come without one; the model gives numbers and no text.",
-            fix="Copy tokenizer.json and generation_config.json of the model from Hugging Face (openai/whisper-...)"
-            " "
-            "into the folder, or name their folder: load(FOLDER, tokenizer=OTHER).",
+            fix="Copy tokenizer.json and generation_config.json of the model from Hugging Face "
+            "(openai/whisper-...) into the folder, or name their folder: load(FOLDER, tokenizer=OTHER).",
         )
     try:
         return Tokenizer.from_file(str(path))
@@ -204,8 +204,9 @@ def load_tokenizer(folder: Path) -> Any:
 
 def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
     """Raises `GenerationFolderInvalid` for a tokenizer of another kind of model."""
-    names = {str(token): number for number, token in tokenizer.get_added_tokens_decoder().items()}
-    names = {getattr(token, "content", text): number for text, number, token in _added(tokenizer)} or names
+    # Of releases of tokenizers: objects with their text, or texts.
+    added = tokenizer.get_added_tokens_decoder().items()
+    names = {str(getattr(token, "content", token)): number for number, token in added}
     needed = ("<|startoftranscript|>", "<|endoftext|>", "<|notimestamps|>")
     missing = [name for name in needed if name not in names]
     if missing:
@@ -215,33 +216,26 @@ def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
     start = names["<|startoftranscript|>"]
     tasks = {task: names[f"<|{task}|>"] for task in ("transcribe", "translate") if f"<|{task}|>" in names}
     languages: dict[str, int] = {}
+    # The tokens of languages stand between those of the start and of the tasks.
     if tasks and multilingual is not False:
         behind = min(tasks.values())
         found = ((_LANGUAGE.fullmatch(name), number) for name, number in names.items())
         languages = {match[1]: number for match, number in found if match and start < number < behind}
-    return Vocabulary(
-        start,
-        names["<|endoftext|>"],
-        names["<|notimestamps|>"],
-        languages,
-        tasks if languages else {},
-    )
-
-
-def _added(tokenizer: Any) -> list[tuple[str, int, Any]]:
-    return [(str(token), number, token) for number, token in tokenizer.get_added_tokens_decoder().items()]
+    end, no_timestamps = names["<|endoftext|>"], names["<|notimestamps|>"]
+    return Vocabulary(start, end, no_timestamps, languages, tasks if languages else {})
 
 
 def read_settings(folder: Path, tokenizer_folder: Path) -> WhisperSettings:
     """From generation_config.json, config.json and preprocessor_config.json, as far as they are there."""
-    generation = _first(("generation_config.json",), folder, tokenizer_folder)
-    config = _first(("config.json",), folder, tokenizer_folder)
-    front = _first(("preprocessor_config.json",), folder, tokenizer_folder)
+    generation = _first("generation_config.json", folder, tokenizer_folder)
+    config = _first("config.json", folder, tokenizer_folder)
+    front = _first("preprocessor_config.json", folder, tokenizer_folder)
     if (rate := front.get("sampling_rate", 16000)) != 16000 or front.get("hop_length", 160) != 160:
         raise GenerationUnsupported(
             f"preprocessor_config.json wants audio of {rate} Hz in steps of {front.get('hop_length')} samples.",
             cause="Whisper has 16000 Hz and steps of 160.",
         )
+    # Older exports have no generation_config.json: the same fields are in their config.json.
     source = generation or config
     positions = _number(config.get("max_target_positions"), _POSITIONS)
     forced = source.get("forced_decoder_ids") or ()
@@ -257,12 +251,8 @@ def read_settings(folder: Path, tokenizer_folder: Path) -> WhisperSettings:
     )
 
 
-def _first(names: Sequence[str], *folders: Path) -> dict[str, Any]:
-    for folder in folders:
-        for name in names:
-            if found := _document(folder / name):
-                return found
-    return {}
+def _first(name: str, *folders: Path) -> dict[str, Any]:
+    return next(filter(None, (_document(folder / name) for folder in folders)), {})
 
 
 def _number(value: object, default: int) -> int:
