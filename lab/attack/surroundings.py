@@ -113,7 +113,7 @@ def _check(report: Report, name: str, said: str, *, may_fail: bool = False) -> N
 
 def _another_user(report: Report, folder: str) -> None:
     """What the owner's processes read must not be writable, or readable, by others."""
-    from qnnbridge_host.cache.negative_entries import NegativeEntries
+    from qnnbridge_host.cache.memo import NegativeEntries
     from qnnbridge_host.cache.store import Store
 
     private = Path(folder, "private")

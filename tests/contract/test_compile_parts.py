@@ -19,9 +19,9 @@ from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, ModelChang
 from qnnbridge_host.create import compiler, jobs
 from qnnbridge_host.create.compiler import blame_unknown_chips, nothing_to_compile, staging_dir, unknown_chips
 from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, job_key
+from qnnbridge_host.create.orchestrate import compare, tolerance_text, validate
 from qnnbridge_host.create.order import WorkOrder, worker_command
 from qnnbridge_host.create.publish import Destination, destination_of
-from qnnbridge_host.create.validation import compare, tolerance_text, validate
 from qnnbridge_host.create.worker import ticking
 from qnnbridge_host.model import paths
 from qnnbridge_host.model.source import ModelSource

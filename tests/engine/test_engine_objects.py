@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime")
 
 from tests.unit.test_protocol_page import bare, rows
 
-from qnnbridge_host.create.context_read import CONTEXT_READ
+from qnnbridge_host.create.replaced import CONTEXT_READ
 from qnnbridge_host.engine import model_compiler
 from qnnbridge_host.engine.ort_objects import LOG
 from qnnbridge_host.engine.sessions import Sessions

@@ -28,7 +28,7 @@ from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._transport.open_requests import OpenRequests
 from qnnbridge.errors import HostCrashed, ModelQuarantined
 from qnnbridge_host.cache.entry import MODEL, EntryFile, EntryManifest
-from qnnbridge_host.cache.negative_entries import NegativeEntries
+from qnnbridge_host.cache.memo import NegativeEntries
 from qnnbridge_host.cache.store import Store
 from qnnbridge_host.model.source import hash_file
 from qnnbridge_protocol.cache_settings import cache_dir

@@ -20,8 +20,8 @@ from tests.contract.small_models import model, node, tensor
 from tests.fakes.hosts import patched_host
 
 import qnnbridge
+from qnnbridge_host.cache.memo import Verdicts
 from qnnbridge_host.cache.store import Store
-from qnnbridge_host.cache.verdicts import Verdicts
 from qnnbridge_protocol.cache_settings import cache_dir
 
 pytest.importorskip("onnxruntime_qnn")

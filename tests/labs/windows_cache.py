@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 import qnnbridge
-from qnnbridge_host.cache.eviction import evict, shrink
-from qnnbridge_host.cache.store import Store
+from qnnbridge_host.cache.store import Store, evict, shrink
 from qnnbridge_protocol.cache_settings import cache_dir
 
 BLOB = "model_ctx_qnn.bin"

@@ -12,8 +12,7 @@ import pytest
 from tests.unit.cache_entries import BLOB, key_number, put, tree
 from typer.testing import CliRunner
 
-from qnnbridge_host.cache.memo import HashMemo
-from qnnbridge_host.cache.negative_entries import NegativeEntries
+from qnnbridge_host.cache.memo import HashMemo, NegativeEntries
 from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.cache_settings import cache_dir
 from qnnbridge_tools.cli import app

@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 from tests.unit.cache_entries import key_number, put
 
-from qnnbridge_host.cache.eviction import evict, shrink, total_bytes
-from qnnbridge_host.cache.files import write_json
-from qnnbridge_host.cache.locks import Heartbeat, WaitPolicy, hold, try_hold
-from qnnbridge_host.cache.store import HITS_FILE, Store
+from qnnbridge_host.cache.files import Heartbeat, WaitPolicy, hold, try_hold, write_json
+from qnnbridge_host.cache.store import HITS_FILE, Store, evict, shrink, total_bytes
 
 SECONDS_FOR_ALL = 30.0
 
 HOLDER = """
     import sys, time
     from pathlib import Path
-    from qnnbridge_host.cache.locks import try_hold
+    from qnnbridge_host.cache.files import try_hold
     held = try_hold(Path(sys.argv[1]))
     print("held" if held else "not held", flush=True)
     sys.stdin.read()

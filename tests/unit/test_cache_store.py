@@ -19,7 +19,7 @@ from tests.unit.cache_entries import BLOB, INFO, key_number, put, tree
 
 from qnnbridge_host.cache.entry import FILE_NAME, MODEL, EntryManifest
 from qnnbridge_host.cache.files import Damaged, read_json
-from qnnbridge_host.cache.negative_entries import CRASHES_MAX_AGE_S, NegativeEntries
+from qnnbridge_host.cache.memo import CRASHES_MAX_AGE_S, NegativeEntries
 from qnnbridge_host.cache.store import MANY_USES, MAX_INVALID, Store
 from qnnbridge_host.create.lookup import SessionCache
 
@@ -344,7 +344,7 @@ def test_notes_are_kept_by_key_and_grow_old(store: Store, monkeypatch: pytest.Mo
     import time
 
     now = time.time()
-    monkeypatch.setattr("qnnbridge_host.cache.negative_entries.time.time", lambda: now + CRASHES_MAX_AGE_S + 1)
+    monkeypatch.setattr("qnnbridge_host.cache.memo.time.time", lambda: now + CRASHES_MAX_AGE_S + 1)
     assert [note.key for note in notes.all()] == [KEY]
     assert notes.remove(KEY)
     assert not notes.remove(KEY)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from qnnbridge_host.create import fixed_source
+from qnnbridge_host.create import replaced
 from qnnbridge_host.create import session as session_creation
 from qnnbridge_host.create.order import Creation, NeedsRewrite, WorkOrder
 from qnnbridge_host.create.session import MadeSession, SessionMaker
@@ -65,7 +65,7 @@ def creation_of(fix: FixSpec | None = None, **fields: Any) -> Creation:
 
 
 def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession:
-    with patch.object(fixed_source, "fixed_source", maker.models.fixed_source):
+    with patch.object(replaced, "fixed_source", maker.models.fixed_source):
         return maker.make(creation_of(fix, **fields))
 
 

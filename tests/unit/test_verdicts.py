@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.cache import verdicts as module
-from qnnbridge_host.cache.verdicts import MAX_ATTEMPTS, Verdicts
+from qnnbridge_host.cache import memo as module
+from qnnbridge_host.cache.memo import MAX_ATTEMPTS, Verdicts
 from qnnbridge_host.serve import numbers_service
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 
@@ -48,7 +48,7 @@ def test_a_damaged_verdict_is_none(content: bytes, tmp_path: Path) -> None:
 
 def test_an_old_verdict_is_none(tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
-    kept.write("key", dataclasses.replace(REPORT, when=time.time() - module.MAX_AGE_S - 1))
+    kept.write("key", dataclasses.replace(REPORT, when=time.time() - module.VERDICTS_MAX_AGE_S - 1))
     assert kept.read("key") is None
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests import needs
 
-from qnnbridge_host.cache.work_folder import MARK, SETTLED_S, sweep, work_folder
+from qnnbridge_host.cache.files import MARK, SETTLED_S, sweep, work_folder
 
 HOLDS_ONE = """
 import sys, time
-from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.cache.files import work_folder
 with work_folder("test", sys.argv[1]) as folder:
     open(folder + "/weights", "w").close()
     print("there", flush=True)

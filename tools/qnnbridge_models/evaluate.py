@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.model.scan import scan_model

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge._diagnosis import state_dir
-from qnnbridge_host.cache.locks import try_hold
+from qnnbridge_host.cache.files import try_hold
 from qnnbridge_host.graph.files import inside_folder, write_whole
 from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_os.files import TEMPORARY

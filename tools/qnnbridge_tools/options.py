@@ -189,7 +189,7 @@ def sized_model(
         yield model, dims
         return
     # Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy, and that the package onnx.
-    from qnnbridge_host.cache.work_folder import work_folder
+    from qnnbridge_host.cache.files import work_folder
     from qnnbridge_host.rewrite.fixer import fix_model
 
     with work_folder("sized") as folder:

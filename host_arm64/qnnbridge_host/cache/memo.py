@@ -1,26 +1,26 @@
-"""Remembers the hashes of files, so that a file that has not changed is not read again.
+"""What the cache remembers besides compiled models: hashes of files, models that it skips, verdicts on numbers.
 
-One small file for each path. A record is valid only if the file has the recorded stamp, and was unchanged for a
-while before it (`FileStamp.settled`): a file written just before or during its hashing is hashed again
-the next time. No failure of the memo raises: files are then hashed, as if it were empty.
-Any thread, any process.
+Small files, each named by its key. No failure raises: what is not remembered costs time. Any thread, any process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
+import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from qnnbridge_host.cache.files import Damaged, read_json, write_json
+from qnnbridge_host.cache.entry import SCHEMA
+from qnnbridge_host.cache.files import Damaged, JsonFolder, read_json, write_json
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
 from qnnbridge_os.files import make_folders
-from qnnbridge_protocol.model_records import CacheSettings
+from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
 
-SCHEMA: Final = 1
-FOLDER: Final = "memo"
+MEMO_SCHEMA: Final = 1
+MEMO_FOLDER: Final = "memo"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,10 +33,15 @@ class Hashed:
 
 
 class HashMemo:
-    """Files with hashes that were computed before. root: the cache's folder."""
+    """The hashes of files, so that a file that has not changed is not read again. root: the cache's folder.
+
+    One small file for each path. A record is valid only if the file has the recorded stamp, and was unchanged for a
+    while before it (`FileStamp.settled`): a file written just before or during its hashing is hashed again the next
+    time.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.folder = root / FOLDER
+        self.folder = root / MEMO_FOLDER
 
     def look(self, path: str | os.PathLike[str]) -> Hashed | None:
         """The file's hash, remembered or computed; ``None`` if there is no such file.
@@ -61,7 +66,7 @@ class HashMemo:
 
     def _keep(self, path: str, found: Hashed) -> None:
         content = {
-            "schema": SCHEMA,
+            "schema": MEMO_SCHEMA,
             "path": path,
             "stamp": list(found.stamp.to_plain()),
             "sha256": found.sha256,
@@ -98,7 +103,7 @@ class HashMemo:
     def _recall(self, path: str) -> Hashed | None:
         try:
             content = read_json(self._file_of(path))
-            if content is None or content["schema"] != SCHEMA or content["path"] != path:
+            if content is None or content["schema"] != MEMO_SCHEMA or content["path"] != path:
                 return None
             stamp = FileStamp.from_plain(content["stamp"])
             sha256 = content["sha256"]
@@ -115,3 +120,115 @@ class HashMemo:
 def memo_of(settings: CacheSettings | None) -> HashMemo | None:
     """The memo for a session with these settings; ``None`` if the cache is switched off."""
     return HashMemo(Path(settings.folder)) if settings is not None and settings.in_use else None
+
+
+# --- models that the cache skips --------------------------------------------------------------------------
+#
+# With the reason, so that the second start does not pay again. A negative entry belongs to a key, so to one set of
+# versions and options. It stays until it is cleared or expires.
+
+# refused: nodes would stay on the CPU. nothing-on-qnn: QNN takes no node of it. differs: its compiled model does
+# not show the inputs and outputs of the original. crashes: two compiled models in a row killed the host or could
+# not be loaded.
+# slow: it is small but took long to compile, so it is worth an entry.
+# unmapped: its weights cannot be mapped into the NPU's memory (`npu_memory`).
+Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped"]
+
+NOTES_FOLDER: Final = "notes"
+DAY_S: Final = 24 * 3600.0
+NOTES_MAX_AGE_S: Final = 90 * DAY_S
+# Shorter: two crashes may have been chance.
+CRASHES_MAX_AGE_S: Final = 7 * DAY_S
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NegativeEntry:
+    """created: seconds since 1970."""
+
+    key: str
+    kind: Kind
+    reason: str
+    label: str = ""
+    created: float = 0.0
+
+
+class NegativeEntries(JsonFolder):
+    """Files that name models without a usable entry. root: of this version's cache."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / NOTES_FOLDER)
+
+    def write(self, key: str, kind: Kind, reason: str, label: str) -> None:
+        entry = NegativeEntry(key, kind, reason, label, time.time())
+        self._write(key, {"schema": SCHEMA, **dataclasses.asdict(entry)})
+
+    def read(self, key: str) -> NegativeEntry | None:
+        try:
+            content = self._read(key)
+            if content is None or content.pop("schema") != SCHEMA:
+                return None
+            entry = NegativeEntry(**content)
+        except (Damaged, OSError, TypeError, LookupError):
+            return None
+        max_age_s = CRASHES_MAX_AGE_S if entry.kind == "crashes" else NOTES_MAX_AGE_S
+        return entry if abs(time.time() - entry.created) < max_age_s else None
+
+    def all(self) -> list[NegativeEntry]:
+        """The newest first."""
+        found = [entry for key in self.keys() if (entry := self.read(key)) is not None]
+        return sorted(found, key=lambda entry: -entry.created)
+
+
+# --- verdicts: what came of comparing a compiled model with the CPU, paid for once ------------------------
+#
+# The key holds model, options, chip and versions: with any of them changed it is another comparison, as it is when
+# the judge has other rules. A verdict stays when its entry is evicted, and also models without an entry have one.
+
+VERDICTS_FOLDER: Final = "verdicts"
+# Of `numerics`, counted up when they change: a verdict by others says nothing.
+RULES: Final = 2
+# About 1 KB each.
+MAX_VERDICTS: Final = 1000
+VERDICTS_MAX_AGE_S: Final = 365 * 24 * 3600.0
+# This many processes may end before their comparison does; after that no comparison is started.
+MAX_ATTEMPTS: Final = 5
+
+
+class Verdicts(JsonFolder):
+    """Files with the results of comparisons, one for each key. root: of this version's cache."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / VERDICTS_FOLDER)
+
+    def read(self, key: str) -> NumbersReport | None:
+        """The verdict, if there is one."""
+        try:
+            content = self._read(key)
+            known = content is not None and content["schema"] == SCHEMA and content.get("rules") == RULES
+            if content is None or not known or "report" not in content:
+                return None
+            report = NumbersReport.from_wire({**content["report"], "kept": True})
+        except (Damaged, OSError, TypeError, ValueError, LookupError, AttributeError):
+            return None
+        return report if abs(time.time() - report.when) < VERDICTS_MAX_AGE_S else None
+
+    def write(self, key: str, report: NumbersReport) -> None:
+        self._write(key, {"schema": SCHEMA, "rules": RULES, "report": report.to_wire()})
+        self._tidy()
+
+    def begin(self, key: str) -> bool:
+        """Count an attempt. Whether there were not too many that came to no end."""
+        try:
+            content = self._read(key) or {}
+            attempts = int(content.get("attempts", 0))
+        except (Damaged, OSError, TypeError, ValueError):
+            attempts = 0
+        if attempts >= MAX_ATTEMPTS:
+            return False
+        self._write(key, {"schema": SCHEMA, "attempts": attempts + 1})
+        return True
+
+    def _tidy(self) -> None:
+        with contextlib.suppress(OSError):
+            for key in self.keys()[:-MAX_VERDICTS]:
+                self.remove(key)

@@ -18,7 +18,7 @@ from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded
 from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.cache.negative_entries import NegativeEntries
+    from qnnbridge_host.cache.memo import NegativeEntries
     from qnnbridge_protocol.model_records import CacheSettings
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Unmapped:
     def _notes(self) -> NegativeEntries | None:
         if self._settings is None or not self._settings.enabled:
             return None
-        from qnnbridge_host.cache.negative_entries import NegativeEntries
+        from qnnbridge_host.cache.memo import NegativeEntries
         from qnnbridge_host.cache.store import Store
 
         return NegativeEntries(Store(Path(self._settings.folder)).root)

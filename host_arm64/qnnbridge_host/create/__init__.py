@@ -6,9 +6,9 @@ straight: `service` (the operations, and how their requests are read) -> `sessio
 -> `lookup` (finds the entry or makes it) -> `compiler` (judges what was made) -> `worker` (the client of a fresh
 host process, which compiles and ends). `jobs` has the names of files.
 
-Beside it: `fixed_source` (rewritten copies), `wrapped` (the model around a bare context binary), `context_read`
-(context binaries that a function of the application has); for `model.compile` `orchestrate`, `validation` (runs the
-result beside the original on the CPU) and `publish` (moves files as a whole).
+Beside it: `replaced` (what a session is made from in place of the model: a rewritten copy, the model around a bare
+context binary, a copy beside binaries that a function of the application has); for `model.compile` `orchestrate`,
+which also runs the result beside the original on the CPU, and `publish` (moves files as a whole).
 
 A fresh process each time, because the precision of one compilation leaks into the next, because QNN keeps memory
 of each, and because a compiler that dies must not take open sessions with it. The worker's death is `WorkerDied`:

@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
-from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.create.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of, compiled_spec
 from qnnbridge_host.create.order import WorkOrder
 from qnnbridge_host.create.worker import Worker

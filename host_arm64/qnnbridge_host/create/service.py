@@ -21,8 +21,8 @@ from qnnbridge_protocol.errors import BridgeError, OptionError, desync
 from qnnbridge_protocol.limits import fitting
 
 if TYPE_CHECKING:
-    from qnnbridge_host.create.context_read import ContextFolder
     from qnnbridge_host.create.order import WorkOrder
+    from qnnbridge_host.create.replaced import ContextFolder
     from qnnbridge_host.create.session import SessionMaker
     from qnnbridge_host.engine.sessions import Enter
     from qnnbridge_host.model.source import ModelSource
@@ -179,7 +179,7 @@ class ModelService:
     ) -> ModelSource:
         """The model around a bare context binary; any other source as it is. What cannot run here is refused before
         anything reads the binary."""
-        from qnnbridge_host.create.wrapped import wrapped_source
+        from qnnbridge_host.create.replaced import wrapped_source
         from qnnbridge_host.model.compiled_checks import before_session, path_for_qnn
         from qnnbridge_host.model.context_files import facts_of, sketch
 
@@ -256,8 +256,8 @@ def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, 
         return None
     from pathlib import Path
 
+    from qnnbridge_host.cache.memo import Verdicts
     from qnnbridge_host.cache.store import Store
-    from qnnbridge_host.cache.verdicts import Verdicts
 
     kept = Verdicts(Store(Path(settings.folder)).root).read(key)
     return None if kept is None else kept.to_wire()
@@ -395,7 +395,7 @@ def contexts_of_function(
     calls_back = request.calls_back
     if calls_back is None or "ep_context_read" not in calls_back:
         return None
-    from qnnbridge_host.create.context_read import fetch_contexts
+    from qnnbridge_host.create.replaced import fetch_contexts
 
     source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop)
     return fetch_contexts(source, calls_back)

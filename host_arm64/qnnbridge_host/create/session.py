@@ -140,7 +140,7 @@ class SessionMaker:
                     raise refusal from None
                 text = f"QNN refuses {creation.order.label} as it is; it was rewritten ({'; '.join(made.changes)})."
                 return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", text)])
-            from qnnbridge_host.create.fixed_source import suggest_fix
+            from qnnbridge_host.create.replaced import suggest_fix
 
             suggest_fix(refusal, creation.source, creation.spec, creation.order)
             raise
@@ -176,13 +176,13 @@ class SessionMaker:
             return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
 
     def _from_copy(self, creation: Creation, fix: FixSpec) -> MadeSession:
-        from qnnbridge_host.create import fixed_source
+        from qnnbridge_host.create import replaced
         from qnnbridge_host.model.compiled_checks import path_for_qnn
 
         _leave_native_code(creation)
         asked = dataclasses.replace(creation.spec, fix=fix)
         settings, folder = creation.settings, creation.folder
-        copy = fixed_source.fixed_source(creation.source, asked, settings, folder, creation.order)
+        copy = replaced.fixed_source(creation.source, asked, settings, folder, creation.order)
         refuse_quarantined(copy.source, creation.quarantined)
         # Entries are those of the session: the copy keeps its weights beside it.
         entries = creation.spec.config_entries

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p
 from typing import Any, Final
 
+from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.cache.npu_memory import UNMAPPED, Unmapped, occupies
-from qnnbridge_host.cache.work_folder import work_folder
 from qnnbridge_host.genai.native import GenaiLibrary, Object, library, too_old, unsupported_layout
 from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.machine import driver_version

@@ -25,7 +25,7 @@ from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.cache.verdicts import Verdicts
+    from qnnbridge_host.cache.memo import Verdicts
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.create.session import SessionMaker
     from qnnbridge_host.model.source import ModelSource
@@ -113,8 +113,8 @@ class NumbersService:
 
     def _comparison(self, request: Request, question: Question, stop: StopSignal) -> tuple[_Comparison, WorkOrder]:
         from qnnbridge_host.cache.key import key_of, key_parts
+        from qnnbridge_host.cache.memo import Verdicts
         from qnnbridge_host.cache.store import Store
-        from qnnbridge_host.cache.verdicts import Verdicts
         from qnnbridge_protocol.values import Decoder
 
         try:
@@ -148,7 +148,7 @@ class NumbersService:
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
             # The copy is what runs on QNN; the original is what it is compared with.
-            from qnnbridge_host.create.fixed_source import fixed_source
+            from qnnbridge_host.create.replaced import fixed_source
 
             fixed = fixed_source(source, spec, settings, folder, order)
             used, made_with = fixed.source, fixed.spec

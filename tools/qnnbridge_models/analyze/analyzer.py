@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.dimensions import Dimensions

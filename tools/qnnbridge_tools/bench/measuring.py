@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.cache.files import work_folder
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.values import check_sum
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_host.cache.work_folder import work_folder
+from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
 from qnnbridge_tools import arguments, feeds

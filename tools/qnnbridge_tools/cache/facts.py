@@ -12,14 +12,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from qnnbridge_host.cache import eviction, fixed_models
+from qnnbridge_host.cache import fixed_models
+from qnnbridge_host.cache import store as eviction
 from qnnbridge_host.cache.entry import EntryManifest
-from qnnbridge_host.cache.eviction import last_used, total_bytes
 from qnnbridge_host.cache.files import Damaged, remove_tree
-from qnnbridge_host.cache.memo import HashMemo
-from qnnbridge_host.cache.negative_entries import NegativeEntries, NegativeEntry
-from qnnbridge_host.cache.store import InvalidEntry, Store
-from qnnbridge_host.cache.verdicts import Verdicts
+from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, NegativeEntry, Verdicts
+from qnnbridge_host.cache.store import InvalidEntry, Store, last_used, total_bytes
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.model_records import CacheSettings
 

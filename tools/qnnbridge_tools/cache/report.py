@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qnnbridge_host.cache.entry import EntryManifest
-from qnnbridge_host.cache.negative_entries import NegativeEntry
+from qnnbridge_host.cache.memo import NegativeEntry
 from qnnbridge_host.cache.store import InvalidEntry
 from qnnbridge_protocol.cache_settings import SWITCH_VARIABLE
 from qnnbridge_tools import output

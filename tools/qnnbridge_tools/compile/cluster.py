@@ -20,7 +20,7 @@ from typing import Any
 
 from qnnbridge import CompileResult, Host
 from qnnbridge._compile import CompileJob, perform
-from qnnbridge_host.cache import work_folder as temporary
+from qnnbridge_host.cache import files as temporary
 from qnnbridge_host.create.jobs import MODEL_SUFFIX, WITHOUT_A_NAME, CompilerInput
 from qnnbridge_host.create.publish import is_finished, move_whole, refuse_existing, work_folder
 from qnnbridge_host.model.manifest import manifest_path, read_manifest, write_manifest

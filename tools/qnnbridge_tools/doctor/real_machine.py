@@ -175,8 +175,7 @@ class RealMachine:
             return CacheContents()  # nothing to import for
         from pathlib import Path
 
-        from qnnbridge_host.cache.eviction import total_bytes
-        from qnnbridge_host.cache.store import Store
+        from qnnbridge_host.cache.store import Store, total_bytes
 
         store = Store(Path(folder))
         keys = store.all_keys()

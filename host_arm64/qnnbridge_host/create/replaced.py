@@ -1,0 +1,441 @@
+"""What a session is made from in place of the model that was named.
+
+`fix=True`: a rewritten copy. A worker rewrites: it needs `onnx`, memory for the model twice, and sessions on the
+CPU that prove each rewrite. The cache keeps the copy. Without the cache the copy is bytes, which live as long as
+the session.
+
+`InferenceSession("model.bin")`: the model around a bare context binary. A worker reads the binary and builds the
+model. The cache keeps the model, a few kilobytes; the binary stays where it is and is never copied: QNN finds it by
+the session's folder for context binaries.
+
+Context binaries that a function of the application has: QNN reads files only, so they are written beside a copy of
+the model, in a folder that lives as long as the session; one that a dead host left is removed by the next host that
+needs one.
+
+Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_host.cache.files import work_folder
+from qnnbridge_host.model.scan import refuse_compiled, scan_model
+from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    ContextUnusable,
+    DeadlineExceeded,
+    InvalidArgument,
+    ModelError,
+    OptionError,
+    PlacementRefused,
+    RemoteOSError,
+    WorkerDied,
+)
+from qnnbridge_protocol.specs import FixSpec, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.cache.fixed_models import FixedModel
+    from qnnbridge_host.create.order import WorkOrder
+    from qnnbridge_host.request.calls_back import CallsBack
+    from qnnbridge_host.wrap.build import WrapRequest
+    from qnnbridge_protocol.model_records import CacheSettings
+
+
+# --- `fix=True`: the rewritten copy of a model that a session is made from in its place.
+
+COMMAND: Final = "fix=True"
+WITHOUT_A  # A larger model takes longer to be read than a refusal may.
+MAX_BYTES: Final = 512 * 2**20
+MOST_CHANGES: Final = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FixedSource:
+    """The copy in place of the model. spec: of the session, whose sizes are in the copy now."""
+
+    source: ModelSource
+    spec: SessionSpec
+    changes: tuple[str, ...]
+
+
+def fixed_source(
+    source: ModelSource,
+    spec: SessionSpec,
+    settings: CacheSettings | None,
+    folder: str,
+    order: WorkOrder,
+) -> FixedSource:
+    """The rewritten copy of a model.
+
+    Args:
+        source: the model.
+        spec: of the session, with `fix`; its sizes of free dimensions are fixed in the copy.
+        settings: of the cache.
+        folder: of the files of a model given as bytes.
+        order: for the worker.
+
+    Raises:
+        OptionError: sizes or constants do not fit the model.
+        ModelError: the rewrites do not do.
+        DeadlineExceeded: another process was still at it.
+    """
+    from qnnbridge_host.create.worker import ticking
+
+    with ticking(functools.partial(order.progress, "rewriting")):
+        return _fixed_source(source, spec, settings, folder, order)
+
+
+def _fixed_source(
+    source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, folder: str, order: WorkOrder
+) -> FixedSource:
+    refuse_compiled(source.path if source.path is not None else source.data or b"", COMMAND)
+    if spec.value_names:
+        raise OptionError(
+            "fix=True rewrites the weights, so none can be given with the session options.",
+            fix="Leave add_initializer() and add_external_initializers...() away, or use qnnbridge fix.",
+        )
+    fix = spec.fix or FixSpec()
+    wanted = {
+        "sizes": dict(spec.free_dimensions_by_name),
+        "constants": dict(fix.constants),
+        "only": list(fix.only),
+        "skip": list(fix.skip),
+    }
+
+    def rewrite(target: Path) -> FixedModel:
+        return _rewritten(source, wanted, folder, target, order)
+
+    changed = dataclasses.replace(spec, free_dimensions_by_name={}, fix=None)
+    unusable: ModelError | None = None
+    if settings is not None and settings.in_use:
+        try:
+            made = _kept(source, wanted, settings, rewrite, order)
+            # From here on the copy is a model like any other: hashed, compiled, cached and blamed (ADR 0018).
+            found = ModelSource.open(made.path, os.curdir)
+            return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
+        except BridgeError:
+            raise  # some are also an `OSError`
+        except OSError as error:
+            # As its compiled models, the copy is then made without the cache.
+            unusable = _no_room(source, settings.folder, error)
+    try:
+        found, changes = _in_memory(source, rewrite, unusable)
+    except BridgeError:
+        raise
+    except OSError as error:
+        raise unusable or _no_room(source, "the folder for temporary files", error) from None
+    return FixedSource(found, dataclasses.replace(changed, model_path=None), changes)
+
+
+def _in_memory(
+    source: ModelSource, rewrite: Callable[[Path], FixedModel], unusable: ModelError | None
+) -> tuple[ModelSource, tuple[str, ...]]:
+    """The copy as bytes, with what was rewritten. unusable: why it is not in the cache."""
+    with work_folder("fix") as work:
+        made = rewrite(Path(work))
+        # Weights in files of their own cannot travel as bytes.
+        if len(os.listdir(work)) > 1:
+            raise unusable or OptionError(
+                f"{source.label} keeps weights in other files, and fix=True needs the cache for such models.",
+                fix="Switch the cache on (cache=, QNNBRIDGE_CACHE), or fix the model once: qnnbridge fix.",
+            )
+        return ModelSource.open(Path(made.path).read_bytes()), made.changes
+
+
+def _no_room(source: ModelSource, folder: str, error: OSError) -> ModelError:
+    return ModelError(
+        f"The rewritten copy of {source.label} cannot be kept in {folder}.",
+        cause=error.strerror or str(error),
+        fix="Make room there, or name another folder in QNNBRIDGE_CACHE_DIR.",
+    )
+
+
+def _kept(
+    source: ModelSource,
+    wanted: Mapping[str, Any],
+    settings: CacheSettings,
+    make: Callable[[Path], FixedModel],
+    order: WorkOrder,
+    kind: str = "fixed",
+    words: tuple[str, str] = ("rewriting", "rewritten"),
+) -> FixedModel:
+    """From the cache, or made into it. Raises `OSError` where the cache cannot be used."""
+    from qnnbridge_host.cache.fixed_models import find_or_make, fixed_key
+    from qnnbridge_host.cache.store import Store
+    from qnnbridge_protocol import __version__
+
+    made = find_or_make(
+        Store(Path(settings.folder)),
+        # Another version may make another copy.
+        fixed_key(source.fingerprint, wanted, __version__),
+        make,
+        max_bytes=settings.max_bytes,
+        deadline=order.deadline,
+        on_wait=lambda _seconds: order.stop.check(),
+        kind=kind,
+    )
+    if made is None:
+        doing, done = words
+        raise DeadlineExceeded(
+            f"The time for {source.label} was over while another process was {doing} it.",
+            fix=f"Give it more time (timeout=): it is {done} once.",
+            details={"state": "not-started", "model": source.label},
+        )
+    return made
+
+
+def _rewritten(
+    source: ModelSource, wanted: Mapping[str, Any], folder: str, target: Path, order: WorkOrder
+) -> FixedModel:
+    """In a worker. `target` is an empty folder."""
+    from qnnbridge_host.cache.fixed_models import FixedModel
+    from qnnbridge_host.create.worker import Worker
+
+    with work_folder("fix") as work:
+        path = source.path
+        if path is None:
+            from qnnbridge_host.graph.files import link_files
+
+            path = os.path.join(work, WITHOUT_A_NAME)
+            Path(path).write_bytes(source.data or b"")
+            names = source.scan.external_files if source.scan is not None else ()
+            # The worker reads a file, whose weights have to lie beside it.
+            link_files(Path(folder), names, Path(work))
+        written = target / os.path.basename(path)
+        with Worker(order).running() as worker:
+            reply = worker.call({"op": "worker.fix", "source": path, "target": os.fspath(written), **wanted}).header
+    return FixedModel(os.fspath(written), tuple(str(change) for change in reply["changes"]))
+
+
+# --- a refusal -----------------------------------------------------------------------------------------
+
+
+def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpec, order: WorkOrder) -> None:
+    """Name `fix=True`, and the command, in a refusal that rewriting may cure. Never fails."""
+    from qnnbridge_host.cache.key import size_of
+    from qnnbridge_host.create.worker import Worker
+
+    readable = source.scan is not None and source.scan.format == "onnx"
+    if not readable or size_of(source) > MAX_BYTES or importlib.util.find_spec("onnx") is None:
+        return
+    # A hint that cannot be made is no error of the session.
+    with contextlib.suppress(BridgeError, OSError), work_folder("fix") as work:
+        path = source.path
+        if path is None:
+            path = os.path.join(work, WITHOUT_A_NAME)
+            Path(path).write_bytes(source.data or b"")
+        header = {"op": "worker.fix", "source": path, "sizes": dict(spec.free_dimensions_by_name)}
+        with Worker(order).running() as worker:
+            reply = worker.call(header).header
+        _add(refusal, os.path.basename(path), list(reply["changes"]), dict(reply["constants"]))
+
+
+def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, float]) -> None:
+    if not changes and not constants:
+        return
+    argument = repr({"constants": dict(constants)}) if constants else "True"
+    options = "".join(f" --constant {one}={value:g}" for one, value in constants.items())
+    shown = changes[:MOST_CHANGES] + [f"input {one} decides which part of the model runs" for one in constants]
+    cure = (
+        f"Create the session with fix={argument}, or once: qnnbridge fix {name} -o fixed.onnx{options}. "
+        f"It rewrites what QNN may not take ({'; '.join(shown)})."
+    )
+    refusal.fix = f"{cure} {refusal.fix}" if refusal.fix else cure
+    refusal.details["rewrites"] = changes
+    refusal.details["constants"] = dict(constants)
+
+
+# --- the model around a bare context binary ---------------------------------------------------------------
+
+# Configuration entries of a session: the graph of a binary that has several, and float inputs and outputs.
+GRAPH_ENTRY: Final = "qnnbridge.wrap_graph"
+FLOAT_ENTRY: Final = "qnnbridge.wrap_float_io"
+WRAPPED_FOLDER: Final = "wrapped"
+
+
+def wrapped_source(
+    source: ModelSource,
+    entries: Mapping[str, str],
+    settings: CacheSettings | None,
+    order: WorkOrder,
+    library: str,
+) -> ModelSource:
+    """The model around a bare binary, in its place: with the fingerprint and the files of the binary.
+
+    Args:
+        source: the binary.
+        entries: the session's configuration entries.
+        settings: of the cache.
+        order: for the worker.
+        library: what the answer depends on besides the binary: the version of QNN.
+
+    Raises:
+        ContextUnusable: QNN's library does not read it, or ONNX Runtime cannot run such a graph.
+        OptionError: it has several graphs, and the entries choose none.
+        DeadlineExceeded, Cancelled: of the worker.
+    """
+    from qnnbridge_host.wrap.build import WrapRequest  # with ctypes
+
+    path = source.path or ""
+    graph = entries.get(GRAPH_ENTRY, "")
+    float_io = _switch(entries)
+    # The name alone: QNN looks for the binary in the session's folder for context binaries.
+    request = WrapRequest(path, os.path.basename(path), (graph,) if graph else (), float_io=float_io)
+    data: bytes | None = None
+    if settings is not None and settings.in_use:
+        try:
+            data = _kept_wrapped(source, request, settings, order, library)
+        except BridgeError:
+            raise
+        except OSError:
+            data = None  # then without the cache
+    if data is None:
+        data = _built(request, order)
+    # With the path of the binary, by which messages name it.
+    scan = scan_model(data, count_nodes=False)._replace(path=path)
+    return source._replace(path=None, data=data, scan=scan, binary=path)
+
+
+def _switch(entries: Mapping[str, str]) -> bool:
+    value = entries.get(FLOAT_ENTRY, "0")
+    if value not in ("0", "1"):
+        raise OptionError(f"{FLOAT_ENTRY}={value!r} is not known.", fix="Set it to 0 (default) or 1.")
+    return value == "1"
+
+
+def _kept_wrapped(
+    source: ModelSource, request: WrapRequest, settings: CacheSettings, order: WorkOrder, library: str
+) -> bytes:
+    """Raises `OSError` where the cache cannot be used."""
+    from qnnbridge_host.cache.fixed_models import FixedModel
+
+    def build(target: Path) -> FixedModel:
+        written = target / WITHOUT_A_NAME
+        written.write_bytes(_built(request, order))
+        source.check_unchanged()  # else the model of another binary would be kept under this one's hash
+        return FixedModel(os.fspath(written), ())
+
+    wanted = {
+        "name": request.name,
+        "graphs": list(request.graphs),
+        "float_io": request.float_io,
+        "library": library,
+    }
+    made = _kept(source, wanted, settings, build, order, WRAPPED_FOLDER, ("reading", "read"))
+    return Path(made.path).read_bytes()
+
+
+def _built(request: WrapRequest, order: WorkOrder) -> bytes:
+    from qnnbridge_host.create.worker import Worker
+
+    try:
+        with Worker(order).running() as worker:
+            reply = worker.call({"op": "worker.wrap", **request.to_plain()})
+    except WorkerDied as died:
+        raise ContextUnusable(
+            f"To read the context binary {order.label} ended the process that did it.",
+            cause="QNN's system library does not survive it: the binary is damaged, or of a format of its own.",
+            evidence=(died.message,),
+            fix="Copy or download the binary again.",
+            details={"path": request.path},
+        ) from None
+    graphs = [[str(name) for name in names] for names in reply.header["models"]]
+    if len(graphs) != 1:
+        names = ", ".join(repr(names[0]) for names in graphs[:8])
+        raise OptionError(
+            f"The context binary {order.label} has {len(graphs)} graphs, and a session runs one.",
+            cause=f"Its graphs: {names}{' and more' if len(graphs) > 8 else ''}.",
+            fix=f"Choose one with the session's configuration entry {GRAPH_ENTRY}, or make models of them: "
+            f"qnnbridge wrap {order.label} -o model_ctx.onnx",
+            details={"graphs": [names[0] for names in graphs]},
+        )
+    return bytes(reply.buffers[0])
+
+
+# --- context binaries that a function of the application has ----------------------------------------------
+
+# Name of the function on the wire.
+CONTEXT_READ: Final = "ep_context_read"
+_PREFIX: Final = "qnnbridge-context-"
+
+
+class ContextFolder:
+    """The model and its context binaries, removed with the object at the latest. path: of the .onnx file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._remove = weakref.finalize(self, shutil.rmtree, os.path.dirname(path), ignore_errors=True)
+
+    def release(self, *, remove: bool = False) -> None:
+        """remove: for what other holders may keep; the folder has one holder."""
+        self._remove()
+
+
+def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder | None:
+    """Ask the function for each context binary that the model names; ``None`` if it names none."""
+    scan = source.scan
+    owners = [node for node in scan.ep_contexts if node.owns_blob and not node.embedded] if scan is not None else []
+    names = list(dict.fromkeys(node.cache_path for node in owners if node.cache_path))
+    if scan is None or not names:
+        return None
+    _sweep_contexts()
+    stem = os.path.basename(source.path) if source.path is not None else "model.onnx"
+    # With the number of this process, which the `_sweep_contexts` of a later host looks at.
+    made = ContextFolder(os.path.join(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"), stem))
+    folder = os.path.dirname(made.path)
+    try:
+        # QNN looks for the binaries beside the .onnx file only, so a copy of that comes here.
+        if source.path is not None:
+            shutil.copyfile(source.path, made.path)
+            for name in scan.external_files:  # weights of nodes on the CPU
+                beside = os.path.join(os.path.dirname(source.path), name)
+                if name not in names and os.path.basename(name) == name and os.path.exists(beside):
+                    shutil.copyfile(beside, os.path.join(folder, name))
+        else:
+            with open(made.path, "wb") as file:
+                file.write(source.data or b"")
+        for name in names:
+            # Bytes of the function must not be written to another folder.
+            if os.path.basename(name) != name or name in ("", ".", ".."):
+                raise InvalidArgument(f"The model names {name!r} as a context binary, which is no file name.")
+            values = calls_back.call(CONTEXT_READ, {"name": name}).values
+            if len(values) != 1 or not hasattr(values[0], "tobytes"):
+                raise calls_back.nonsense(CONTEXT_READ, "no bytes")
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(values[0].tobytes())
+    except OSError as error:
+        made.release()
+        raise RemoteOSError(f"A context binary cannot be written: {error}.", details={"type": "OSError"}) from None
+    except BaseException:
+        made.release()
+        raise
+    return made
+
+
+def _sweep_contexts() -> None:
+    """Remove folders of hosts that are gone."""
+    root = tempfile.gettempdir()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(root):
+            pid = name[len(_PREFIX) :].partition("-")[0] if name.startswith(_PREFIX) else ""
+            # If another process has the number by now, the folder only stays longer.
+            if pid.isdecimal() and int(pid) != os.getpid() and not _alive(int(pid)):
+                shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    import psutil
+
+    return bool(psutil.pid_exists(pid))
