@@ -53,10 +53,11 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheSettings
 
 
-# --- `fix=True`: the rewritten copy of a model that a session is made from in its place.
+# --- a rewritten copy: `fix=True` --------------------------------------------------------------------------
 
 COMMAND: Final = "fix=True"
-WITHOUT_A  # A larger model takes longer to be read than a refusal may.
+WITHOUT_A_NAME: Final = "model.onnx"
+# A larger model takes longer to be read than a refusal may.
 MAX_BYTES: Final = 512 * 2**20
 MOST_CHANGES: Final = 3
 
