@@ -64,6 +64,7 @@ def default_host() -> Host:
     """The host of sessions without ``host=``; one per process."""
     global _default
     with _lock:
+        # One from before a fork is the parent's: two processes cannot share a pair of pipes.
         if _default is None or _default.supervisor.closed or _default.supervisor.foreign:
             _default = daemon_host(DaemonAccess()) if daemon_by_default() else Host()
         return _default
@@ -111,6 +112,7 @@ def daemon_by_default() -> bool:
 
 
 def _forget_locks() -> None:
+    # A thread that the child does not have may hold it, and nobody would give it up.
     global _lock
     _lock = Lock()
 
