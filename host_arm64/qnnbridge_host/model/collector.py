@@ -356,6 +356,7 @@ class _Collector:
         )
 
 
+# By kind, in place of a chain of comparisons: it is asked at the end of every message.
 _CLOSING: Final = {
     schema.MODEL: _Collector._close_model,
     schema.GRAPH: _Collector._close_graph,

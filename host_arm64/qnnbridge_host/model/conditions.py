@@ -302,6 +302,7 @@ _OPERATORS: Final[Mapping[type[ast.AST], Callable[..., Any]]] = {
 }
 
 
+# The table has some dozens of conditions, and each is asked for every node of its operators.
 @functools.cache
 def _parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body

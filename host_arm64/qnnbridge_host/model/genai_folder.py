@@ -147,6 +147,7 @@ def filler(folder: GenaiFolder) -> int | None:
     genai takes each pad token of a prompt for filling, wherever it is: its answers are wrong then, in silence. Many
     models have their end token as pad token, which every chat template writes between messages.
     """
+    # Every chat template writes these into the prompt.
     ends = {*folder.eos, folder.bos}
     if folder.pad is not None and folder.pad not in ends and 0 <= folder.pad < folder.vocab_size:
         return None
@@ -162,6 +163,7 @@ def filler(folder: GenaiFolder) -> int | None:
 
 def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
     """Added tokens and chat template, as far as they can be read."""
+    # Newer exports keep the template in a file of its own, older ones in the config of the tokenizer.
     configured, template = "", _text(path, "chat_template.jinja")
     added: Any = None
     with contextlib.suppress(ValueError, AttributeError, RecursionError):

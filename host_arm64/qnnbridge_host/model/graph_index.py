@@ -304,6 +304,7 @@ class _Reader:
         return True
 
     def close(self, message: Message) -> None:
+        # Children are closed before their parents: an attribute leaves its value in the notes of its node.
         kind = message.kind
         if kind is schema.NODE:
             self._close_node(message)
@@ -335,6 +336,7 @@ class _Reader:
         op, domain = node.text(schema.NODE_TYPE) or "", node.text(schema.NODE_DOMAIN) or ""
         outputs = node.texts(schema.NODE_OUTPUT)
         attributes = {name: value for name, value in node.notes.items() if value is not None}
+        # Known under the name of its result. The node stays: places count all nodes of the file.
         if op == "Constant" and domain in _OWN_DOMAINS and outputs:
             self._constants[outputs[0]] = dataclasses.replace(_of_constant_node(attributes), name=outputs[0])
         full = op if domain in _OWN_DOMAINS else f"{domain}.{op}"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CODE: Final = "known-wrong"
 _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
+# Operators that a warning names, so that it stays one sentence.
 _SHOWN: Final = 3
 _FIRST_HALF_FLOAT_ARCH: Final = 69
 _QUANTISED: Final = ("DequantizeLinear", "com.microsoft.DequantizeLinear")

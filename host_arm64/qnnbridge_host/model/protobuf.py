@@ -170,6 +170,7 @@ def walk(
     base = at = position = 0  # of the window, of the next byte in the window, and of the field, in the file
     window = b""
     fields = last = repeats = 0
+    # Local: it is compared for every field.
     most = MOST_FIELDS
     try:
         while top is not None:
@@ -290,6 +291,7 @@ def _read(file: BinaryIO, position: int, length: int) -> bytes:
 def varint(data: bytes, at: int) -> tuple[int, int]:
     """The number at `at` and where it ends. Raises `Garbage`."""
     try:
+        # One byte is the usual case: headers, and lengths of names.
         byte = data[at]
         if byte < 0x80:
             return byte, at + 1
@@ -361,6 +363,7 @@ SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
     FUNCTION: {7: NODE, 11: ATTRIBUTE},
     NODE: {NODE_ATTRIBUTE: ATTRIBUTE},
     ATTRIBUTE: {
+        # One of a kind, and a list of them: tensors 5 and 10, graphs 6 and 11, sparse tensors 22 and 23.
         5: TENSOR,
         ATTRIBUTE_GRAPH: GRAPH,
         10: TENSOR,

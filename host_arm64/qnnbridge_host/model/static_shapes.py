@@ -26,6 +26,7 @@ class UnknownShape(Exception):
 
 def complete(graph: FileGraph) -> None:
     """Adds shapes, types and small values that follow to the tensors of the graph. What the file says stays."""
+    # In the order of the file: ONNX demands that a tensor is made before it is taken.
     for op, _, inputs, outputs, attributes in graph.entries:
         if not inputs or not outputs:
             continue
@@ -86,6 +87,7 @@ def _broadcast(given: Inputs, attributes: Attributes) -> Shape:
     shapes = [_sizes(tensor) for tensor in given if tensor.name]
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    # Sizes that contradict each other are not looked for: ONNX Runtime refuses such a model.
     return tuple(next((size for size in column if size != 1), 1) for column in zip(*padded, strict=True))
 
 
@@ -145,6 +147,7 @@ def _transposed(given: Inputs, attributes: Attributes) -> Shape:
     if attributes.get("output_shape"):
         return (*head, channels, *attributes["output_shape"][-len(sizes) :])
     window = window_of(sizes, {**attributes, "auto_pad": "NOTSET"}, given[1])
+    # SAME of a transposed convolution means: as large as the input, times the stride.
     if str(attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
         return (*head, channels, *(size * step for size, step in zip(sizes, window["strides"], strict=True)))
     more = attributes.get("output_padding") or [0] * len(sizes)
@@ -280,6 +283,7 @@ def _tile(given: Inputs, attributes: Attributes) -> Shape:
 
 
 def _arg(given: Inputs, attributes: Attributes) -> Shape:
+    # Like a reduction along one axis, the first unless it says which.
     return _reduce(given[:1], {**attributes, "axes": [attributes.get("axis", 0)]})
 
 
@@ -323,6 +327,7 @@ def _recurrent(given: Inputs, attributes: Attributes) -> list[Shape]:
     (length, batch, _), (directions, _, hidden) = _sizes(given[0]), _sizes(given[2])
     if attributes.get("layout", 0):
         raise UnknownShape
+    # The results of all steps, the last one, and of an LSTM its cell.
     return [(length, directions, batch, hidden), *[(directions, batch, hidden)] * 2]
 
 

@@ -67,6 +67,7 @@ def _shape(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -
 
 
 def _same(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
+    # Their order in memory stays, whatever the shape becomes.
     return _known(given)
 
 

@@ -234,6 +234,7 @@ def _objects(mask: Array) -> Array | None:
     starts, ends = np.argwhere(edges == 1), np.argwhere(edges == -1)
     if len(starts) > _MOST_RUNS:
         return None
+    # Union-find over the runs of each line, of which there are far fewer than pixels.
     leader = list(range(len(starts)))
 
     def leader_of(run: int) -> int:
@@ -264,6 +265,7 @@ def _objects(mask: Array) -> Array | None:
 
 def _paired(mine: Array, theirs: Array) -> int:
     """How many boxes have another one of their own on the other side."""
+    # Greedy: each box takes the free one that it overlaps most.
     free = np.ones(len(theirs), bool)
     pairs = 0
     for box in mine:

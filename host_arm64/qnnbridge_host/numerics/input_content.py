@@ -191,6 +191,7 @@ def varied(feeds: Feeds, knowledge: InputKnowledge, rng: np.random.Generator) ->
 def _made(
     declared: Sequence[DeclaredInput], knowledge: InputKnowledge, seed: int, number: int, name: str
 ) -> NamedFeeds:
+    # A stream for each set: one that is left out changes no value of the others.
     rng = np.random.default_rng([seed, number])
     spread = {**_ORDINARY, **_FURTHER}[name]
     longest = max(

@@ -94,6 +94,7 @@ def _tensor(
     if element is ElementType.STRING:
         return np.asarray(rng.choice(_WORDS, size=shape), dtype=object)
     if element is ElementType.BFLOAT16:
+        # A bfloat16 is the upper half of a float's bits.
         upper_half = rng.random(shape, dtype=np.float32).view(np.uint32) >> 16
         return tensors.Typed(upper_half.astype(dtype), element, shape)
     if element in _CODES:
@@ -147,6 +148,7 @@ def make_samples(declared: Sequence[DeclaredInput], *, seed: int, accepts: Calla
             feeds = [_sample(declared, sizes, np.random.default_rng([seed, n]), s) for n, s in enumerate(_SPREADS)]
             accepts(feeds[0])
         except OrtError as error:
+            # Of the first sizes: later ones may fail because they are wrong sizes.
             reason = reason or (error.cause or error.message)
         except BridgeError as error:
             raise NotMade(error.message) from None

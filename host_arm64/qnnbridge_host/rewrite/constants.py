@@ -58,6 +58,7 @@ def fix_values(editor: Editor, constants: Mapping[str, float]) -> tuple[list[str
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
         changes.append(f"input {name} is always {number:g} now, and no input any more")
+    # Before version 4 an initializer had to be an input, too.
     if changes:
         editor.model.ir_version = max(editor.model.ir_version, 4)
         editor.changed(shapes=True)

@@ -23,6 +23,7 @@ def rewrite_matched(editor: Editor, op: str, rows: Sequence[str], change: Change
     faults = [fault for fault in known_wrong.table() if fault.name in rows]
 
     def of_node(node: Any) -> list[Any] | None:
+        # By a result: nodes may have no names, and the index finds places by tensors.
         record = editor.node(next(editor.makers[name] for name in node.output if name))
         if not any(known_wrong.matches(fault, record, editor) for fault in faults):
             return None
