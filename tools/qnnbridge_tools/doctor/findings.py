@@ -266,7 +266,7 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
         width,
         initial_indent=f"{'':<{_TAG}}{label:<{_LABEL}}",
         subsequent_indent=" " * (_TAG + _LABEL),
-        # Paths and commands are there to be copied: a part of one is of no use.
+        # Paths and commands are there to be copied: a part of one is useless.
         break_long_words=False,
         break_on_hyphens=False,
     )
