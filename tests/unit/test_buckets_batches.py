@@ -254,8 +254,7 @@ def test_a_model_that_takes_multiples_only_is_seen_at_its_buckets() -> None:
 def test_hops_and_sampling_rates_are_found_exactly(text: str, buckets: list[int]) -> None:
     plan, seen = plan_of({"seq": buckets, "batch": 1}), []
 
-    def frames(seq: int) -> int:
-        return int(eval(text, {"seq": seq}))
+    frames: Callable[[int], int] = eval(f"lambda seq: {text}")
 
     def run(sizes: tuple[int, ...]) -> dict[str, Any]:
         seen.append(sizes)

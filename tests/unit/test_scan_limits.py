@@ -22,6 +22,7 @@ from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged
 onnx = pytest.importorskip("onnx")
 
 from onnx import helper  # noqa: E402
+from tests.needs import length  # noqa: E402
 from tests.unit import epcontext_models as models  # noqa: E402
 
 GOOD = models.model_of(helper.make_node("Relu", ["x"], ["y"])).SerializeToString()
@@ -244,7 +245,7 @@ WHOLE = models.PLACES["in an If in a function"](models.context_node()).Serialize
 PIECES = st.binary(max_size=6) | st.sampled_from(sorted({*TAKEN.values(), *REFUSED.values()}))
 
 
-@settings(max_examples=300)
+@settings(max_examples=length(100, 300))
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 3), PIECES), min_size=1, max_size=3))
 def test_nothing_that_protobuf_takes_is_refused(edits: list[tuple[int, int, bytes]]) -> None:
     data = WHOLE

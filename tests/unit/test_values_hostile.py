@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.needs import length
 
 from qnnbridge_protocol.errors import ProtocolDesync
 from qnnbridge_protocol.values import Decoder, Encoder, Sparse, Typed, decode
@@ -90,19 +91,19 @@ def check(descriptor: Any, buffers: list[np.ndarray[Any, Any]]) -> None:
     Encoder().add(value)
 
 
-@settings(max_examples=600)
+@settings(max_examples=length(200, 600))
 @given(descriptor=TREES, buffers=BUFFERS)
 def test_random_descriptors_give_a_value_or_a_desync(descriptor: Any, buffers: Any) -> None:
     check(descriptor, buffers)
 
 
-@settings(max_examples=600)
+@settings(max_examples=length(200, 600))
 @given(message=damaged())
 def test_damaged_messages_give_a_value_or_a_desync(message: Any) -> None:
     check(*message)
 
 
-@settings(max_examples=150)
+@settings(max_examples=length(60, 150))
 @given(message=damaged() | st.tuples(TREES, BUFFERS))
 def test_memory_is_bounded_by_what_was_received(message: Any) -> None:
     descriptor, buffers = message
