@@ -17,8 +17,7 @@ from qnnbridge._session import SessionRecipe
 from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge_daemon.accounts import Account, Meter
-from qnnbridge_daemon.client_objects import ClientObjects
-from qnnbridge_daemon.client_sessions import BoundSession, ClientSession
+from qnnbridge_daemon.client_sessions import BoundSession, ClientObjects, ClientSession
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
 from qnnbridge_daemon.shared_sessions import SharedSessions, identified, key_of, may_be_shared
 from qnnbridge_host.fastpath.shared_memory import BoundRuns

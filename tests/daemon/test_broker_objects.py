@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qnnbridge._host_objects import HostObject, create_object
-from qnnbridge_daemon import client_objects
+from qnnbridge_daemon import client_sessions
 from qnnbridge_protocol.errors import Busy, CallBackFailed, Closed, HostCrashed, StateLost
 from tests.daemon.brokers import Lab, until
 
@@ -47,7 +47,7 @@ def test_a_client_has_a_limit_of_its_own(lab: Lab, monkeypatch: pytest.MonkeyPat
     create_object(host, KIND)
     host.close()
     until(lambda: kept(lab) == 0)
-    assert client_objects.MAX_OBJECTS == 1000
+    assert client_sessions.MAX_OBJECTS == 1000
 
 
 def test_an_object_is_lost_with_the_npu_host_and_the_next_one_works(lab: Lab) -> None:

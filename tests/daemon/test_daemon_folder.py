@@ -20,7 +20,7 @@ from qnnbridge._daemon.discovery import (
     variables_from_anywhere,
     write_discovery,
 )
-from qnnbridge_daemon.logs import log_file, stderr_file
+from qnnbridge_daemon.main import log_file, stderr_file
 from qnnbridge_protocol.errors import HostStartFailed
 from tests import needs
 from tests.daemon.doors import StandIn, new_discovery, open_listener

@@ -25,8 +25,7 @@ from qnnbridge._daemon.discovery import (
     runtime_folder,
     write_discovery,
 )
-from qnnbridge_daemon.logs import log_file, stderr_file
-from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING
+from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING, log_file, stderr_file
 from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostNotFound, HostStartFailed, OptionError
 from tests import needs
 from tests.daemon.brokers import until

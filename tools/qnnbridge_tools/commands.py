@@ -160,7 +160,7 @@ def versions(
     from qnnbridge_tools.versions import view
     from qnnbridge_tools.versions.fitness import judge
 
-    machine = this_machine.machine_of(given)
+    machine = this_machine.machine_of(**dataclasses.asdict(given))
     judged = judge(machine)
     shown = [one for one in judged if one.verdict != "refused"] if working else judged
     if as_json:

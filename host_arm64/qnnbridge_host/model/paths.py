@@ -72,7 +72,7 @@ def leaves_folder(folder: str, path: str, model: str | None = None) -> str | Non
 
 
 if sys.platform == "win32":
-    from qnnbridge_os.windows_files import short_path
+    from qnnbridge_os.windows_facts import short_path
 else:
 
     def short_path(path: str) -> str:

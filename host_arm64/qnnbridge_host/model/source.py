@@ -29,7 +29,7 @@ from qnnbridge_protocol.model_records import ModelIdentity, absolute_model_path,
 from qnnbridge_protocol.records import NamedTuple
 
 if sys.platform == "win32":
-    from qnnbridge_os.windows_files import change_time_ns
+    from qnnbridge_os.windows_facts import change_time_ns
 else:
 
     def change_time_ns(path: str, status: os.stat_result) -> int:

@@ -280,7 +280,7 @@ _BLOCK_BYTES: Final = 64 << 10
 def log_path() -> Path:
     """The log that the running or killed daemon names: it may use other folders. Else the log of a daemon that
     starts now."""
-    from qnnbridge_daemon.logs import log_file
+    from qnnbridge_daemon.main import log_file
 
     with contextlib.suppress(BridgeError):
         found = link.left_behind()

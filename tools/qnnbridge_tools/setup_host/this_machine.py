@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, Surroundings, interpreter_machine
 from qnnbridge_host.model.releases import sdk_numbers, version_key
@@ -23,10 +23,6 @@ from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.doctor import running_interpreter
 from qnnbridge_tools.doctor.real_machine import RealMachine, last_line, run_interpreter
 from qnnbridge_tools.versions.fitness import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
-
-if TYPE_CHECKING:
-    from qnnbridge_tools.options import MachineOptions
-
 
 ASK_TIMEOUT_S = 30.0
 SHOWN_CHARACTERS = 160
@@ -244,25 +240,32 @@ def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
     return running if running is not None and running >= OLDEST_HOST_PYTHON else None
 
 
-def machine_of(given: MachineOptions) -> HostMachine:
+def machine_of(
+    *,
+    system_sdk: str | None,
+    chip: str | None,
+    python: str | None,
+    platform: str | None,
+    ort: str | None,
+) -> HostMachine:
     """The found machine with what was given in place of it. Another platform is another computer."""
-    if given.platform is None:
+    if platform is None:
         machine = found_machine()
     else:
-        platform = read_platform(given.platform)
+        wanted = read_platform(platform)
         try:
             machine = found_machine()
         except OptionError:
             # This computer is of a kind without QNN, and the question is about another one.
-            machine = HostMachine(platform)
-        if machine.platform != platform:
-            machine = _other_platform(machine, platform)
+            machine = HostMachine(wanted)
+        if machine.platform != wanted:
+            machine = _other_platform(machine, wanted)
     return dataclasses.replace(
         machine,
-        system_sdk=machine.system_sdk if given.system_sdk is None else checked_sdk(given.system_sdk),
-        hexagon=machine.hexagon if given.chip is None else read_chip(given.chip),
-        python=machine.python if given.python is None else read_python(given.python),
-        ort=machine.ort if given.ort is None else _checked_version(given.ort),
+        system_sdk=machine.system_sdk if system_sdk is None else checked_sdk(system_sdk),
+        hexagon=machine.hexagon if chip is None else read_chip(chip),
+        python=machine.python if python is None else read_python(python),
+        ort=machine.ort if ort is None else _checked_version(ort),
     )
 
 
