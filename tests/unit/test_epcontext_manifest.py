@@ -64,6 +64,12 @@ def test_what_was_written_is_read(folder: Path) -> None:
     assert read.created.endswith("+00:00")
 
 
+def test_a_hash_in_capitals_is_the_same_hash(folder: Path) -> None:
+    made = written(folder)
+    change(folder, files=[{"name": r.name, "size": r.size, "sha256": r.sha256.upper()} for r in made.files])
+    assert read_manifest(folder / "m_ctx.onnx") == made
+
+
 def test_a_model_without_manifest_has_none(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "m.onnx") is None
     assert read_manifest(tmp_path / "m.onnx" / "inside of a file") is None

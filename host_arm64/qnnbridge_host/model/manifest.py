@@ -198,12 +198,14 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
 
 def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
     manifest = read_document(CompiledManifest, document, "manifest")
+    # Other tools print hashes in capitals, too.
+    files = tuple(dataclasses.replace(record, sha256=record.sha256.lower()) for record in manifest.files)
     # These names come with the model, so they are checked before one of them is opened.
-    for record in manifest.files:
+    for record in files:
         problem = path_problem(record.name)
         if problem is not None:
             raise ValueError(f"the file name {record.name!r} in it: {problem}")
-    return manifest
+    return dataclasses.replace(manifest, files=files)
 
 
 def _unreadable(file: str, why: str, fix: str | None = None) -> ContextUnusable:
