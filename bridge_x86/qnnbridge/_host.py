@@ -258,7 +258,7 @@ class Host:
             left_s = INFO_TIMEOUT_S if deadline is None else max(0.0, deadline - time.monotonic())
             answer = self.call({"op": "host.info"}, timeout=min(left_s, INFO_TIMEOUT_S)).header
             startup_s = (process.ready_at or process.started_at) - process.started_at
-            self._info = HostInfo.of(process.peer, answer, process.generation, startup_s)
+            self._info = process.peer.info(answer, process.generation, startup_s)
         return self._info
 
     @property

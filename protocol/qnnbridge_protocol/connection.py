@@ -30,6 +30,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from qnnbridge_protocol.specs import HostInfo
+
 
 # --- HELLO: what each side says of itself first -----------------------------------------------------------
 
@@ -65,7 +67,7 @@ class Hello(NamedTuple):
     wire: version of the frames, which stands in the prefix of the HELLO.
     machine: of the process, from its own executable (``platform.machine()`` lies under emulation).
     pid: the real one; a virtual environment's launcher on Windows has another.
-    system: whose process numbers it sees (`drivers.processes`); empty if it does not say.
+    system: whose process numbers it sees (`qnnbridge_os.processes`); empty if it does not say.
     versions: of onnxruntime, onnxruntime_qnn, qnn_sdk and so on, as far as known without importing them.
     """
 
@@ -96,6 +98,29 @@ class Hello(NamedTuple):
             "system": self.system,
             "versions": dict(self.versions),
         }
+
+    def info(self, answer: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0) -> HostInfo:
+        """What the application sees of a host: its HELLO with its answer to ``host.info``."""
+        from qnnbridge_protocol.specs import HostInfo  # not needed for HELLO itself
+
+        return HostInfo(
+            pid=self.pid,
+            machine=self.machine,
+            python=self.python,
+            executable=self.executable,
+            qnnbridge=self.qnnbridge,
+            platform=self.platform,
+            generation=generation,
+            startup_seconds=startup_seconds,
+            versions={**self.versions, **answer.get("versions", {})},
+            providers=tuple(answer.get("providers", ())),
+            devices=tuple(answer.get("devices", ())),
+            simulator=answer.get("simulator"),
+            build=str(answer.get("build", "")),
+            ort_folder=str(answer.get("ort_folder", "")),
+            library_folder=answer.get("library_folder"),
+            qnn_source=answer.get("qnn_source") or {},
+        )
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any], wire: int = WIRE_VERSION) -> Hello:

@@ -16,9 +16,6 @@ from qnnbridge_protocol.field_types import read_record
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
 
-    from qnnbridge_protocol.connection import Hello
-
-
 T = TypeVar("T", bound="Record")
 
 if not TYPE_CHECKING:
@@ -335,30 +332,6 @@ class HostInfo(Record):
     ort_folder: str = ""
     library_folder: str | None = None
     qnn_source: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, peer: Hello, answer: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0
-    ) -> HostInfo:
-        """By the host's HELLO and its answer to ``host.info``."""
-        return cls(
-            pid=peer.pid,
-            machine=peer.machine,
-            python=peer.python,
-            executable=peer.executable,
-            qnnbridge=peer.qnnbridge,
-            platform=peer.platform,
-            generation=generation,
-            startup_seconds=startup_seconds,
-            versions={**peer.versions, **answer.get("versions", {})},
-            providers=tuple(answer.get("providers", ())),
-            devices=tuple(answer.get("devices", ())),
-            simulator=answer.get("simulator"),
-            build=str(answer.get("build", "")),
-            ort_folder=str(answer.get("ort_folder", "")),
-            library_folder=answer.get("library_folder"),
-            qnn_source=answer.get("qnn_source") or {},
-        )
 
 
 # --- models for generation -------------------------------------------------------------------------------

@@ -156,6 +156,29 @@ def test_what_explains_deaths_is_loaded_when_the_host_has_said_hello() -> None:
     assert "qnnbridge._diagnosis.crash" in loaded_after(program + "host.start(); host.close()")
 
 
+@pytest.mark.process
+def test_a_command_loads_itself_and_no_other() -> None:
+    run = "import sys; from qnnbridge_tools.cli import app; app(sys.argv[1:] or ['explain', '127'], standalone_mode=False)"
+    loaded = loaded_after(f"import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()):\n    {run}")
+    assert "qnnbridge_tools.crashes" in loaded
+    assert not loaded & {"numpy", "rich", "onnx", "qnnbridge_models", "qnnbridge_serve", "qnnbridge_tools.commands"}
+
+
+def test_what_is_missing_of_an_installation_is_said_by_the_command_that_needs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from qnnbridge_tools.__main__ import main
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "qnnbridge_models"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "qnnbridge_models", None)
+    monkeypatch.setattr(sys, "argv", ["qnnbridge", "analyze", "model.onnx"])
+    assert main() == 1
+    assert "is not whole" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["qnnbridge", "explain", "127"])
+    assert main() == 0
+
+
 WITH_A_SESSION = """
 import contextlib, sys
 told = []

@@ -30,13 +30,7 @@ def _command() -> int:
     try:
         from qnnbridge_tools.cli import main as commands
     except ImportError as error:
-        print(
-            f"Error: this installation of qnnbridge is not whole: {error}.\n"
-            f"Fix: {sys.executable} -m pip install --force-reinstall qnnbridge, or see what else is wrong: "
-            "python -m qnnbridge_tools doctor",
-            file=sys.stderr,
-        )
-        return 1
+        return output.report_incomplete(error)
     return commands()
 
 

@@ -1,63 +1,102 @@
 """The `qnnbridge` command: which subcommands there are, and nothing else.
 
-A command module imports only typer and the standard library at its top; numpy, rich and the bridge are imported
-inside the functions, so that `qnnbridge --help` stays quick and works in a half-broken installation.
+A command's module is imported when the command is looked up. At its top it imports only typer and the standard
+library; numpy, rich and the bridge are imported inside the functions. So `qnnbridge --help`, which looks up all
+commands, stays quick and works in a half-broken installation.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
-from typing import Annotated
+from collections import UserDict
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from qnnbridge_models import commands as models
-from qnnbridge_serve import command as serving
-from qnnbridge_tools import commands, crashes, reporting
-from qnnbridge_tools import exec_command as exec_program
-from qnnbridge_tools import transcribe as speech
-from qnnbridge_tools.cache import command as cache
-from qnnbridge_tools.generation import chat as generation
-from qnnbridge_tools.host import command as host
-from qnnbridge_tools.setup_host import command as setup_host
+from qnnbridge_tools import output, reporting
 
-app = typer.Typer(
+# Name of a command, in the order of --help -> where its function, or its own commands, are.
+_COMMANDS = {
+    "demo": "qnnbridge_tools.commands:demo",
+    "doctor": "qnnbridge_tools.commands:doctor",
+    "run": "qnnbridge_tools.commands:run",
+    "exec": "qnnbridge_tools.exec_command:exec_program",
+    "compile": "qnnbridge_tools.commands:compile_models",
+    "bench": "qnnbridge_tools.commands:bench",
+    "chat": "qnnbridge_tools.generation.chat:chat",
+    "transcribe": "qnnbridge_tools.transcribe:transcribe",
+    "explain": "qnnbridge_tools.crashes:explain",
+    "inspect": "qnnbridge_tools.commands:inspect",
+    "wrap": "qnnbridge_tools.commands:wrap",
+    "analyze": "qnnbridge_models.commands:analyze",
+    "fix": "qnnbridge_models.commands:fix",
+    "optimize": "qnnbridge_models.commands:optimize",
+    "quantize": "qnnbridge_models.commands:quantize",
+    "evaluate": "qnnbridge_models.commands:evaluate",
+    "verify": "qnnbridge_models.commands:verify",
+    "prepare": "qnnbridge_models.commands:prepare",
+    "profile": "qnnbridge_models.commands:profile",
+    "versions": "qnnbridge_tools.commands:versions",
+    "serve": "qnnbridge_serve.command:serve",
+    "setup-host": "qnnbridge_tools.setup_host.command:setup_host",
+    "top": "qnnbridge_tools.commands:top",
+    "host": "qnnbridge_tools.host.command:app",
+    "cache": "qnnbridge_tools.cache.command:app",
+    "crashes": "qnnbridge_tools.crashes:crashes_app",
+    "quarantine": "qnnbridge_tools.crashes:quarantine_app",
+}
+
+
+class _Commands(UserDict[str, Any]):
+    """Commands by name. Each is imported when it is looked up, so that one command does not pay for all."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.data[name]
+        if isinstance(found, str):
+            found = self.data[name] = _load(name, found)
+        return found
+
+
+class _Group(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands(_COMMANDS)
+
+
+def _typer(**settings: Any) -> typer.Typer:
+    return typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,  # plain help: quick, and no glyphs that an old code page lacks
+        pretty_exceptions_enable=False,
+        **settings,
+    )
+
+
+def _load(name: str, place: str) -> Any:
+    module_name, _, attribute = place.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise SystemExit(output.report_incomplete(error)) from None
+    found = getattr(module, attribute)
+    holder = _typer()
+    holder.callback()(lambda: None)  # with it even a single command stays under its name
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name, **getattr(module, "COMMAND_SETTINGS", {}).get(name, {}))(found)
+    group: Any = typer.main.get_command(holder)
+    return group.commands[name]
+
+
+app = _typer(
     name="qnnbridge",
     help="Run ONNX models on the Qualcomm NPU from any Python, in a supervised ARM64 host process.",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,  # plain help: quick, and no glyphs that an old code page lacks
-    pretty_exceptions_enable=False,
+    cls=_Group,
 )
-app.command("demo")(commands.demo)
-app.command("doctor")(commands.doctor)
-app.command("run")(commands.run)
-app.command("exec", cls=exec_program.ExecCommand, context_settings=exec_program.CONTEXT_SETTINGS)(
-    exec_program.exec_program
-)
-app.command("compile")(commands.compile_models)
-app.command("bench")(commands.bench)
-app.command("chat")(generation.chat)
-app.command("transcribe")(speech.transcribe)
-app.command("explain", context_settings=crashes.EXPLAIN_CONTEXT)(crashes.explain)
-app.command("inspect")(commands.inspect)
-app.command("wrap")(commands.wrap)
-app.command("analyze")(models.analyze)
-app.command("fix")(models.fix)
-app.command("optimize")(models.optimize)
-app.command("quantize")(models.quantize)
-app.command("evaluate")(models.evaluate)
-app.command("verify")(models.verify)
-app.command("prepare")(models.prepare)
-app.command("profile")(models.profile)
-app.command("versions")(commands.versions)
-app.command("serve")(serving.serve)
-app.command("setup-host")(setup_host.setup_host)
-app.command("top")(commands.top)
-app.add_typer(host.app, name="host")
-app.add_typer(cache.app, name="cache")
-app.add_typer(crashes.crashes_app, name="crashes")
-app.add_typer(crashes.quarantine_app, name="quarantine")
 
 
 @app.callback()

@@ -186,7 +186,7 @@ def _name(account: QuarantineAccount) -> str:
 
 
 # -11 and -1073740791 are codes, not options.
-EXPLAIN_CONTEXT = {"ignore_unknown_options": True}
+COMMAND_SETTINGS = {"explain": {"context_settings": {"ignore_unknown_options": True}}}
 
 
 @command

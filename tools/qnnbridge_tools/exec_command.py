@@ -27,9 +27,6 @@ from qnnbridge_protocol.errors import NoSuchFile
 from qnnbridge_tools import options
 from qnnbridge_tools.command_line import command
 
-# Everything behind the script belongs to the script.
-CONTEXT_SETTINGS = {"allow_interspersed_args": False}
-
 
 class ExecCommand(TyperCommand):
     """Everything behind ``-m MODULE`` belongs to the module, as with Python's own ``-m``."""
@@ -48,6 +45,10 @@ class ExecCommand(TyperCommand):
                 return [*args[:following], "--", *args[following:]]
             at = following
         return args
+
+
+# Everything behind the script belongs to the script.
+COMMAND_SETTINGS = {"exec": {"cls": ExecCommand, "context_settings": {"allow_interspersed_args": False}}}
 
 
 @command

@@ -187,6 +187,17 @@ def guarded(command: Callable[[], int]) -> int:
     return code
 
 
+def report_incomplete(error: ImportError) -> int:
+    """Says on stderr that a part of qnnbridge, or of what it needs, is missing. Gives the exit code."""
+    print(
+        f"Error: this installation of qnnbridge is not whole: {error}.\n"
+        f"Fix: {sys.executable} -m pip install --force-reinstall qnnbridge, or see what else is wrong: "
+        "python -m qnnbridge_tools doctor",
+        file=sys.stderr,
+    )
+    return 1
+
+
 def _lost(error: OSError, code: int) -> int:
     # What is left in the buffer must not fail again when the interpreter ends.
     with contextlib.suppress(OSError, ValueError):

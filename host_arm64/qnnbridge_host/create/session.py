@@ -90,10 +90,8 @@ class SessionMaker:
     def host_info(self) -> HostInfo:
         """The inputs of a compiled model besides model and options. Waits for the engine."""
         if self._info is None:
-            from qnnbridge_protocol.specs import HostInfo
-
             engine = self.sessions.engine
-            self._info = HostInfo.of(self.hello, {"versions": engine.versions(), **engine.describe()})
+            self._info = self.hello.info({"versions": engine.versions(), **engine.describe()})
         return self._info
 
     def order(
