@@ -114,6 +114,10 @@ def imports(module: str) -> frozenset[str]:
             found |= {
                 arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
             }
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # The table of commands: "package.module:function", imported when it is looked up.
+            named, colon, _ = node.value.partition(":")
+            found |= {named} & MODULES.keys() if colon else set()
     return frozenset(found)
 
 
