@@ -118,6 +118,7 @@ def element_of(dtype: np.dtype[Any]) -> ElementType | None:
     found = _BY_DTYPE.get(dtype)
     if found is not None:
         return found
+    # T is the StringDType of numpy 2.
     if dtype.kind in "OUST":
         return ElementType.STRING
     # A dtype that an extension module registered. Its name is that of its scalar class.
@@ -140,6 +141,7 @@ def measure(bits: int, shape: Sequence[int]) -> tuple[int, int]:
         else:
             raise ValueError(f"a dimension is negative: {dim}")
     size = (count * bits + 7) >> 3
+    # Below a byte a tensor has more elements than bytes, so both have the limit.
     if count > MAX_TENSOR_BYTES or size > MAX_TENSOR_BYTES:
         raise ValueError("more than 2**62 bytes")
     return (0, 0) if empty else (count, size)
@@ -214,6 +216,7 @@ def _parse(text: str, whole: str, depth: int) -> ValueType:
     if name == "optional":
         return ValueType("optional", item=_parse(inner, whole, depth - 1))
     if name == "map":
+        # The key is an element type, so the first comma ends it, also where the item is a map.
         key, _, item = inner.partition(",")
         return ValueType("map", key=_element(key, whole), item=_parse(item, whole, depth - 1))
     raise _unknown_type(whole)

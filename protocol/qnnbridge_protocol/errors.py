@@ -77,7 +77,9 @@ class BridgeError(Exception):
         retry: whether the same call may succeed when it is repeated.
     """
 
+    # Stable: programs, the wire and pickled errors know a class by its code and never by its name.
     code: ClassVar[str] = "bridge.Error"
+    # Of the class. An instance may have another (a death that no restart cures is "pointless").
     retry: Retry = "unsafe"
     # The text is the message alone, see `speak_like_onnxruntime`.
     _brief: ClassVar[bool] = False
@@ -110,11 +112,13 @@ class BridgeError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # By the code: `as_onnxruntime` raises classes that exist in one process only, which pickle cannot find.
         return (from_wire, (self.to_wire(),))
 
     def copy(self) -> BridgeError:
         """The same error, without the traceback that keeps the frames of the first raise alive."""
         error = from_wire(self.to_wire())
+        # The wire has no `retry`: the other side takes it from the class.
         error.retry = self.retry
         return error
 
@@ -246,6 +250,7 @@ class DeadlineExceeded(CallError, TimeoutError):
 
     @property
     def state(self) -> str:
+        # Without the field nothing is known of the work, so it counts as running.
         return str(self.details.get("state", "still-running"))
 
 
@@ -449,6 +454,7 @@ class RemoteRuntimeError(RemoteError, RuntimeError):
     code = "py.RuntimeError"
 
 
+# Our class comes first in the bases: `KeyError.__str__` is the repr of its argument, without cause and fix.
 class RemoteKeyError(RemoteError, KeyError):
     code = "py.KeyError"
 
@@ -474,6 +480,7 @@ def _tree(root: type[BridgeError]) -> list[type[BridgeError]]:
 
 
 # The closed table of what may come over the wire.
+# Made below the last class. One that another module derives later is never made from the wire.
 BY_CODE: Mapping[str, type[BridgeError]] = {cls.code: cls for cls in _tree(BridgeError)}
 
 # ONNX Runtime's exception class name -> ours.
@@ -492,6 +499,7 @@ def from_wire(data: Mapping[str, Any]) -> BridgeError:
     code = str(data.get("code", ""))
     details = data.get("details")
     evidence = data.get("evidence")
+    # Fields are converted and not checked: an error that cannot be read would hide the one that it reports.
     cls = BY_CODE.get(code)
     error = (cls or BridgeError)(
         str(data.get("message", "")),

@@ -104,6 +104,8 @@ class EntryFault(Record):
     reason: str
 
     def __post_init__(self) -> None:
+        # `field_types` lets any text pass for a Literal, since a newer peer may have more words. The host
+        # acts on this one, so a word that it does not know is refused.
         if self.fault not in ("crashed", "damaged", "differs", "foreign", "unloadable"):
             raise TypeError(f"no fault of an entry: {self.fault!r}")
 
@@ -316,6 +318,7 @@ class Validation(Record):
 
     def numbers(self, inputs: str) -> NumbersReport | None:
         """The same as the report of a session; ``None`` if nothing was compared. inputs: whose comparison it is."""
+        # "unusual" deserves a remark and is within the tolerance, so it agrees, unless the inputs prove nothing.
         states: dict[str, NumbersState] = {"ok": "agrees", "wrong": "differs"}
         outputs = [
             OutputNumbers(
@@ -397,9 +400,11 @@ def absolute_model_path(given: str | os.PathLike[str]) -> str:
     """
     shown = os.fsdecode(given)
     path = os.path.abspath(shown)
+    # After `abspath`: the name of the working folder may be what cannot travel.
     check_travels(path)
     try:
         os.stat(path)  # says why, if there is none
+    # ValueError: there is a NUL in the path, or the locale has no bytes for it (UnicodeEncodeError).
     except (OSError, ValueError) as error:
         raise unreadable(shown, path, error) from None
     if os.path.isdir(path):
@@ -416,6 +421,7 @@ def check_travels(path: str) -> None:
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
+        # Python keeps bytes that its encoding cannot decode as lone surrogates, which UTF-8 has no form for.
         named = _name_in_utf8(path)
         if named is not None:
             raise InvalidArgument(
@@ -439,6 +445,7 @@ _USE_UTF8 = "Start the application with PYTHONUTF8=1, or in a locale of UTF-8 (L
 def _name_in_utf8(path: str) -> str | None:
     """What the bytes of the path mean in UTF-8, if this Python reads them in another way."""
     try:
+        # `fsencode` gives the bytes of the disk back, whatever the locale made of them.
         name = os.fsencode(path).decode("utf-8")
     except UnicodeError:
         return None

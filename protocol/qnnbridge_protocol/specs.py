@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Record")
 
+# The type checker sees the decorator of the standard library, so that it knows the fields as parameters.
 if not TYPE_CHECKING:
 
     def record(**_declared: bool) -> Callable[[type], type]:
@@ -34,6 +35,7 @@ class Record:
         def __init__(self, *values: Any, **named: Any) -> None:
             fields = dataclasses.fields(self)
             given = dict(zip((field.name for field in fields), values, strict=False)) | named
+            # Fewer keys than values: a field is given twice, or there are more positions than fields.
             wrong = len(given) < len(values) + len(named) or not given.keys() <= self.__dataclass_fields__.keys()
             for field in fields:
                 if field.name in given:
@@ -69,6 +71,7 @@ class Record:
         return self._values() == other._values()
 
     def __hash__(self) -> int:
+        # As with a frozen dataclass, a record that holds a map cannot be hashed: `hash` raises TypeError.
         return hash(self._values())
 
     def _values(self) -> tuple[Any, ...]:
@@ -108,6 +111,7 @@ ShareWeights = Literal["no", "more", "last"]
 
 # Environment variable of the host, set by the application: sizes of ONNX Runtime's global thread pools, within and
 # across nodes, with a comma.
+# ONNX Runtime makes these pools once per process, before its first session: a change takes a new host.
 GLOBAL_THREADS_VARIABLE: Final = "QNNBRIDGE_GLOBAL_THREADS"
 
 QNN: Final = "QNNExecutionProvider"

@@ -78,6 +78,7 @@ class Typed:
         if element is None or layout is None or layout.named:
             raise errors.InvalidArgument(f"{array.dtype} is not a type of ml_dtypes that ONNX knows.")
         raw = np.asarray(array, order="C").view(layout.storage)
+        # ml_dtypes gives each int4 a byte of its own, ONNX puts two into one.
         return cls(pack(raw, layout.bits) if layout.packed else raw, element, array.shape)
 
     def numpy(self) -> Array:
@@ -91,6 +92,7 @@ class Typed:
             return unpack(self.data, layout.bits, self.size).view(dtype).reshape(self.shape)
         # No copy on little-endian machines, whose order the wire has.
         native = self.data.astype(self.data.dtype.newbyteorder("="), copy=False)
+        # The last `reshape` is for scalars: `ascontiguousarray` gives them a dimension.
         return np.ascontiguousarray(native).view(dtype).reshape(self.shape)
 
 
@@ -109,6 +111,7 @@ def ml_dtype(element: ElementType) -> np.dtype[Any] | None:
 
 def pack(codes: Array, bits: int) -> Array:
     """Pack one code per byte into a stream of `bits` each, lowest bit first; unused bits of the end are zero."""
+    # By single bits, since an element of 6 bits crosses the border of a byte.
     spread = np.unpackbits(codes.reshape(-1, 1), axis=1, bitorder="little")
     return np.packbits(spread[:, :bits].reshape(-1), bitorder="little")
 
@@ -165,6 +168,7 @@ class Sparse:
 
 def _check_sparse(tensor: Sparse) -> None:
     shape, values, parts = tensor.dense_shape, tensor.values, tensor.indices
+    # Any width does: the dense tensor is never made, only its elements are counted.
     count, _ = measure(8, shape)
     if tensor.format == "block":
         _check_blocks(shape, values, parts)
@@ -197,6 +201,8 @@ def _check_blocks(shape: tuple[int, ...], values: Array, parts: tuple[Array, ...
         raise ValueError("blocks need one array of int32 indices")
     if parts[0].shape != (2, len(values)):
         raise ValueError(f"indices of shape {parts[0].shape} for {len(values)} blocks")
+    # An index counts blocks, and the last block of an axis may reach over its end.
+    # `max` keeps a block without extent from a division by zero.
     for axis, block in enumerate(values.shape[1:3]):
         _in_range(parts[0][axis], -(-shape[axis] // max(1, block)) if axis < len(shape) else 0)
 
@@ -234,6 +240,7 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
     """The two buffers of an array of ``str`` (dtype object, U or T) or of UTF-8 bytes (dtype S)."""
     texts = _texts(array)
     try:
+        # The quick way does not say which element is wrong; `_refused` looks for it after a failure.
         joined = "".join(texts)
         # One encoding for all texts: for ASCII the lengths of the texts are those of their bytes.
         blob = joined.encode()
@@ -243,6 +250,7 @@ def encode_strings(array: Array) -> tuple[Array, Array]:
             lengths = np.fromiter((len(text.encode()) for text in texts), np.int64, len(texts))
     except (TypeError, UnicodeEncodeError):
         raise _refused(texts) from None
+    # Before the offsets are made: 32 bits would wrap without an error.
     if len(blob) > MAX_TEXT_BYTES:
         raise errors.InvalidArgument(
             f"The strings of one tensor are {len(blob)} bytes; at most {MAX_TEXT_BYTES} can be sent.",
@@ -295,6 +303,7 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
     if offsets.nbytes != (count + 1) * _OFFSET.itemsize:
         raise ValueError(f"{offsets.nbytes} bytes of offsets for {count} strings")
     ends = np.ndarray((count + 1,), _OFFSET, offsets)
+    # Checked in numpy first: slices of Python would take wrong offsets and give shorter texts.
     if ends[0] != 0 or ends[-1] != blob.nbytes or bool((ends[1:] < ends[:-1]).any()):
         raise ValueError("string offsets do not rise from 0 to the size of the text")
     edges = ends.tolist()
@@ -320,6 +329,7 @@ KEY_ELEMENTS = frozenset({ElementType.INT64, ElementType.STRING})
 def keys_array(keys: Iterable[Any], declared: ElementType | None) -> Array:
     """Keys as an ``int64`` or object array of one dimension. `declared` decides only for no keys at all."""
     listed = list(keys)
+    # There are few types and many keys: each type is looked at once.
     kinds = {_kind(cls) for cls in set(map(type, listed))}
     if kinds == {"int"}:
         return _integers(listed)
@@ -342,6 +352,7 @@ def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array 
     listed = list(values)
     kinds = {_kind(cls) for cls in set(map(type, listed))}
     if "other" in kinds:
+        # Only values of their own (tensors, maps). A mixture with scalars goes on to the refusal.
         if len(kinds) == 1:
             return None
     elif kinds == {"str"} or (not kinds and declared is ElementType.STRING):
@@ -378,8 +389,10 @@ def flat_values(rows: Rows) -> Iterable[Any]:
 def _kind(cls: type[Any]) -> str:
     if issubclass(cls, str):
         return "str"
+    # Before int, from which Python derives bool.
     if issubclass(cls, (bool, np.bool_)):
         return "bool"
+    # numpy derives timedelta64 from its signed integers.
     if issubclass(cls, (int, np.integer)) and not issubclass(cls, np.timedelta64):
         return "int"
     if issubclass(cls, float) or (issubclass(cls, np.floating) and np.dtype(cls).itemsize < 8):

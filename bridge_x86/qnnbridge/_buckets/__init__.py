@@ -70,6 +70,7 @@ def parse(text: str) -> Relation:
     """A relation as an application writes it. Raises `OptionError` for anything else."""
     try:
         relation = _as_relation(ast.parse(text.strip(), mode="eval").body)
+    # `ast.parse` raises ValueError for a NUL, and the last two for deep nesting.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         relation = None
     if relation is None or relation.factor < 1:
@@ -107,6 +108,9 @@ def fit(
 
 def offsets_of(factor: int, divisor: int, observed: Mapping[int, int]) -> range:
     """The offsets with which all of it is right."""
+    # out == (factor * size + offset) // divisor means
+    #     divisor * out <= factor * size + offset <= divisor * out + divisor - 1
+    # so each observation allows `divisor` offsets in a row. What all of them allow is left.
     least = max(divisor * out - factor * size for size, out in observed.items())
     most = min(divisor * out - factor * size for size, out in observed.items()) + divisor - 1
     return range(least, most + 1)
@@ -121,6 +125,7 @@ def _as_relation(node: ast.expr) -> Relation | None:
     if isinstance(node.op, (ast.Mult, ast.Add)) and _number(left) is not None:
         left, right = right, left
     inner, number = _as_relation(left), _number(right)
+    # Only the last step may divide: a `Relation` has no form for `seq // 2 + 1`.
     if inner is None or number is None or inner.divisor != 1:
         return None
     if isinstance(node.op, ast.Mult):

@@ -40,6 +40,7 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
                 found[number], first[number] = size, f"{name!r} (axis {axis})"
             elif known != size:
                 raise _differ(plan.symbols[number], first[number], known, f"{name!r} (axis {axis})", size)
+    # A symbol that no fed input has takes its smallest bucket, which computes least.
     return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
 
 
@@ -56,6 +57,7 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
         return None
     if plan.only is not None:
         fitting = (one for one in plan.variants() if all(a >= b for a, b in zip(one, sizes, strict=True)))
+        # `variants` begins with the one that computes least.
         return next(fitting, None)
     found = tuple(bucket_for(plan, number, size) for number, size in enumerate(sizes))
     return None if None in found else tuple(size for size in found if size is not None)
@@ -129,6 +131,7 @@ def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) ->
         shape[axis] = variant[number]
     if tuple(shape) == value.shape:
         return value
+    # Left empty only where `_repeat_last` writes everything beside the given values.
     out = np.empty(shape, value.dtype) if padded.value is None else np.full(shape, padded.value, value.dtype)
     given = tuple(slice(0, size) for size in value.shape)
     out[given] = value
@@ -147,6 +150,7 @@ def _repeat_last(out: Array, axis: int, size: int) -> None:
     if size:
         out[before + (slice(size, None),)] = out[before + (slice(size - 1, size),)]  # noqa: RUF005 - Python 3.10
     else:
+        # An empty input has no last row.
         out[...] = "" if out.dtype.kind == "O" else 0
 
 

@@ -62,6 +62,7 @@ def windows(size: int, length: int, context: Context) -> list[Chunk]:
     """Windows of `length` over `size` steps. The length is at most the size, and more than the context."""
     found: list[Chunk] = []
     kept = 0
+    # Each window but the last keeps `length - context.total` new steps or more, so this ends.
     while kept < size:
         # The last window is moved back to end at the true end, so that it overlaps more and is never padded.
         start = max(0, min(kept - context.left, size - length))

@@ -122,6 +122,7 @@ class FreeModel:
             try:
                 variants.plan = make_plan(chunked, self.model, self.recipe.label)
                 self.windows(variants, shapes, None, deadline)
+            # A model that has no windows is an answer; a deadline or a dead host is raised as it is.
             except OF_THE_MODEL as error:
                 reasons.append(f"{error.message} {error.cause or ''}".rstrip())
             else:

@@ -259,6 +259,7 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
     Where it steps, exactly, at small and at large sizes, says nearly all. The simplest relation that fits is tried
     at further sizes until all of it is confirmed.
     """
+    # `_find_step` runs sizes up to MAX_DIVISOR above its start, so the second search ends at the largest bucket.
     small, large = observed.base, max(2 * observed.base, observed.buckets[-1] - MAX_DIVISOR)
     if not all(_find_step(observed, name, axis, start) for start in (small, large)):
         return None
@@ -287,6 +288,7 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
     at_start, at_end = dimension(low), dimension(high)
     if at_start is None or at_end is None or at_end <= at_start:
         return False
+    # Ten runs: MAX_DIVISOR is 2**10.
     while high - low > 1:
         middle = (low + high) // 2
         found = dimension(middle)

@@ -384,6 +384,7 @@ class BucketedSession:
                 self._free.run(self._variants, self._free.zeros(self._plan, tried), deadline)
         except OF_THE_MODEL as error:
             if tried == first:
+                # These sizes are the first variant's, so the model refuses the zeros: they show nothing here.
                 self._takes_zeros = False
                 return False
             text = self._plan.text(sizes)

@@ -282,6 +282,7 @@ def warm(
     variants: Variants, wanted: Sequence[Sizes], workers: int, deadline: float | None, on_progress: Progress | None
 ) -> None:
     """Raises the first error; variants not begun by then are left out."""
+    # True is an int, and would be taken for one worker.
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise OptionError(f"workers={workers!r} is no number of workers.", fix="Give 1 or more.")
     work = _Work(variants, wanted, deadline, on_progress)

@@ -78,6 +78,7 @@ ENVIRONMENT: Final = frozenset(
     )
 )
 
+# Files with other names in the folder are neither listed nor dropped.
 _ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
 
 
@@ -123,6 +124,7 @@ class CrashReports:
         try:
             import secrets  # 8 ms, for a case that is rare
 
+            # UTC in a fixed width: reports sorted by name are sorted by time, also over a change of the zone.
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
             report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
             diagnoses = diagnose(record)
@@ -136,6 +138,8 @@ class CrashReports:
             }
             data = without_home(data)
             path = self.folder / f"{report_id}.txt"
+            # The JSON first: reports are listed and dropped by it. A text without one would stay for ever, a JSON
+            # without its text is still shown.
             write_whole(path.with_suffix(".json"), json.dumps(data, indent=1, ensure_ascii=False, default=str))
             write_whole(path, _as_text(data, record, diagnoses))
             self._drop_old()
@@ -183,6 +187,7 @@ class CrashReports:
 
     def _drop_old(self) -> None:
         for path in self._files()[MAX_REPORTS:]:
+            # Another process may drop the same reports at this moment.
             path.unlink(missing_ok=True)
             path.with_suffix(".txt").unlink(missing_ok=True)
 
@@ -197,8 +202,10 @@ def without_home(value: Any, home: str | None = None) -> Any:
         home = os.path.expanduser("~")
     if len(home) < 3:  # no home, or the root folder: nothing to hide, everything to spoil
         return value
+    # Programs on Windows write paths with either slash.
     variants = {home, home.replace("\\", "/"), home.replace("/", "\\")}
     windows = os.name == "nt" or "\\" in home
+    # The end is checked, so that the home of `ann` is not found in that of `anna`.
     pattern = re.compile(
         "|".join(rf"{re.escape(text)}(?![\w.-])" for text in variants), re.IGNORECASE if windows else 0
     )

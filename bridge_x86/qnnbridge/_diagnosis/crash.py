@@ -214,6 +214,7 @@ class CrashRecord:
             if _TERMINATE.match(line):
                 said = line.strip()
             elif said is not None and (what := _WHAT.match(line)):
+                # libstdc++ prints the exception's text on a line of its own.
                 said = f"{said}: {what.group('what').strip()}"
         return said
 
@@ -229,6 +230,7 @@ class CrashRecord:
         current: list[str] | None = None
         for line in self.lines:
             if _FATAL.match(line):
+                # The last dump counts: on Windows faulthandler also reports exceptions that native code handles.
                 title, threads, current = line.strip(), [], None
             elif title and _THREAD.match(line):
                 threads.append([])
@@ -351,6 +353,7 @@ def _apply(
         return None
     if rule.phases and record.phase not in rule.phases:
         return None
+    # One is the opposite of the other, so equal values contradict each other.
     if rule.qnn is not None and rule.qnn is record.without_qnn:
         return None
     if rule.ops and not any(call.op in rule.ops for call in record.in_flight):
@@ -367,6 +370,7 @@ def _apply(
         line, match = matches[-1]
         words |= {key: value.strip() for key, value in match.groupdict(default="").items()}
         said = shorten(line.split("what():")[-1])
+        # The text of a C++ exception is in the terminate line already.
         if not any(said in known for known in evidence):
             evidence = (said, *evidence)
     curable = rule.curable if rule.curable is not None else code is None or code.curable

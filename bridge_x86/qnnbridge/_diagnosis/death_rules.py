@@ -78,6 +78,8 @@ _ABORT = "abort cpp-exception"
 _CRASH = "access-violation illegal-instruction stack-overflow float unknown"
 
 # fmt: off
+# Each rule that fits gives a diagnosis. `crash.diagnose` puts the heaviest first and keeps the order of this table
+# among equals, so the order counts between rules of one weight that fit the same death.
 DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     # --- the model, or what was asked of it ---
     _rule("A tensor of the model has a dimension of size 0: QNN divides by it.",
@@ -106,6 +108,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Check the options; " + _REBUILD[0].lower() + _REBUILD[1:], SYMPTOM, faults=_ABORT, phases=MODEL,
         qnn=True, silent=True),
     _rule(
+        # One more than the rules for a crash of QNN below, which fit this fault as well.
         "A native library used an instruction that the processor, or the emulator that runs it, does not have. "
         "Processor: {processor}.",
         "Update the emulator or the operating system; if there is none newer, use another version of onnxruntime "
@@ -169,6 +172,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     # --- Python ---
     _rule("qnnbridge is not installed in the host's interpreter.", _INSTALL, faults="python-error usage",
         line=r"No module named '?qnnbridge_(?:host|os|protocol)\b", curable=False),
+    # All but `encodings`: a Python that lacks its own files has the next rule.
     _rule("The host's interpreter lacks the package {module}.", _INSTALL, faults="python-error",
         line=r"ModuleNotFoundError: No module named '(?P<module>(?!encodings')[\w.]+)'", curable=False),
     _rule("The host's interpreter found another Python's files: PYTHONHOME or a broken virtual environment.",
@@ -200,6 +204,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "The program named as the host's interpreter is no Python interpreter: it ended at once, without output. "
         "(If it is one after all, something that it loads at its start calls sys.exit().)", _NAME_PYTHON,
         STRONG, faults="ok usage", phases=("starting",), silent=True),
+    # The title of faulthandler.dump_traceback_later, which ends the process with _exit(1).
     _rule("The native call took longer than its budget; the host's own watchdog ended the process.",
         "Give the call more time, or find out why it hangs: the stack below tells where.",
         line=r"^Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!", faults="python-error"),
@@ -214,6 +219,8 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Keep fewer sessions; use context binaries instead of compiling; close other programs.", STRONG,
         line=r"std::bad_alloc|^MemoryError|Cannot allocate memory|failed to commit"),
     _rule(
+        # Of this rule and the next three exactly one fits a SIGKILL: the kernel's counter decides where it can be
+        # read, else the phase does.
         "The kernel's out-of-memory killer struck while it lived: the machine (or container) had no memory left.",
         "Keep fewer sessions, use context binaries instead of compiling, close other programs. The kernel log "
         "(dmesg, journalctl -k) names the process that was killed.", PROOF, faults="kill", memory=(True,)),
@@ -230,6 +237,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         STRONG, faults="kill", phases=("starting", "registering", "idle", "closing"), memory=(None,)),
     _rule("Another process asked it to end ({signal}).",
         "Find out which program; the next start may just work.", STRONG, faults="terminate interrupt pipe"),
+    # C++ calls std::terminate with this text when a std::thread is destroyed that can still be joined.
     _rule("The process ended while one of its threads was still in native code; all work was done.",
         "Nothing: no answer was lost.", STRONG, faults="abort", phases=("closing", "idle"),
         line=r"terminate called without an active exception"),

@@ -162,6 +162,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
     _crash(0xC0000094, "STATUS_INTEGER_DIVIDE_BY_ZERO", "divide-by-zero",
         "an integer was divided by zero: nearly always a tensor with a dimension of size 0",
         "Find the dimension of size 0 in the model and give it a size, or cut that part out of the model."),
+    # x86 has one exception for a division by zero and for a quotient that is too large; POSIX has one signal.
     _crash(0xC0000095, "STATUS_INTEGER_OVERFLOW", "divide-by-zero", "an integer division overflowed", _MODEL),
     _crash(0xC0000096, "STATUS_PRIVILEGED_INSTRUCTION", "access-violation", "execution jumped into data",
         _MODEL),
@@ -240,6 +241,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
 _SIGNAL_NOTE = "Find out which program sent it."
 
 # fmt: off
+# The numbers of Linux on x64 and ARM64; macOS has others for SIGBUS, SIGUSR1 and SIGUSR2.
 SIGNALS: Final[tuple[ExitCode, ...]] = (
     _killed(1, "SIGHUP", "terminate", "the terminal was closed", "Nothing, it is no crash."),
     _killed(2, "SIGINT", "interrupt", "Ctrl+C", "Nothing, it is no crash."),
@@ -353,6 +355,7 @@ class ExitStatus:
         if self.platform == "win32":
             return None
         number = -self.raw if self.raw < 0 else self.raw - SHELL_SIGNAL_BASE
+        # 128 + N only for signals of the table: a program may end with 200 by itself.
         return number if number in _SIGNALS or self.raw < 0 else None
 
     @property
@@ -371,6 +374,7 @@ class ExitStatus:
 
     def describe(self) -> str:
         """The code in one phrase: ``3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)``, ``-11 (SIGSEGV)``."""
+        # The NTSTATUS codes with a severity begin here, and people look those up in hexadecimal.
         if self.platform == "win32" and self.unsigned >= 0x40000000:
             return f"{self.unsigned} ({self.hex}, {self.name})"
         if self.signal is not None and self.raw > 0:
@@ -431,6 +435,7 @@ def from_low_byte(raw: int, stderr: str) -> ExitStatus:
         if code and code & 0xFF == raw:
             return ExitStatus(code, "win32")
     fits = [code for code in _WINDOWS if code & 0xFF == raw]
+    # A code below 256 is its own low byte, so it stands for itself.
     return ExitStatus(fits[0] if raw not in fits and len(fits) == 1 else raw, "win32")
 
 

@@ -62,6 +62,7 @@ def render(matched: LogRule, match: re.Match[str], evidence: str) -> LogFinding:
     if "qnn" in words:
         words |= _qnn_words(words["qnn"])
     cause = matched.cause.format(**words)
+    # `{advice}` may be empty; a fix of blanks would count as one.
     return LogFinding(
         matched.name, cause, matched.fix.format(**words).strip(), matched.weight, (evidence,), matched.setup
     )
@@ -258,6 +259,7 @@ CONTEXT: Final[tuple[LogRule, ...]] = (
         "Remove the file, or give another ep.context_file_path."),
     rule("context.no-extension", r"context_file_path should not point to a folder",
         "ep.context_file_path has no file name with an extension.", "Give a path that ends in .onnx."),
+    # ONNX Runtime prints the number of errno: 28 is ENOSPC; 30 and 13 below are EROFS and EACCES.
     rule("disk.full",
         r"No space left on device|SystemError : 28|Failed to write context cache file|"
         r"Protobuf serialization failed when saving model|disk full|There is not enough space on the disk",

@@ -91,6 +91,7 @@ class _Reader:
         reason = _REASON.match(text)
         if reason:
             self._reasons[self._operator()] = _REPEATED_NAME.sub("", reason.group("reason")).strip()
+        # The reason ends a report, and so does any line that is no part of one.
         self._unit = ""
 
     def _operator(self) -> tuple[str, str]:
@@ -139,6 +140,7 @@ def search(lines: Iterable[str], rules: Sequence[LogRule]) -> list[LogFinding]:
         some = worth[start : start + LINES_AT_ONCE]
         together = "\n".join(some)
         possible = compiled
+        # A short log costs less than the pass that would spare it.
         if len(worth) > LINES_AT_ONCE:
             possible = [(rule, pattern) for rule, pattern in compiled if occurs(rule.pattern, together)]
         _search_lines(some, possible, found)
@@ -153,6 +155,7 @@ def _search_lines(
             match = pattern.search(line)
             if match is not None:
                 _add(found, render(rule, match, shorten(line)))
+                # The first rule has explained the line; later ones are more general.
                 break
 
 

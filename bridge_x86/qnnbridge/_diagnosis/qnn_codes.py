@@ -182,6 +182,7 @@ _BY_NUMBER: Final = {row.number: row for row in QNN_CODES}
 _BY_NAME: Final = {row.name: row for row in QNN_CODES}
 _FASTRPC: Final = {row.number: row for row in FASTRPC_CODES}
 _NAME = re.compile(r"\bQNN_[A-Z]+(?:_[A-Z]+)*_?ERROR_[A-Z_]+\b")
+# A number of 64 bits has up to 20 digits.
 _CODE = re.compile(r"\b[Cc]ode:? *(\d{4,20})\b")
 
 
