@@ -61,6 +61,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in UNAVAILABLE:
         raise AttributeError(f"module 'qnnbridge.genai' has no attribute {name!r}")
+    # Kept, so that two reads of the name give one class: `isinstance` with it works.
     value = globals()[name] = unavailable(name)
     return value
 
@@ -88,6 +89,7 @@ UNAVAILABLE: Final = {
 }
 
 
+# Both bases: `hasattr` and a default of `getattr` look for AttributeError, `except` of the bridge for the other.
 class _MemberUnsupported(GenerationUnsupported, AttributeError):
     """Of a class that is not available; `hasattr` says that it does not have the member."""
 

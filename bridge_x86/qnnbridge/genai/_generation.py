@@ -178,11 +178,14 @@ class RemoteGeneration:
         self._longest = 1
 
         def attempt(process: HostProcess) -> Frame:
+            # A step of no tokens first: it takes the host back to the application's last token, or gives a new
+            # generator the history. The operation itself carries neither.
             number, history, step = self._prepared(process, (), 0)
             call_object(process, number, "step", step, history, self._deadline, self._context)
             self._answered = self.remade.times_made
             return call_object(process, number, operation, arguments, values, self._deadline, self._context)
 
+        # Both requests are one attempt: a host that dies between them has to be given the history again.
         frame: Frame = self._with_replay(attempt, self._context)
         return frame
 
@@ -210,6 +213,7 @@ class RemoteGeneration:
 
     def _fetch(self) -> None:
         """Wait for tokens, or for the end."""
+        # One deadline for all attempts: a death in between gives the call no new time.
         context, deadline = self._context, self._deadline
 
         def attempt(process: HostProcess) -> None:
@@ -261,6 +265,7 @@ class RemoteGeneration:
         """The generator's number there; values and arguments of a step that begins where the application is."""
         made_before = self.remade.times_made
         number = self.remade.number_in(process, self._deadline)
+        # The new generator counts from 0: what the old ones did is kept aside and added in `_take`.
         if self.remade.times_made > made_before:
             self._keep_stats()
             # Through a daemon the connection outlives the host.
@@ -268,6 +273,7 @@ class RemoteGeneration:
             self.stats.restarts += self.remade.times_made > 1
         self._process = process
         arguments = {"length": len(self.tokens), "base": self.base, "count": count}
+        # Not by `times_made` alone: the first step of a new object can be lost to a full queue or a deadline.
         if self._is_blank and self.tokens:
             # The whole history travels once for each new host.
             return number, token_values(prompt, self.tokens), {**arguments, "restore": True}
@@ -310,6 +316,7 @@ class RemoteGeneration:
         return dataclasses.replace(model, op="genai.step", model=label, fingerprint=fingerprint)
 
     def _new_object(self) -> Remade:
+        # A local name: the function below must not refer to this generation, which owns the object (see `Remade`).
         recipe = self.recipe
         others = () if recipe.adapter is None else (recipe.adapter[0],)
         return self.model.child(

@@ -43,6 +43,7 @@ class GeneratorParams:
                 raise OptionError(f"The search option {name}={value!r} is no number.") from None
             if not math.isfinite(number):  # genai would compute with it: tokens without a meaning
                 raise OptionError(f"The search option {name}={number:g} is no finite number.")
+            # An int stays one (a bool as well): the host tells switches from numbers by the type.
             self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
 
     def get_search_options(self) -> dict[str, Any]:
@@ -74,6 +75,7 @@ class Generator:
         self._params = params
         recipe = GenerationRecipe(dict(params._search), params._guidance)
         several = any(int(params.get_search_options().get(name) or 1) > 1 for name in _SEVERAL)
+        # A pipeline takes one sequence. Its ordinary generation is made, so that the host refuses it.
         is_batch = several and model.info.layout == "dynamic"
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
@@ -208,10 +210,13 @@ class RemoteBatch(RemoteGeneration):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        # Nothing is made ahead: the host forgets tokens of a single sequence (`align`), and not of several.
         self._longest = 1
+        # Each prompt, and the steps behind it: the way on which a new host makes the same sequences again.
         self._log: list[tuple[list[int], int]] = []
 
     def append(self, prompt: Sequence[int]) -> None:
+        # First: the request that brings the prompt must not find it in the log as well.
         super().append(prompt)
         self._log.append((list(prompt), 0))
 
@@ -222,6 +227,7 @@ class RemoteBatch(RemoteGeneration):
         found: Any = self.ahead.popleft()
         self.done = self._done_after_ahead
         prompt, count = self._log[-1]
+        # Counted only now that the application has the tokens.
         self._log[-1] = (prompt, count + 1)
         return list(found)
 
@@ -234,6 +240,7 @@ class RemoteBatch(RemoteGeneration):
             raise GenerationUnsupported(
                 "A generation of several sequences can only be rewound to its start.", fix="Call rewind_to(0)."
             )
+        # The host's generator has its tokens still; `change` makes another one.
         self.tokens, self._log, self.done = [], [], False
         self.change()
 
@@ -264,6 +271,7 @@ class Tensor:
     def __init__(self, array: Any) -> None:
         import numpy as np
 
+        # A copy: later changes of the caller's array do not show.
         self._array = np.array(array, order="C")
 
     def as_numpy(self) -> Any:

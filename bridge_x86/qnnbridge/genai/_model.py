@@ -69,6 +69,7 @@ class Config:
 
     def add_model_data(self, model_filename: str, model_data: Any) -> None:
         """Use these bytes in place of a file of the folder. They are copied."""
+        # genai borrows the memory; the copy is there for the next host when the application's buffer is gone.
         self._data[str(model_filename)] = bytes(memoryview(model_data))
 
     def remove_model_data(self, model_filename: str) -> None:
@@ -179,6 +180,7 @@ class RemoteModel(Remade):
                 "fallback": recipe.fallback,
                 "data": [name for name, _ in recipe.data],
                 "cache": cache.folder if cache.enabled else None,
+                # Of the first loading: a folder that has changed since is refused. Histories belong to its model.
                 "fingerprint": None if self.info is None else self.info.fingerprint,
                 "quarantined": [] if quarantine is None else list(quarantine.fingerprints(self.options_hash)),
             },
@@ -188,6 +190,7 @@ class RemoteModel(Remade):
 
     def _made(self, frame: Frame) -> None:
         self.info = GenerationModelInfo.from_wire(field(frame.header, "result", "Mapping[str, Any]"))
+        # A set: several stages with the same cure make one warning.
         took = {stage.placement.npu_memory for stage in self.info.stages} - {""}
         show_notices([Notice("once", f"{self.info.label} is {words}.") for words in took])
         self._book_on(self.info.fingerprint)
@@ -289,6 +292,7 @@ class Adapters:
         """Load an adapter's file."""
         path = os.path.abspath(os.fsdecode(adapter_file_path))
         self._call("load", {"path": path, "name": adapter_name})
+        # Behind the call: a file that the host refuses is not loaded again in each further host.
         self._loaded[adapter_name] = path
 
     def unload(self, adapter_name: str) -> None:

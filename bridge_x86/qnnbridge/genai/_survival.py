@@ -58,6 +58,7 @@ def survive(
     """`replay.survive` for a call on objects. context: what a death in the call counts against."""
 
     def alone(process: HostProcess, deadline: float | None) -> T:
+        # Isolated by attempt: a death makes suspects, which the next attempt has to run without company.
         with host.isolate(context, deadline):
             return attempt(process)
 
@@ -135,6 +136,8 @@ class Remade:
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
         """Its number there; makes it if need be."""
+        # Read once and without the lock: another thread may replace it, and the common case must not wait for a
+        # model that is being loaded.
         found = self._object
         if found is not None and self._is_in(found, process):
             return found.number
@@ -158,6 +161,7 @@ class Remade:
 
     def forget(self) -> None:
         """It is lost, or cannot be used: the next call makes another."""
+        # Taken away before it is released: no call in another thread can still be given its number.
         found, self._object = self._object, None
         if found is not None:
             found.release()

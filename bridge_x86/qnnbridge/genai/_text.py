@@ -42,6 +42,7 @@ class Tokenizer:
         self._model = model._remote
         self._options: dict[str, str] = {}
         self._ids: dict[str, Any] | None = None
+        # A local name: with `self` in the function the tokenizer and `remade` would keep each other.
         options = self._options
         self.remade = self._model.child("GenaiTokenizer", "tokenizer", lambda: {"options": options})
 
@@ -98,6 +99,7 @@ class Tokenizer:
         """Set options of this tokenizer: add_special_tokens, skip_special_tokens."""
         texts = {name: _option_text(value) for name, value in options.items()}
         self._call("update_options", {"options": texts})
+        # Behind the call: an option that genai refuses would make each further tokenizer fail.
         self._options.update(texts)
 
     def create_stream(self) -> TokenizerStream:
@@ -155,6 +157,8 @@ class TokenizerStream:
     def decode(self, token: int) -> str:
         """The text that a token adds."""
         token = int(token)
+        # The application decodes another token than the one made ahead. The host's stream has the latter already,
+        # and cannot go back: a new stream gets what was given, and no more.
         if self._known and self._known[0][0] != token:
             self._known.clear()
             self._remade.forget()
@@ -174,6 +178,7 @@ class TokenizerStream:
         """Tokens that are likely to be given next."""
         reference = self._tokenizer._model.ahead
         generation = None if reference is None else reference()
+        # The stream may serve another generation of the model. Its last token is the sign that it does not.
         if generation is None or generation.tokens[-1:] != [token]:
             return []
         return list(generation.ahead)
@@ -309,6 +314,7 @@ class TextStream(Iterator[str]):
     def _next_piece(self) -> str:
         if self._cancelled:
             return self._finish("cancelled")
+        # An end token is seen below when it comes, so what ends here is a limit.
         if self._generator.is_done() or len(self.tokens) == self._max_tokens:
             return self._finish("length")
         if self._deadline is not None:
@@ -325,6 +331,7 @@ class TextStream(Iterator[str]):
         logits = None
         try:
             if self._top is not None:
+                # Before the token: afterwards they would be those of the next one.
                 logits = self._generator.get_logits()
             self._generator.generate_next_token()
         except Cancelled:
@@ -332,8 +339,10 @@ class TextStream(Iterator[str]):
         token = int(self._generator.get_next_tokens()[0])
         self.tokens.append(token)
         if logits is not None:
+            # Text that is held back comes before this token as well.
             before = len(self.text) + len(self._held)
             self.logprobs.append(_logprobs(logits, token, before, self._top or 0))
+        # The end token belongs to `tokens` and to no text.
         if token in self._generator._model.info.eos:
             return self._finish("stop")
         return self._up_to_stop(self._pieces.decode(token))
@@ -343,11 +352,13 @@ class TextStream(Iterator[str]):
         if not self._stop:
             return piece
         text = self._held + piece
+        # In the held text with the new piece: a stop text may come in several tokens.
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:
             self._held = ""
             self._finish("stop")
             return text[: min(found)]
+        # The longest end of the text that begins a stop text. `range` leaves out whole ones, found above.
         keep = max(
             (n for stop in self._stop for n in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:n])),
             default=0,
@@ -363,6 +374,7 @@ class TextStream(Iterator[str]):
 
     def _finish(self, reason: FinishReason) -> str:
         self.finish_reason = reason
+        # The host is ahead by up to a step: it stops now, and other generations of the device get its turn.
         self._generator._remote.settle()
         return ""
 
@@ -423,6 +435,7 @@ def generate(
     params = GeneratorParams(model)
     if temperature is not None:
         search |= {"do_sample": False} if temperature == 0 else {"do_sample": True, "temperature": temperature}
+    # So the host makes nothing beyond the limit. A max_length above the context would be refused.
     if max_tokens is not None and len(tokens) + max_tokens < model.info.context_length:
         search.setdefault("max_length", len(tokens) + max_tokens)
     params.set_search_options(top_p=top_p, top_k=top_k, random_seed=seed, **search)
@@ -455,7 +468,9 @@ def _logprobs(logits: Any, token: int, offset: int, count: int) -> TokenLogprobs
 
     # The last row: of several, the others belong to tokens of the prompt.
     row = np.asarray(logits).reshape(-1, logits.shape[-1])[-1].astype(np.float64)
+    # The largest becomes 0, so that no exponential overflows.
     row -= row.max()
     row -= np.log(np.exp(row).sum())
+    # Stable: of equal ones the smaller token id comes first.
     best = np.argsort(-row, kind="stable")[:count]
     return TokenLogprobs(token, float(row[token]), offset, tuple((int(one), float(row[one])) for one in best))

@@ -224,9 +224,11 @@ def take_the_place() -> None:
 
 def introduce(value: Any, module: str) -> None:
     """Say that a class or a function is of a module of ``onnxruntime``, once it is in its place."""
+    # Without the drop-in the classes keep the names of their own modules, under which they can be pickled.
     if not _in_place:
         _introduced.append((value, module))
     elif callable(value):
+        # An empty `module` is the package itself.
         value.__module__ = f"onnxruntime.{module}".rstrip(".")
 
 
@@ -238,9 +240,11 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is not None:
         value = getattr(importlib.import_module(home), _OTHER_NAMES.get(name, name))
+        # The import attaches the members, `_attach` in that module; its result is not needed.
         if name in _WITH_INNER:
             importlib.import_module(f"{__name__}._native")
         introduce(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)
+        # Python asks a module's `__getattr__` only for names that it lacks: the next read does not come here.
         globals()[name] = value
         return value
     if name in ("__version__", "version"):

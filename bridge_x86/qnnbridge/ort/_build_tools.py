@@ -57,6 +57,7 @@ class SupportType(_Facts):
 class OpSchema(_Facts):
     """The schema of an operator."""
 
+    # The bindings nest these classes in `OpSchema`: programs write `OpSchema.AttrType`.
     AttrType, Attribute, FormalParameter = AttrType, Attribute, FormalParameter
     FormalParameterOption, SupportType, TypeConstraintParam = (
         FormalParameterOption,
@@ -80,6 +81,7 @@ class OpSchema(_Facts):
     @staticmethod
     def is_infinite(version: int) -> bool:
         """Whether a number of inputs stands for any number."""
+        # onnx writes INT_MAX as the largest number of inputs where the last one may be repeated.
         return version == 2**31 - 1
 
 
@@ -116,6 +118,7 @@ def _quantizer(name: str) -> Callable[..., Any]:
             "quantize", {"name": name, "arguments": others}, [np.ascontiguousarray(one) for one in arrays]
         )
         # ONNX Runtime's functions write their results into arrays that the caller gives: here they come back.
+        # A function that returns an array has one value more than there are arguments.
         for mine, changed in zip(arrays, reply.values, strict=False):
             if mine.flags.writeable:
                 mine[...] = changed
@@ -157,7 +160,10 @@ def get_default_session_options() -> SessionOptions:
 def is_dlpack_uint8_tensor(capsule: Any, /) -> bool:
     """Whether a DLPack capsule holds 8-bit unsigned numbers, as older ones call truth values. Up to 1.30."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    # Without a restype ctypes would cut the pointer to a C int, which has 32 bits.
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # A consumer renames the capsule to used_dltensor. Then this raises the ValueError of the C function:
+    # `pythonapi` looks for a Python exception after each call.
     address = pointer_of(capsule, b"dltensor")
     code, bits, lanes = struct.unpack("=BBH", ctypes.string_at(address + _DLPACK_TYPE, 4))
     return (code, bits, lanes) == (_DLPACK_UNSIGNED, 8, 1)

@@ -151,6 +151,7 @@ class ModelCompiler:
             else:
                 write(self.compile_to_bytes())
         except Exception as error:
+            # Errors of the compilation itself go out as they are; only those of the function become a `Fail`.
             if error not in raised:
                 raise
             raise Fail(f"[ONNXRuntimeError] : 1 : FAIL : {type(error).__name__}: {error}") from error
@@ -175,6 +176,7 @@ class ModelCompiler:
     @property
     def _is_native(self) -> bool:
         """Whether ONNX Runtime's own compiler has to do it."""
+        # The worker of `qnnbridge.compile` calls no functions, and it keeps weights inside of the model.
         if self._functions or self._settings["external_path"] is not None:
             return True
         if policy() == "qnn":  # over the program's head
@@ -193,6 +195,7 @@ class ModelCompiler:
         settings = dict(self._settings)
         if self._binary is not None:
             folder, stem = self._binary
+            # The empty part puts a slash at the end, by which ONNX Runtime knows a folder.
             settings["binary_information"] = [os.path.join(os.path.abspath(folder), ""), f"{stem}.onnx"]
         called = {**self._functions, **(functions or {})}
         return compile_natively(self._options, self._model, operation, arguments or {}, settings, called)
@@ -234,6 +237,7 @@ class ModelCompiler:
             self._compile(output, embed=False)
             with open(output, "rb") as file:
                 model = file.read()
+            # In the same folder: `os.replace` works within one file system only, and there it is atomic.
             draft = os.path.join(folder, f".{blob}.{os.getpid()}")
             try:
                 os.makedirs(folder, exist_ok=True)
@@ -276,6 +280,7 @@ class ModelCompiler:
             options = options.twin()
             options.graph_optimization_level = GraphOptimizationLevel(self._settings["optimization"])
         try:
+            # overwrite: ONNX Runtime replaces an output that exists. The flag against it was looked at before.
             compile_model(self._model, output, embed=embed, validate=False, sess_options=options, overwrite=True)
         except CompileFailed as error:
             if (
@@ -352,11 +357,13 @@ def compile_natively(
         values.append(np.frombuffer(model, np.uint8))
     output = arguments.get("output")
     there = _there(output)
+    # Not the shared host: a crash of the compiler must take no sessions along.
     with Host() as host:
         try:
             made, _ = create_object(host, _KIND, {"spec": spec.to_wire(), **settings}, values, context=context)
             return made.call(operation, arguments, functions=functions, context=context)
         except BaseException:
+            # Files that stood there before the call stay: they are the application's.
             for name in _there(output) - there:
                 with contextlib.suppress(OSError):
                     os.unlink(name)

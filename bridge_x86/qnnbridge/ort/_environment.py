@@ -48,6 +48,7 @@ def host_package_version(name: str) -> str | None:
     installed = MetadataPathFinder.find_distributions(where)
     found: dict[str, str] = {}
     for one in installed:  # the first on the path is the one that is imported
+        # A damaged installation can leave a dist-info folder without a name.
         found.setdefault(_normal(one.metadata["Name"] or ""), one.version)
     version = found.get(_normal(name))
     if version is None and name == "onnxruntime":
@@ -66,9 +67,12 @@ def package_folders(python: str) -> Iterator[str]:
     import sys
 
     if os.path.realpath(python) == os.path.realpath(sys.executable) and _same_folder(python, sys.executable):
+        # The stand-in has a METADATA file for onnxruntime, with the answer of an earlier process.
         stand_in = os.environ.get("QNNBRIDGE_DROPIN")
         yield from (entry for entry in sys.path if entry and entry != stand_in)
         return
+    # The interpreter lies in a folder of the prefix (bin, or Scripts of a virtual environment). On Windows
+    # outside of virtual environments it lies in the prefix itself.
     for prefix in (os.path.dirname(os.path.dirname(python)), os.path.dirname(python)):
         yield os.path.join(prefix, "Lib", "site-packages")
         library = os.path.join(prefix, "lib")
@@ -109,6 +113,7 @@ def get_version_string() -> str:
 def get_available_providers() -> list[str]:
     """QNN first where the host has a device for it, then what its ONNX Runtime was built with."""
     info = default_host().info
+    # ONNX Runtime lists QNN only where it was built in. A plugin (onnxruntime-qnn 2.x) brings devices instead.
     others = [name for name in info.providers if name != QNN]
     return [QNN, *others] if info.devices else others
 
@@ -194,6 +199,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
             cause="ONNX Runtime makes its thread pools before its first session.",
             fix="Call it first.",
         )
+    # ONNX Runtime's environment gets the pools when it is made, at the start of a host: hence a fresh process.
     if not host.restart_with(GLOBAL_THREADS_VARIABLE, ",".join(map(str, map(int, sizes)))):
         raise Fail(
             "[ONNXRuntimeError] : 1 : FAIL : Global thread pools have already been created, cannot replace them"
@@ -236,6 +242,7 @@ def _check(name: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise RemoteTypeError(f"{name} must be an int, not {type(value).__name__}.")
     number = value.__index__()
+    # Only severities end at 4, so this bound also chooses between the two texts below.
     if not least <= number <= most:
         if most == MOST_SEVERE:
             raise RemoteRuntimeError(
@@ -362,6 +369,7 @@ _found: dict[str, str] = {}
 
 def _folder() -> str | None:
     """Where the host has the package; by its files, or else by the host itself."""
+    # Only a success is kept: a host that cannot start now may be there at the next import.
     folder = _found.get(_PACKAGE)
     if folder is None:
         folder = next((path for path in _candidates() if os.path.isfile(os.path.join(path, "__init__.py"))), None)
@@ -374,6 +382,7 @@ def _candidates() -> Iterable[str]:
     try:
         for site in package_folders(find_host(None).path):
             path = os.path.join(site, _PACKAGE)
+            # The stand-in package of the drop-in has the same name and no capi.
             if os.path.isdir(os.path.join(path, "capi")):
                 yield path
         yield default_host().info.ort_folder
@@ -413,6 +422,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
             super().exec_module(module)
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
+            # An import within an import passes through a loader for each module. The innermost one explains it.
             if not missing or missing in (_PACKAGE, "qnnbridge") or getattr(error, "_explained", False):
                 raise
             python = f"the Python of the application ({sys.executable})"

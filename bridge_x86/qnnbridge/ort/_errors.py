@@ -40,6 +40,7 @@ def _add_notes(error: OrtError | RemoteError) -> None:
     notes += [f"Evidence: {line}" for line in error.evidence]
     notes += [f"Fix: {error.fix}"] if error.fix else []
     # `add_note` came with Python 3.11; the list is what tracebacks read there, and older ones ignore.
+    # Decorated methods call each other (`run` and `run_values`), so an error may come here twice.
     there = error.__dict__.setdefault("__notes__", [])
     there.extend(note for note in notes if note not in there)
 
@@ -60,6 +61,7 @@ class NotOffered(AttributeError):
 
 def missing(module: str, name: str) -> NotOffered:
     """The error for one name; not raised here."""
+    # Names that Python and its tools ask every module for, as `__path__`: they belong to no interface.
     if name.startswith("__"):
         return NotOffered(f"module {module!r} has no attribute {name!r}")
     why = _WHY.get(name)

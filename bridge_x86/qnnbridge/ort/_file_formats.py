@@ -41,6 +41,7 @@ class _Proxy:
 
     def _call(self, method: str, *positional: Any, **named: Any) -> Any:
         for value in (*positional, *named.values()):
+            # The types that the methods of the tables below take; nothing else travels as a plain value.
             if value is not None and not isinstance(value, (str, bool, int)):
                 raise incompatible(method, f"(self: {_MODULE}.{type(self).__name__}, ...)", self, *positional)
         return self._object.call(method, {"positional": list(positional), "named": named}).result
@@ -84,6 +85,7 @@ class ModelPackage(_Proxy):
     def compute_directory_hash(source_dir: str) -> str:
         if not isinstance(source_dir, str):
             raise incompatible("compute_directory_hash", "(source_dir: str) -> str", source_dir)
+        # Static in the bindings, but an operation in the host needs an object: an empty package.
         made, _ = create_object(default_host(), "ModelPackage")
         try:
             return str(made.call("compute_directory_hash", {"source_dir": _absolute(source_dir)}).result)
@@ -197,6 +199,7 @@ class ModelPackageComponentContext:
                     f"registered: {ep}"
                 )
         path = os.path.join(self.get_selected_variant_folder_path(), str(settings.get("model_file", "")))
+        # The fallback would load files on the CPU that were made for another provider.
         session = InferenceSession(path, options, providers, enable_fallback=0)
         # As in ONNX Runtime: the variant was chosen for its provider, and other files for another.
         session.set_providers = _no_other_providers  # type: ignore[method-assign]
@@ -225,6 +228,8 @@ _FOLDERS: Final = ("source_dir", "base_dir")
 
 
 def _remote(owner: type[_Proxy], name: str, shape: Callable[..., Any]) -> Callable[..., Any]:
+    # `shape` computes nothing. Its parameters are those of the method, so `bind` raises Python's own TypeError for
+    # wrong ones. What it returns converts the host's answer; None drops it.
     takes = inspect.signature(shape)
 
     def method(self: _Proxy, /, *positional: Any, **named: Any) -> Any:
@@ -364,6 +369,7 @@ class NativeAdapterFormat:
         strings = {name: value for name, value in values.items() if value.data_type() == "tensor(string)"}
         held = {name: value.value for name, value in values.items() if name not in strings}
         self._object.call("set_parameters", {"names": list(held)}, list(held.values()))
+        # Behind the call: a refused assignment leaves the adapter as it was, here and in the host.
         self._strings = strings
 
     @as_ort_raises

@@ -83,6 +83,7 @@ def _made() -> str:
 
     # Part of the folder's name: a program that lives long keeps the folder of its own version.
     version = host_version()
+    # False: no folder of an author, which platformdirs otherwise puts above the name on Windows.
     base = os.environ.get("QNNBRIDGE_CACHE_DIR") or platformdirs.user_cache_dir("qnnbridge", False)
     folder = os.path.join(base, "dropin", f"{__version__}-{version or 'unknown'}")
     files = {
@@ -106,6 +107,7 @@ def _write(path: str, text: str) -> None:
     except OSError:
         pass
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    # Beside its target, so that `os.replace` stays within one file system.
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
@@ -185,11 +187,17 @@ def target_of(name: str) -> str | None:
 
 
 class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
+    # `python -m` runs this file as __main__, and an import makes a second module of it. This attribute marks the
+    # finders of both; `isinstance` knows only those of its own module.
     is_stand_in = True
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        # Three cases. A name of onnxruntime that this package has: our module, one object under both names.
+        # One that it lacks: plain Python of the host's installation (quantization, tools, transformers).
+        # A name below qnnbridge.ort: `from onnxruntime import quantization` looks for it, since Python builds the
+        # full name from the package's `__name__`, which is ours.
         ours = target_of(fullname)
         if ours is None:
             return _by_our_name(fullname)
@@ -218,6 +226,7 @@ def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec:
 
 def _own(ours: str) -> importlib.machinery.ModuleSpec | None:
     """A module of this package, as the other finders have it: in a frozen application there are no files."""
+    # Without the parent's path a finder would search `sys.path`, and find a program's own quantization.py.
     path = getattr(sys.modules.get(ours.rpartition(".")[0]), "__path__", None)
     for finder in sys.meta_path:
         if getattr(finder, "is_stand_in", False) or path is None:
@@ -253,6 +262,7 @@ class _Loader(importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = importlib.import_module(self._ours)
+        # Kept before Python sets its own: `importlib.reload` looks for a module by the name in its spec.
         self._own_spec = module.__spec__
         return module
 
@@ -264,6 +274,7 @@ class _Metadata(Distribution):
     """Of the package ``onnxruntime``, as the host has it."""
 
     def read_text(self, filename: str) -> str | None:
+        # None for all other files: `importlib.metadata` takes it for a file that the package lacks.
         return metadata_text() if filename == "METADATA" else None
 
     def locate_file(self, path: Any) -> Any:

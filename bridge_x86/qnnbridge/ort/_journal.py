@@ -79,11 +79,13 @@ class _Writing:
 
     @contextlib.contextmanager
     def running(self, session: Any) -> Iterator[None]:
+        # By thread: runs of one session in two threads are two calls of the program.
         if self._thread.runs:  # `run` of a session calls `run_values` of the same: one call of the program
             yield
             return
         self._thread.runs = True
         begin = time.perf_counter()
+        # Set first, so that KeyboardInterrupt and SystemExit count as well.
         failed = True
         try:
             yield
@@ -114,6 +116,7 @@ class _Writing:
         self._process = os.getpid()
         self._records, self._hosts, self._file, self._bytes = {}, {}, None, 0
         with contextlib.suppress(OSError):
+            # Systems give the id of an ended process to a later one, whose file must not replace the first.
             path = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}.json")
             self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - for the life of the process
 
@@ -130,6 +133,7 @@ class _Writing:
         # One write, and never shorter than the last one: a reader sees all of it or none.
         self._bytes = max(self._bytes, len(data))
         self._file.seek(0)
+        # JSON ignores the blanks behind the document, which cover the end of a longer one.
         self._file.write(data.ljust(self._bytes))
 
 

@@ -22,6 +22,7 @@ from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteTypeError
 
 # What ONNX Runtime makes of a name: the name that it reports, the kind of memory, the vendor.
+# Vendors are those of `OrtDeviceVendorId`; 0 is none.
 _MEMORY: Final[Mapping[str, tuple[str, OrtDeviceMemoryType, int]]] = {
     "Cpu": ("Cpu", OrtDeviceMemoryType.DEFAULT, 0),
     "Cuda": ("Cuda", OrtDeviceMemoryType.DEFAULT, 0x10DE),
@@ -100,6 +101,7 @@ class OrtArenaCfg:
             unknown = sorted(set(given) - set(self._FIELDS))
             if unknown:
                 raise RemoteRuntimeError(f"Invalid OrtArenaCfg option: {unknown[0]}")
+        # The form with four numbers is the older one; it has no place for the two growth fields.
         elif len(settings) == 4:
             given = dict(zip(self._FIELDS, settings, strict=False))
         else:
@@ -137,6 +139,7 @@ def create_and_register_allocator_v2(
 def _arguments(info: OrtMemoryInfo, arena: OrtArenaCfg | None) -> dict[str, Any]:
     settings = None if arena is None else {name: getattr(arena, name) for name in OrtArenaCfg.__slots__}
     if settings is not None:
+        # -1 leaves a setting to ONNX Runtime; of max_mem 0 does.
         settings = {name: value for name, value in settings.items() if name == "max_mem" or value != -1}
     memory = {
         "name": info.name,
@@ -189,4 +192,5 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any =
     if len(src) != len(dst):
         raise RemoteRuntimeError("src and dst must have the same size.")
     for one, other in zip(src, dst, strict=True):
+        # Done when it returns, so a stream has nothing to wait for.
         other.update_inplace(one.numpy())

@@ -43,6 +43,7 @@ from qnnbridge_protocol.specs import SessionSpec
 _KEY = "ep_compatibility_info."
 # Of onnx.proto: ModelProto.metadata_props, and key and value of its entries.
 _METADATA_PROPS, _ENTRY_KEY, _ENTRY_VALUE = 14, 1, 2
+# Wire types of protobuf. 3 and 4, the deprecated groups, occur in no ONNX model.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
@@ -124,6 +125,7 @@ def _fields(stream: BinaryIO, all_of_it: bool = False) -> Iterator[tuple[int, by
                     raise EOFError
                 yield number, data
             else:
+                # Weights are not read. A seek beyond the end of a file is no error: the next tag is the end.
                 stream.seek(size, os.SEEK_CUR)
         else:
             raise ValueError(f"wire type {wire}")
@@ -131,6 +133,7 @@ def _fields(stream: BinaryIO, all_of_it: bool = False) -> Iterator[tuple[int, by
 
 def _varint(stream: BinaryIO, may_end: bool = False) -> int | None:
     value = 0
+    # Seven bits a byte, the low ones first: 64 bits take ten bytes.
     for shift in range(0, 64, 7):
         byte = stream.read(1)
         if not byte:
@@ -173,10 +176,12 @@ def configured(text: str, options: SessionOptions) -> SessionOptions:
             f"{_NO_CONFIG}Json stored in the `{_CONFIG}` key cannot be parsed. Error message: {error}"
         ) from None
     wanted = found.get("session_options") if isinstance(found, dict) else None
+    # Sorted, as ONNX Runtime's JSON library holds names: of several errors it raises the same one.
     for name, value in sorted(wanted.items()) if isinstance(wanted, Mapping) else ():
         setting = _SETTINGS.get(name)
         if setting is None:
             continue
+        # Not `isinstance`: JSON's true and false are a bool, which Python counts as an int.
         if type(value) is not int:
             raise RemoteRuntimeError(f"{_NO_CONFIG}{name} option in the model file must be an integer")
         convert, text = setting
@@ -247,6 +252,7 @@ def selected(
     if not described.readable:
         return [(CPU, {})]
     # As ONNX Runtime orders them: processors last.
+    # A stable sort: the NPUs keep the order of the host.
     devices = sorted(get_ep_devices(), key=lambda device: device.ep_name == CPU)
     try:
         chosen = delegate(devices, dict(sorted(described.metadata.items())), {}, MAX_SELECTIONS)
@@ -270,6 +276,7 @@ def _providers(chosen: Any) -> list[Named]:
             f"{_FAILED}failed: selected too many EP devices ({len(chosen)}). "
             f"The limit is {MAX_SELECTIONS} EP devices."
         )
+    # Devices of one provider become one provider with several devices, in the order of its first one.
     groups: dict[str, list[OrtEpDevice]] = {}
     for device in chosen:
         groups.setdefault(device.ep_name, []).append(device)

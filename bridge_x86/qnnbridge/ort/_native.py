@@ -156,6 +156,7 @@ class OrtValueVector:
     def push_back(self, value: Any, is_bool_tensor: bool = False, /) -> None:
         """Add a value, or the tensor of a DLPack capsule."""
         if not isinstance(value, OrtValue):
+            # Python has no name for the type of capsules before `types.CapsuleType` of 3.13.
             if type(value).__name__ != "PyCapsule":
                 raise RemoteTypeError("from_dlpack expected a valid DLPack capsule named 'dltensor'")
             value = NativeOrtValue.from_dlpack(value, is_bool_tensor)
@@ -207,6 +208,7 @@ class OrtValueVector:
         try:
             return self._values[operator.index(index)]
         except IndexError:
+            # The text of libstdc++ for std::out_of_range, of which pybind11 makes an IndexError.
             text = f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {len(self)})"
             raise RemoteIndexError(text) from None
 
@@ -260,6 +262,7 @@ class NativeSession:
     """
 
     # The class of sessions; set where that is.
+    # Assigned by `ort._session`, which imports this module: an import here would be a circle.
     make: ClassVar[Callable[..., Any]]
 
     def __init__(self, options: Any, model: Any, is_path: bool = True, read_config: bool = False, /) -> None:
@@ -296,6 +299,7 @@ class NativeSession:
         return self._made
 
     def __eq__(self, other: object) -> bool:
+        # `session._sess` is a new view at each access, and a program may compare two of them.
         return isinstance(other, NativeSession) and other._made is self._made
 
     def __hash__(self) -> int:
@@ -343,6 +347,7 @@ class NativeSession:
         self.session.set_tuning_results(results, error_on_invalid=error_on_invalid)
 
 
+# A function, so that each member keeps its own name: a lambda in the loops below would see the last one.
 def _forwarded(method: str, *, is_property: bool) -> Any:
     if is_property:
         return property(lambda self: getattr(self.session, method)())

@@ -73,12 +73,14 @@ def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy) -> Provi
     names = [name for name, _ in named]
     qnn_options = next((options for name, options in named if name == QNN), {})
     if chosen == "cpu":
+        # asked: there is no QNN to go back from, so an error of the CPU is the program's.
         return ProviderChoice([(CPU, {})], asked=True)
     if chosen == "qnn":
         return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=QNN in names)
     # A CPU provider in front of QNN takes every node, in ONNX Runtime too: nothing would be left for QNN.
     if QNN in names and CPU not in names[: names.index(QNN)]:
         return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=True)
+    # Providers of the session options count only where the arguments name none.
     if in_options and not named:
         return ProviderChoice(None, asked=True)
     return ProviderChoice([(CPU, dict(named).get(CPU, {}))], asked=True)
@@ -99,6 +101,7 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
     for name, options in pairs:
         if name not in available:
             warnings.warn(
+                # ONNX Runtime's text has no space between the two sentences either.
                 f"Specified provider '{name}' is not in available provider names."
                 f"Available providers: '{', '.join(available)}'",
                 stacklevel=_CALLER,
@@ -107,6 +110,7 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
             warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=_CALLER)
             continue
         found[name] = {str(key): option_text(key, value) for key, value in options.items()}
+    # Last, as in ONNX Runtime: its Python warns about all of them before its C++ refuses one.
     unknown = next((name for name in found if name not in available and name not in KNOWN_PROVIDERS), None)
     if unknown is not None:
         raise RemoteRuntimeError(f"Unknown Provider Type: {unknown}")

@@ -50,6 +50,7 @@ def get_qnn_htp_path() -> str:
 
 
 def _library(name: str) -> str:
+    # The host runs on the same machine, so this process knows how libraries are called there.
     return os.path.join(_folder(), f"{name}.dll" if sys.platform == "win32" else f"lib{name}.so")
 
 

@@ -86,12 +86,14 @@ class Session(bridge.InferenceSession):
     def _begin(self, providers: Any, provider_options: Any) -> None:
         if providers is not None and not hasattr(providers, "__iter__"):
             raise RemoteTypeError(f"'{type(providers).__name__}' object is not iterable")
+        # The order: arguments, a function that chooses devices, session options. The user's policy goes over all.
         named = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
         options = self._ort_options
         # Providers that are named win over a function that chooses devices, as in ONNX Runtime.
         if not named and options is not None and options.selection is not None:
             from qnnbridge.ort._model_metadata import selected
 
+            # A tuple of one: a delegate that was set to None fails as in ONNX Runtime. No tuple: none was set.
             (delegate,) = options.selection
             named = selected(delegate, self._path, self._kwargs.get("host"), self._kwargs.get("timeout"))
         in_options = options is not None and options.has_providers()
@@ -107,6 +109,7 @@ class Session(bridge.InferenceSession):
             journal().opened(self, because=error.message)
         else:
             journal().opened(self)
+        # Buckets fix the sizes already.
         if choice.providers and choice.providers[0][0] == QNN and self._bucketed is None:
             self._look_at_sizes(decides=provider_choice.policy() == "qnn")
 
@@ -156,6 +159,7 @@ class Session(bridge.InferenceSession):
 
     def _open(self, recipe: SessionRecipe, host: Host, *args: Any, **kwargs: Any) -> None:
         # `set_seed` is a setting of the process in ONNX Runtime; here it travels with each session.
+        # Part of the recipe: the same session in the next host has the same seed, whatever was set meanwhile.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if os.environ.get(provider_choice.SIZES_VARIABLE) and asks_for_qnn and self._bucket_arguments is None:
@@ -177,6 +181,7 @@ class Session(bridge.InferenceSession):
 
     def _run_there(self, method: str, feed: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """In the session of the first call's sizes, if there is one and it is for this feed; else in this one."""
+        # The first call may compile here, before the clock of the journal starts: its time is no time of a run.
         second = self._of_first_call and self._of_first_call.session_for(feed, kwargs.get("timeout"))
         # Repeated calls do not come by `run_values`: each way to run is counted by itself.
         with journal().running(second or self):
@@ -404,12 +409,14 @@ class InferenceSession(Session):
         except (ValueError, RuntimeError) as error:
             if not self._fallback_on:
                 raise
+            # ONNX Runtime prints these lines to standard output: the output of a program stays the same.
             print(f"{_EP_ERROR}\nEP Error {error} when using {providers}")
             print(f"Falling back to {[CPU]} and retrying.\n{'*' * len(_EP_ERROR)}")
             self._fallback_on = False
             try:
                 self._begin([CPU], None)
             except Exception as again:
+                # Shown is the error of the CPU; the first one stays visible as its cause.
                 raise again from error
 
 
@@ -425,6 +432,7 @@ def _with_settings(given: Any) -> SessionOptions | None:
     if severity is None and verbosity is None:
         return given  # type: ignore[no-any-return]
     options = given.twin() if given is not None else SessionOptions()
+    # -1 is ONNX Runtime's default: the application has set none.
     if severity is not None and options.log_severity_level == -1:
         options.log_severity_level = severity
     if verbosity is not None and not options.log_verbosity_level:

@@ -66,6 +66,7 @@ def arguments_for(
     free = free_dimensions(model.inputs)
     known = {axis.symbol for axis in free} | {axis.place for axis in free}
     fitting = {name: size for name, size in sizes.items() if name in known}
+    # A compiled model has its sizes in the context binary, whatever the ONNX file says of them.
     if model.model.compiled or not free:
         return None
     left = dict.fromkeys(axis.option for axis in free if not {axis.symbol, axis.place} & {*fitting})
@@ -76,6 +77,7 @@ def arguments_for(
         show_notices([Notice("once", f"{text} QNN needs all of them: qnnbridge exec --dim, --bucket.")])
         return None
     lists = {name: size for name, size in fitting.items() if not isinstance(size, int)}
+    # Only dimensions with a list of sizes are asked: `split` names those along which a call may be cut.
     split = make_arguments(lists).split if lists else ()
     return make_arguments(fitting, split=split, overflow="cpu")
 
@@ -102,7 +104,9 @@ class SizesOfFirstCall:
         sizes = self._sizes(feed)
         if self._seen is None and sizes is not None and timeout is None and self._making.acquire(blocking=False):
             try:
+                # Asked again with the lock: another call may have finished between the test and the lock.
                 if self._seen is None:
+                    # None if it did not help. `_seen` is set all the same, so the compilation is tried once.
                     made = self._make(sizes)
                     self._seen = sizes  # before the session, which a reader compares it for
                     self._session = made
@@ -126,6 +130,7 @@ class SizesOfFirstCall:
         found: Seen = {}
         for axis in self._axes:
             shape = _shape(feed.get(axis.input))
+            # An axis of size 0 in the first call would fix a model that computes nothing.
             if len(shape) <= axis.axis or not shape[axis.axis]:
                 return None
             found[axis.input, axis.axis] = shape[axis.axis]

@@ -246,6 +246,7 @@ class Recognizer:
         if not languages:
             return None
         # Behind the start token Whisper gives the language: of all tokens only those of languages are compared.
+        # A decoder of its own: the prompt begins with the start token again, and a cache must not hold it twice.
         scores = self._sessions.begin(encoded, left).step([self._vocabulary.start])
         return max(languages, key=lambda code: float(scores[languages[code]]))
 
@@ -310,6 +311,7 @@ class Transcription:
         return self
 
     def __next__(self) -> SpeechSegment:
+        # Python refuses a generator that two threads enter at once, with a ValueError.
         with self._lock:
             try:
                 return next(self._found)
@@ -322,8 +324,10 @@ class Transcription:
         owner, audio = self._recognizer, self._audio
         size = owner._sessions.frames * HOP
         least = round(_LEAST_ADVANCE_S * RATE)
+        # As if a whole window had passed: the first one alone may advance by less than `least`.
         before = size
         while (samples := audio.window(size)).size:
+            # `samples` is shorter at the end of the audio; `log_mel` fills the window with silence.
             encoded = owner._begin(samples, self._left)
             if self.language is None:
                 self.language = owner._detect(encoded, self._left)
@@ -331,24 +335,29 @@ class Transcription:
             decoder = owner._sessions.begin(encoded, self._left)
             tokens, full = owner._tokens(decoder, prompt, self._timestamps)
             here, spent = audio.passed, samples.size
+            # Without times the whole window is one segment, and the next one begins behind it.
             spans = [TokenSpan(0, None, tuple(tokens))]
             if self._timestamps:
                 spans, step = spans_of(tokens, owner._vocabulary.no_timestamps + 1)
                 if step is not None:  # the rest is heard again, with what follows it
                     # A step is 20 ms, two frames of the features.
                     spent = min(max(1, step) * 2 * HOP, spent)
+                # Two short steps in a row: the model names tiny times. The window is done, with what it has left.
                 if max(spent, before) < least and step is not None:  # the rest stays here
                     done = sum(len(span.tokens) for span in spans)
                     if len(tokens) > done + 1:  # one alone is a time
                         spans.append(TokenSpan(step, None, tuple(tokens[done:])))
                     spent = samples.size
             before = spent
+            # A full decoder loses nothing where the next window begins inside of this one: it hears the rest again.
             if full and spent == samples.size:
                 self.cut += 1
                 _log.warning("a window at %.2f s has more text than the decoder can take", here / RATE)
+            # Before the segments are handed out, so that `position` counts this window while the caller has them.
             audio.advance(spent)
             last = here + samples.size
             for span in spans:
+                # Times may lie in the silence behind the audio: no segment ends after it.
                 end = last if span.end is None else min(last, here + span.end * 2 * HOP)
                 start = min(end, here + span.start * 2 * HOP)
                 if span.tokens:

@@ -25,6 +25,7 @@ _BELOW: Final = 8.0  # decades under the loudest bin at which a window is cut of
 @functools.lru_cache(maxsize=4)
 def mel_filters(bins: int) -> Array:
     """Slaney's triangles with areas of one, ``(WINDOW / 2 + 1, bins)``: below 1 kHz linear, above logarithmic."""
+    # Slaney's scale: 3 mels for each 200 Hz up to 1 kHz (mel 15), from there 27 mels for each factor of 6.4.
     step = np.log(6.4) / 27.0
     top = 15.0 + np.log(RATE / 2 / 1000.0) / step
     mels = np.linspace(0.0, top, bins + 2)
@@ -33,6 +34,7 @@ def mel_filters(bins: int) -> Array:
     slopes = edges[np.newaxis, :] - frequencies[:, np.newaxis]
     widths = np.diff(edges)
     triangles = np.maximum(0.0, np.minimum(-slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]))
+    # The height 2 / width makes each area one, so that wide bins at the top are not louder.
     return np.asarray(triangles * (2.0 / (edges[2:] - edges[:-2]))[np.newaxis, :])
 
 
@@ -41,11 +43,14 @@ def log_mel(samples: Array, bins: int, frames: int) -> Array:
     padded = np.zeros(frames * HOP, np.float64)
     padded[: samples.size] = samples
     half = WINDOW // 2
+    # Half a window on each side centres the frames on their samples, as torch.stft does.
     padded = np.pad(padded, half, mode="reflect")
+    # numpy's window is symmetric. Without its last value it is the periodic one that Whisper was trained with.
     window = np.hanning(WINDOW + 1)[:-1]
     # The frame behind the last sample is not made, as Whisper drops it.
     pieces = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:frames]
     power = np.abs(np.fft.rfft(pieces * window, axis=1)) ** 2
+    # 1e-10 keeps the logarithm of silence finite.
     logs = np.log10(np.maximum(power @ mel_filters(bins), 1e-10)).T
     logs = np.maximum(logs, logs.max() - _BELOW)
     return np.asarray((logs + 4.0) / 4.0, np.float32)[np.newaxis]
@@ -89,6 +94,8 @@ class _ArraySource:
 
 
 # libsndfile gets nothing else: a native decoder that guesses at any file once ended its process.
+# WAV in four kinds (riff: Sony's Wave64), AIFF, AU, CAF, FLAC, OGG, and MP3: a tag, or the eleven set bits with
+# which each of its frames begins.
 _BEGINS = re.compile(rb"RIFF|RIFX|RF64|riff|FORM|\.snd|caff|fLaC|OggS|ID3|\xff[\xe0-\xff]")
 
 
@@ -102,6 +109,7 @@ class _SoundFile:
             raise _no_audio(name, str(error)) from None
         self._error, self._name = module.LibsndfileError, name
         self.rate = int(self._file.samplerate)
+        # libsndfile counts in frames, which have a value for each channel.
         self._most = max(1, _PIECE_VALUES // self._file.channels)
 
     def read(self, samples: int) -> Array:
@@ -133,7 +141,9 @@ class _WaveFile:
 
     def read(self, samples: int) -> Array:
         data = self._file.readframes(min(samples, max(1, _PIECE_VALUES // self._channels)))
+        # A file that was cut off may end inside of a frame.
         data = data[: len(data) // (self._width * self._channels) * self._width * self._channels]
+        # In WAV samples of one byte are unsigned, and wider ones signed.
         if self._width == 1:
             values = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
         else:
@@ -164,6 +174,7 @@ class AudioReader:
         self.passed = 0
         try:
             self._resampler = _resampler(self.rate, self._name) if self.rate != RATE else None
+            # Reads the first piece: a file with nothing behind a good header fails here, not in the first window.
             if not self.window(1).size:
                 raise OptionError(
                     f"{self._name} has no samples.",
@@ -179,12 +190,14 @@ class AudioReader:
         while self._held.size < samples and not self._ended:
             piece = self._source.read(self.rate * PIECE_S)
             self._ended = not piece.size
+            # One NaN would spread: over the whole window by its loudest bin, over its neighbours by the resampler.
             if not np.isfinite(piece).all():
                 raise OptionError(
                     f"{self._name} has samples that are no numbers (NaN or infinite).",
                     fix="Write the audio again from what it was made of.",
                 )
             if self._resampler is not None:
+                # The empty piece at the end goes in as well: it brings out what the filter still holds.
                 piece = self._resampler.resample_chunk(piece, last=self._ended)
             self._held = np.concatenate([self._held, piece])
         return self._held[:samples]
@@ -193,6 +206,7 @@ class AudioReader:
         """Drop samples from the front."""
         samples = min(samples, self._held.size)
         self.passed += samples
+        # A slice alone is a view, which keeps the samples before it in memory.
         self._held = self._held[samples:].copy()
 
     def close(self) -> None:

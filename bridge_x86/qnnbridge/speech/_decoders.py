@@ -149,6 +149,7 @@ def _value(array: Any, node: Node) -> OrtValue:
 
 def _last(logits: OrtValue) -> Array:
     scores = np.asarray(logits.numpy())
+    # Of (1, tokens, vocabulary) the last row. A prompt has one for each of its tokens.
     return scores.reshape(scores.shape[1], -1)[-1] if scores.ndim == 3 else scores.reshape(-1)
 
 
@@ -200,6 +201,7 @@ class GrowingDecoder:
             inputs[_BRANCH] = _value([not begins], nodes[_BRANCH])
         for name, _ in names.growing:
             if name in nodes:
+                # A merged decoder has the inputs of its cache in the first step too, where nothing is cached.
                 inputs[name] = self._own.get(name) or self._empty(nodes[name])
         for name in names.crossing:
             if name in nodes:
@@ -216,6 +218,7 @@ class GrowingDecoder:
 
     def _empty(self, node: Node) -> OrtValue:
         heads, head = self._sizes
+        # A length of 0: no token so far. Such a tensor has a shape and no bytes.
         return _value(np.zeros((1, heads, 0, head)), node)
 
 
@@ -324,6 +327,7 @@ class TokenRules:
 
     def choose(self, logits: Array, chosen: Sequence[int]) -> int:
         """chosen: the tokens behind the prompt."""
+        # A copy: the rules write into it, and the logits may be memory that the host shares. float16 is widened.
         scores = np.array(logits, np.float32)
         scores[[token for token in self.suppressed if token < scores.size]] = -np.inf
         if not chosen:
@@ -333,6 +337,7 @@ class TokenRules:
         return int(scores.argmax())
 
     def _order_times(self, scores: Array, chosen: Sequence[int], first: int) -> None:
+        # The token <|notimestamps|>, which belongs to prompts alone.
         scores[first - 1] = -np.inf
         was_time = bool(chosen) and chosen[-1] >= first
         before_was_time = len(chosen) < 2 or chosen[-2] >= first
@@ -340,6 +345,7 @@ class TokenRules:
             if before_was_time:
                 scores[first:] = -np.inf
             else:
+                # Text is numbered below the end token. Left are the end, special tokens and times.
                 scores[: self.end] = -np.inf
         times = [token for token in chosen if token >= first]
         if times:  # they do not go back, and a segment takes time
@@ -348,6 +354,9 @@ class TokenRules:
             scores[:first] = -np.inf
             if self.latest_first is not None:
                 scores[first + self.latest_first + 1 :] = -np.inf
+        # A time is chosen if all times together are likelier than the likeliest other token. Without this rule one
+        # word would win against many times of which each is a little less likely. Both sides lack the normaliser of
+        # the softmax, which is the same for them. `divide`: the logarithm of 0, where no time is allowed.
         with np.errstate(divide="ignore"):
             top = scores.max()
             all_times = np.log(np.exp(scores[first:] - top).sum(dtype=np.float32))
@@ -366,6 +375,9 @@ class TokenSpan:
 
 def spans_of(tokens: Sequence[int], first_timestamp: int) -> tuple[list[TokenSpan], int | None]:
     """The segments of a window, and the step that the next window begins at; ``None``: this one's end."""
+    # Two times in a row are an end and the next begin: the window is cut between them. Text behind the last
+    # pair has no end yet: the next window begins at the last end and hears its sound again. A single time as the
+    # last token says that no speech follows it, so the next window begins behind this one.
     times = [token >= first_timestamp for token in tokens]
     cuts = [number for number in range(1, len(tokens)) if times[number] and times[number - 1]]
     ends_with_one = times[-2:] == [False, True]

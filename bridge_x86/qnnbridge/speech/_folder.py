@@ -96,6 +96,7 @@ def find_files(folder: Path) -> WhisperFiles:
 
 
 def _found(folder: Path, names: Sequence[str]) -> Path | None:
+    # Repositories on Hugging Face for transformers.js have the files in a folder onnx.
     places = [folder / name for name in names] + [folder / "onnx" / name for name in names]
     return next((place for place in places if place.is_file()), None)
 
@@ -273,6 +274,7 @@ def _language_of(language: object, forced: object, languages: object) -> str | N
         return match[1]
     if isinstance(forced, list) and isinstance(languages, dict):
         for pair in forced:
+            # Pairs of a position and a token. Position 0 is the start token, and behind it comes the language.
             if isinstance(pair, list) and len(pair) == 2 and pair[0] == 1:
                 names = [name for name, number in languages.items() if number == pair[1]]
                 return names[0].strip("<|>") if names else None
@@ -368,6 +370,7 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
     opened: list[InferenceSession] = []
 
     def session(path: Path, provider: str, sizes: Mapping[str, int]) -> InferenceSession:
+        # Kept one by one: if the second session fails, the first must not stay in the host.
         opened.append(_open(path, provider, sizes, choices))
         return opened[-1]
 
@@ -415,6 +418,7 @@ def _window_of(nodes: Sequence[Node], settings: WhisperSettings, path: Path) -> 
     sizes: dict[str, int] = {}
     for size, declared in zip((1, bins, frames), shape, strict=True):
         if isinstance(declared, str):
+            # The override of ONNX Runtime goes by names: a dimension without one would stay free.
             sizes[declared] = size
         elif declared is None or declared != size:
             raise GenerationUnsupported(
@@ -446,6 +450,7 @@ def _cache_sizes(
     nodes: Sequence[Node], names: CacheNames, settings: WhisperSettings, path: Path
 ) -> tuple[int, int]:
     shape = next(tuple(node.shape or ()) for node in nodes if node.name == names.growing[0][0])
+    # Of (batch, heads, length, width) only the length grows.
     found = [size if isinstance(size, int) else None for size in (shape[1:2] + shape[3:4])] or [None, None]
     heads, width = settings.config.get("decoder_attention_heads"), settings.config.get("d_model")
     heads = found[0] or heads

@@ -47,6 +47,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
+        # ONNX's interface says CUDA where ONNX Runtime says GPU. Builds for several devices join them by hyphens.
         wanted = "GPU" if device == "CUDA" else device
         return wanted in get_device().split("-")
 
@@ -68,6 +69,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
         set_allowed(options, kwargs, _SAFE_SESSION_OPTIONS, "SessionOptions")
         excluded = os.getenv("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", "").split(",")
         providers = [name for name in get_available_providers() if name not in excluded]
+        # ONNX's tests use this interface: a fallback to the CPU would hide their failures.
         session = InferenceSession(model, sess_options=options, providers=providers, enable_fallback=0)
         if device is not None and not cls.supports_device(device):
             raise RuntimeError(f"Incompatible device expected '{device}', got '{get_device()}'")
@@ -75,6 +77,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
+        # Both get all options, which is why `set_allowed` ignores names that its own class lacks.
         return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
 
     @classmethod
@@ -92,4 +95,5 @@ supports_device = OnnxRuntimeBackend.supports_device
 
 ort.introduce(OnnxRuntimeBackend, "backend.backend")
 for _method in ("is_compatible", "prepare", "run_model", "supports_device"):
+    # Of the function behind the class method: a bound method has no `__module__` that can be set.
     ort.introduce(vars(OnnxRuntimeBackend)[_method].__func__, "backend.backend")

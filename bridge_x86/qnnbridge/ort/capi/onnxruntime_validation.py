@@ -32,6 +32,7 @@ __all__ = [
     "check_distro_info",
     "check_training_module",
     "get_package_name_and_version_info",
+    # ONNX Runtime's module imports these three, so a walk of its names finds them in it.
     "linecache",
     "platform",
     "warnings",
