@@ -75,6 +75,7 @@ def check_tensors(model: Any) -> None:
 
 def _check_tensor(tensor: Any, name: str = "") -> None:
     promised = bytes_of(tensor, name)
+    # ONNX allows raw_data for every type but text.
     if not tensor.HasField("raw_data") or tensor.data_type == ElementType.STRING:
         return
     # The whole message, so that no bytes are copied. Exact where it costs nothing.

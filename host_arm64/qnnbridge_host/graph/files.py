@@ -115,6 +115,7 @@ class Output:
             os.replace(self.model, self.target)
             return (self.target,)
         self._refuse(model_data)
+        # A reader finds no model for a moment. The old one beside the new weights would give it wrong numbers.
         self.target.unlink(missing_ok=True)
         os.replace(data, model_data)
         os.replace(self.model, self.target)

@@ -243,6 +243,7 @@ def tensor_inside(node: Any) -> Any | None:
     """The tensor of a Constant node; None for other operators, and for values that are none (text, sparse)."""
     if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or not node.attribute or not node.output:
         return None
+    # ONNX gives a Constant exactly one attribute.
     attribute = node.attribute[0]
     if attribute.name == "value":
         return attribute.t
@@ -269,6 +270,7 @@ def attribute_values(node: Any) -> dict[str, Any]:
     return found
 
 
+# ONNX asks for no names; the quantizer excludes single nodes by theirs.
 def name_nodes(model: Any) -> int:
     """Gives every node of the graph a name of its own, in place; gives how many had none."""
     taken = Counter(node.name for node in model.graph.node)
@@ -322,6 +324,7 @@ def shrink_masks(model: Any) -> int:
     for tensor in model.graph.initializer:
         if tensor.data_type != _FLOAT or not used_by.get(tensor.name, set()) & set(MASK_ADDING_OPS):
             continue
+        # Whatever else takes it needs its values as they are.
         if used_by[tensor.name] - set(MASK_ADDING_OPS):
             continue
         values = numpy_helper.to_array(tensor)

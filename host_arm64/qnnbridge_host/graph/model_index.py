@@ -112,6 +112,7 @@ class ModelIndex(GraphIndex):
     @functools.cached_property
     def outputs(self) -> KeysView[str]:
         """The outputs of the model, in their order."""
+        # The keys of a dict keep the order, which a set does not, and are searched as fast.
         return dict.fromkeys(value.name for value in self.graph.output).keys()
 
     @functools.cached_property
@@ -259,6 +260,7 @@ class Editor(ModelIndex):
     def __init__(self, model: Any, folder: Path) -> None:
         super().__init__(model, folder=folder)
         self.folder = folder
+        # No cached property: `changed` must not drop it, as names of nodes count that are not in the graph yet.
         self._taken: set[str] | None = None
         # The last number that a hint got.
         self._numbers: dict[str, int] = {}
@@ -378,6 +380,9 @@ class Editor(ModelIndex):
 
     def drop_dead(self) -> int:
         """Takes out nodes and constants that nothing uses; gives the number of nodes."""
+        # Uses are counted once and fall as nodes die. A node is looked at again only when the last use of one of
+        # its results has gone, so a long dead chain takes time in proportion to its length, and not to its square.
+        # What a subgraph takes from the main graph is a use of the node that has the subgraph.
         nodes = list(self.graph.node)
         reads = [graphs.reads(node) for node in nodes]
         counts = Counter(itertools.chain.from_iterable(reads))
@@ -407,6 +412,7 @@ class Editor(ModelIndex):
         return len(dead)
 
     def _drop_constants(self, used: set[str]) -> None:
+        # The initializer of an input is its default: without that a caller would have to give the input.
         used |= {value.name for value in self.graph.input}
         count = sum(tensor.name in used for tensor in self.graph.initializer)
         if count < len(self.graph.initializer):

@@ -72,6 +72,7 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
     first, begins = (*node.input, "", "")[:2]
     trips = known.get(first) if first else math.inf
     body = next((one.g for one in node.attribute if one.name == "body"), None)
+    # None: the number is computed, and nothing is known of it.
     if trips is None or trips <= MAX_TRIPS or body is None or len(body.input) < 2 or not body.output:
         return
     if begins and not known.get(begins):
@@ -82,6 +83,7 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
     for one in body.node:
         if one.op_type == "Identity" and one.input and (one.input[0] in always or inner.get(one.input[0])):
             always.add(one.output[0])
+    # The first result of a body is the condition of its next round.
     goes_on = body.output[0].name
     if goes_on in always or inner.get(goes_on):
         times = "without an end" if trips == math.inf else f"{trips:,.0f} times"

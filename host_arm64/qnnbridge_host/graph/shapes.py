@@ -45,6 +45,7 @@ def as_dimensions(sizes: Mapping[str, int] | Dimensions | None) -> Dimensions:
     if isinstance(sizes, Dimensions):
         return sizes
     for name, size in (sizes or {}).items():
+        # To Python `True` is the integer 1.
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise OptionError(f"{size!r} is no size for {name!r}.", fix="Give whole numbers from 1 on.")
     return Dimensions.of(sizes or {})
@@ -214,6 +215,7 @@ def _decide_axis(
     if decided.by_axis.get(place, size) != size:
         raise OptionError(f'--shape and --dim give axis {axis} of input "{value.name}" different sizes.')
     symbol = free[place]
+    # A size by input and axis says that the model's name is wrong there, so it need not agree with the other axes.
     if symbol is not None and is_symbol(symbol) and place not in decided.by_axis:
         other, where = said.setdefault(symbol, (size, f'axis {axis} of input "{value.name}"'))
         if other != size:

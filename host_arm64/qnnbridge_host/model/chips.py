@@ -69,6 +69,7 @@ def chip_of(number: int) -> Chip | None:
 def chip_named(text: str) -> Chip | None:
     """The chip of a part name (SC8380XP, in any case) or of a number."""
     word = text.strip().upper()
+    # `isdigit` is also true of superscripts, which `int` refuses.
     return _BY_NUMBER.get(int(word)) if word.isascii() and word.isdigit() else _BY_NAME.get(word)
 
 
@@ -81,9 +82,11 @@ def chip_label(number: int) -> str:
 def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
     """The chip that the simulator computes for, by a session's options; ``None`` for an unknown name."""
     if soc_model is not None and soc_model.strip() not in ("", "0"):
+        # A list makes a binary for several chips, which the simulator does not load.
         first = soc_model.split(",")[0]
         chip = chip_named(first)
         return chip.number if chip else int(first) if first.strip().isdigit() else None
+    # Only where no chip is named: QNN, too, goes by soc_model if both are given.
     arch = int(htp_arch) if htp_arch and htp_arch.isascii() and htp_arch.isdigit() else 0
     return _SIMULATED_CHIP_OF_ARCH.get(arch, DEFAULT_SIMULATED_CHIP)
 

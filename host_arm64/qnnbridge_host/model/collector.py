@@ -148,6 +148,10 @@ def collect(file: BinaryIO, size: int, count_nodes: bool) -> ModelScan:
     return collector.scan(size)
 
 
+# Nodes are looked at in three ways, the cheapest first. A search for two words finds those that may be a compiled
+# part or name a file. `_glance` reads the operator of the others, if nodes are counted at all. Only a node that
+# either of the two cannot decide is walked as a message. A word that stands in a name by chance costs that walk and
+# changes no result, since `close` decides by fields.
 class _Collector:
     """The visitor; used for one walk."""
 
@@ -189,6 +193,7 @@ class _Collector:
                 return True  # an initializer of the main graph, whose name matters
             return window.find(_WORDS[0], at, end) >= 0
         if kind is schema.VALUE:
+            # Those of a graph inside of a node are passed by the node; a caller of the session never sees them.
             return parent.parent is not None and parent.parent.kind is schema.MODEL
         return True
 
@@ -206,6 +211,7 @@ class _Collector:
             self.looked += 1
             tag = window[at]
             number, wire = tag >> 3, tag & 7
+            # ONNX gives a node nothing but texts and messages, with numbers below 16: headers of one byte.
             if tag & 0x80 or wire != 2 or not number:
                 return "", "", True  # unusual: to be read with all care
             length, at = varint(window, at + 1)
@@ -253,10 +259,12 @@ class _Collector:
             return
         if parent.kind is schema.MODEL:
             self._metadata[key] = entry.text(schema.ENTRY_VALUE) or ""
+        # Neither offset nor length: a file counts as a whole, whichever part of it a tensor takes.
         elif key == "location":
             parent.notes[key] = entry.text(schema.ENTRY_VALUE)
 
     def _close_tensor(self, tensor: Message) -> None:
+        # ONNX Runtime goes by data_location: the path in a tensor that holds its own data counts for nothing.
         if tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
             self._add_file(tensor.notes.get("location"), self._external)
         parent = tensor.parent
@@ -305,6 +313,7 @@ class _Collector:
         self._add_file(found.dlc_path)
 
     def _add_file(self, path: object, also: dict[str, None] | None = None) -> None:
+        # No file has a name with a NUL, and `os.stat` raises ValueError for it instead of OSError.
         if isinstance(path, str) and path and "\0" not in path:
             self._files[path] = None
             if also is not None:
@@ -374,6 +383,7 @@ _CLOSING: Final = {
 def _context_node(node: Message, op_type: str, domain: str) -> EpContextNode:
     notes = node.notes
     embed_mode, cache = _number(notes, "embed_mode"), notes.get("ep_cache_context")
+    # A Span here is a value longer than any path: a binary where the path should be.
     is_path = embed_mode == 0 and isinstance(cache, bytes)
     return EpContextNode(
         name=node.text(schema.NODE_NAME) or "",

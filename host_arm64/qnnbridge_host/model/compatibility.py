@@ -23,6 +23,7 @@ from qnnbridge_host.model.chips import chip_label, chip_named, chip_of
 from qnnbridge_host.model.collector import EpContextNode
 from qnnbridge_host.model.context_files import Blob
 
+# A third part with more than six digits is the stamp of a build, and no part of the version.
 _NUMBERS: Final = re.compile(r"v?(\d{1,4})\.(\d{1,6})(?:\.(\d{1,6})(?!\d))?")
 
 
@@ -50,6 +51,7 @@ def release_with_sdk(sdk: str | None) -> str | None:
         from qnnbridge_host.model.releases import load_releases
 
         releases = load_releases()
+    # The release is only a part of the advice: without the table the verdict is the same.
     except (ImportError, OSError, ValueError, KeyError):
         return None
     fitting = [
@@ -123,6 +125,7 @@ def parse(text: str) -> Compatibility | None:
             return _second(text, fields)
         if len(fields) == 6:
             return _first(text, fields)
+    # A field that is no number, or lists of different lengths.
     except ValueError:
         pass
     return None

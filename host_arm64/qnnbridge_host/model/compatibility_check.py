@@ -351,6 +351,7 @@ def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
     newest = max((target.known_arch or 0 for target in was.targets), default=0)
     if newest < _SIMULATOR_REFUSES_FROM_ARCH or host.htp_arch is None or host.htp_arch >= newest:
         return None
+    # A binary may name its architecture alone. 88 is the V81 chip of PCs.
     chip = next((t.soc_model for t in was.targets if t.soc_model), 88)
     return cannot_run(
         f"{was.words}; this host has {host.words}",
@@ -417,6 +418,8 @@ def _embedded_parts(
     )
 
 
+# Of several verdicts of one level the user gets the first. So a missing QNN stands in front of its version, and
+# the version in front of the chip, on which its own advice depends.
 _RULES: Final[tuple[_Rule, ...]] = (
     _no_qnn,
     _other_backend,

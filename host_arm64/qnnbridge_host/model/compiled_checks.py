@@ -66,6 +66,7 @@ def before_session(
         raise compiled_refused(scan, f"a session that compiles ({CONTEXT_ENABLE}=1)")
     names = [provider.name for provider in providers]
     if names and QNN not in names:
+        # ONNX Runtime would answer NOT_IMPLEMENTED and name the node, not what to do.
         if set(names) == {CPU}:
             raise _refused_on_cpu(scan)
         return ()  # the host says whether it has this provider
@@ -216,6 +217,7 @@ def path_for_qnn(source: ModelSource) -> str | None:
         return path
     folder, name = os.path.split(path)
     try:
+        # The short name of the folder helps the folder alone; the file in it keeps the name that the model has.
         if BY_CODE_PAGE and not all(blob.isascii() for blob in named):
             raise OSError(f"QNN cannot open a file of this name on Windows: {named[0]}")
         return os.path.join(native_path(folder), name)

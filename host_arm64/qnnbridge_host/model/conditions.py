@@ -69,6 +69,7 @@ class _Facts:
             return self._window[name]
         if node.op in _POOLS and name == "made":
             return slid_sizes([_input(node, 0)], node.attributes)
+        # Last, since exporters leave out an attribute that has ONNX's default.
         if (node.op, name) in _DEFAULTS:
             return _DEFAULTS[node.op, name]
         raise _Unknown(name)
@@ -104,6 +105,7 @@ def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
 def _least(graph: GraphIndex, node: GraphNode, number: int) -> float:
     """What an input is at least, by a Max or Clip with a constant in front of it."""
     found = _limits(graph, node, number, "Max", "min", 1)
+    # Of a constant with several values only the smallest holds for all elements. Of several constants all hold.
     return max(map(min, found), default=-math.inf)
 
 
@@ -119,6 +121,7 @@ def _limits(
     maker = graph.origin(_input(node, number).name)
     if maker is None or maker.op not in (op, "Clip"):
         return []
+    # The constant of a Max or Min is any of its inputs; a Clip has the least second and the most third.
     given = maker.inputs if maker.op == op else maker.inputs[place : place + 1]
     found = [one.values for one in given if one is not None and one.constant and one.values]
     # Before opset 11 the limits of a Clip are attributes.
@@ -143,6 +146,7 @@ def _origin(graph: GraphIndex, node: GraphNode, number: int) -> GraphNode:
 
 
 def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
+    # The maker is a DequantizeLinear, whose zero point has the type of the stored integers.
     zero_point = _origin(graph, node, number).input(2)
     if zero_point is None or not zero_point.type:
         raise _Unknown
@@ -217,6 +221,7 @@ def _as_qnn(mode: str, place: int, scale: float, size: int, out: int) -> int:
 
 _COORDINATES: Final = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
+    # Not `round`, which takes a half to the even neighbour.
     "round_prefer_floor": lambda place: math.ceil(place - 0.5),
     "round_prefer_ceil": lambda place: math.floor(place + 0.5),
     "floor": math.floor,
@@ -278,6 +283,7 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     ("Resize", "nearest_mode"): "round_prefer_floor",
     **{(op, "axis"): 0 for op in ("Gather", "GatherElements", "ScatterElements")},
     **{(op, "axis"): -1 for op in ("Softmax", "LogSoftmax", "RMSNormalization", "LayerNormalization", "OneHot")},
+    # Opset 16 has the same default and calls it bilinear.
     ("GridSample", "mode"): "linear",
     ("GridSample", "padding_mode"): "zeros",
     ("GridSample", "align_corners"): 0,

@@ -73,6 +73,7 @@ def read_blob(file: BinaryIO, start: int = 0, size: int | None = None) -> BlobFa
         size = file.seek(0, 2) - start
     file.seek(start)
     facts = blob_facts(file.read(min(size, _HEAD_BYTES)), size)
+    # Not of an embedded one: `is_zipfile` looks at the end of the file, and there the model ends, not the archive.
     if facts.kind == "several contexts" and not start:
         # The directory of a ZIP archive is at its end.
         import zipfile  # with shutil and the compressions
@@ -94,6 +95,7 @@ def blob_facts(head: bytes, size: int) -> BlobFacts:
     if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _SIZES.size:
         return BlobFacts("unknown", size)
     _, payload, length = _SIZES.unpack_from(head, len(_MAGIC))
+    # SDK and names count in here alone: weights and code behind it may hold such bytes by chance.
     description = head[:payload]
     return BlobFacts(
         "context",
@@ -137,6 +139,7 @@ def _targets(data: bytes) -> tuple[BlobTarget, ...]:
 
 def _vtcm(data: bytes) -> int | None:
     found = _VTCM.search(data)
+    # The compiler notes bytes; chips and options have MB.
     return int(found[1]) >> 20 if found else None
 
 

@@ -57,6 +57,7 @@ class Blob:
         return (
             facts.described
             and bool(facts.graphs)
+            # One of the two is enough: QNN checks neither, and loads a model in which one was edited.
             and not all({node.partition_name, node.name} & set(facts.graphs) for node in self.nodes)
         )
 
@@ -67,6 +68,7 @@ class Blob:
             return False
         if self.facts.shares_weights is not None:
             return self.facts.shares_weights
+        # No table of contents was found. A graph that no part of this model names belongs to another model.
         return not set(self.facts.graphs) <= self.names
 
 
@@ -90,6 +92,7 @@ def look(
     model: its path or its bytes. folder: what paths in it count from. nodes: the real EPContext nodes.
     """
     try:
+        # First the hashes: they find every damaged byte, a header only some, and they name the file.
         if manifest is not None:
             _check_manifest(manifest, folder, nodes, hash_of)
         blobs = tuple(_blobs(model, folder, nodes))
@@ -124,6 +127,7 @@ def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode]) -> I
 def _by_file(owners: Sequence[EpContextNode]) -> Mapping[str | None, list[EpContextNode]]:
     found: dict[str | None, list[EpContextNode]] = {}
     for node in owners:
+        # An empty path has a key of its own, by which `path_problem` refuses it.
         found.setdefault(None if node.embeds else node.cache_path or "", []).append(node)
     return found
 
@@ -169,6 +173,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
             if "QNN" in problem
             else f"{RECOMPILE_FIX}, with the context binary beside the model.",
         )
+    # Before anything that follows a link is called; `os.stat` does.
     outside = leaves_folder(folder, name, model)
     if outside is not None:
         raise _Unusable(
@@ -204,6 +209,7 @@ def _unreadable(name: str, error: OSError) -> _Unusable:
 # --- the header of a binary ------------------------------------------------------------------------------
 
 
+# An unknown header passes: the format is not published, and a later QNN may write another one.
 def _check_facts(blob: Blob) -> None:
     facts = blob.facts
     if facts.kind == "empty":
@@ -254,6 +260,7 @@ def _check_manifest(manifest: CompiledManifest, folder: str, nodes: Sequence[EpC
         _check_record(record, folder, hash_of)
     for node in nodes:
         name = node.cache_path
+        # A path that a model must not have is refused later, with a reason of its own.
         if node.owns_blob and name and not path_problem(name) and manifest.record_of(name) is None:
             raise _Unusable(
                 f"its context binary {name} is not the one of its manifest",
@@ -320,6 +327,7 @@ def look_at_binary(path: str) -> BlobFacts:
         ContextUnusable: it is cut off, or has bytes behind its end.
     """
     try:
+        # Windows answers to the opening of a folder that permission is denied.
         if os.path.isdir(path):
             raise OSError("It is a folder")
         with open_regular(path) as file:
@@ -331,6 +339,7 @@ def look_at_binary(path: str) -> BlobFacts:
                     fix="Use it as it is: a session, qnnbridge run and qnnbridge inspect take it.",
                 )
     except (OSError, ValueError) as error:
+        # It is a `ValueError`, too.
         if isinstance(error, OptionError):
             raise
         raise NoSuchFile(
@@ -360,6 +369,7 @@ def only_converts(source: ModelSource) -> bool:
     if scan is None or not scan.is_compiled or scan.metadata.get(FLOAT_IO) != "1":
         return False
     given = source.data if source.path is None else source.path
+    # A second scan, because that of a session counts no nodes.
     return set(scan_model(given or b"").ops) <= {*_CONVERSIONS, _COMPILED}
 
 

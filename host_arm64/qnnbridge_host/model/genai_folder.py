@@ -123,6 +123,7 @@ def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -
             search=dict(config.get("search") or {}),
             fingerprint="",
         )
+    # Any field of a stranger's config may have any type; infinity is a number to Python's JSON.
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         raise _invalid(path, f"{CONFIG} is not understood: {error}.", "Export the model again.") from None
     if not stages:
@@ -154,10 +155,12 @@ def filler(folder: GenaiFolder) -> int | None:
     tokens, template = _tokenizer(folder.path)
     for token in tokens:
         number, text = token.get("id"), str(token.get("content"))
+        # A special token comes from its own text alone, so plain prompts have none. The template's are left out.
         if not token.get("special") or not isinstance(number, int) or not 0 <= number < folder.vocab_size:
             continue
         if number not in {*ends, folder.pad} and text not in template:
             return number
+    # Without a free special token any other one is taken, and a prompt that has it is refused.
     return next((n for n in range(folder.vocab_size - 1, 0, -1) if n not in {*ends, folder.pad}), None)
 
 
@@ -202,6 +205,7 @@ def read_config(path: str) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise _invalid(path, f"{CONFIG} cannot be read: {error}.", "Check its rights and its encoding.") from None
+    # RecursionError: thousands of brackets inside of each other.
     except (ValueError, RecursionError) as error:
         raise _invalid(path, f"{CONFIG} is no JSON: {error}.", "Copy or download it again.") from None
     if not isinstance(config, dict):

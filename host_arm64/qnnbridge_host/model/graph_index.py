@@ -85,6 +85,7 @@ class GraphTensor:
         return self.shape is not None and 0 in self.shape
 
 
+# Without slots: `cached_property` keeps its values in `__dict__`, past the `__setattr__` that a frozen class has.
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphNode:
     """One node of the main graph.
@@ -154,6 +155,7 @@ class GraphIndex(abc.ABC):
     @functools.cached_property
     def makers(self) -> dict[str, int]:
         """The place of the node that makes a tensor."""
+        # Of a damaged model that makes a name twice, the last maker counts.
         return {name: place for place, names in enumerate(self._makes()) for name in names if name}
 
     @functools.cached_property
@@ -226,12 +228,14 @@ _SCHEMA: Final = {
         _GRAPH_VALUE_INFO: schema.VALUE,
     },
     schema.NODE: {schema.NODE_ATTRIBUTE: _ATTRIBUTE},
+    # The tensor of a Constant. Graphs in attributes are skipped as bytes, so nodes of branches are no entries.
     _ATTRIBUTE: {5: _INITIALIZER},
     _INITIALIZER: {},
 }
 # Constants of more elements are no axes, sizes, pads or scales.
 _MOST_VALUES: Final = 64
 # Codes of `struct` by TensorProto.DataType.
+# `struct` has no bfloat16. Values of a type that is not listed stay unknown.
 _RAW: Final = {1: "f", 2: "B", 3: "b", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
 _OWN_DOMAINS: Final = ("", "ai.onnx")
 
@@ -347,6 +351,7 @@ class _Reader:
         known = {name: GraphTensor(name, *one) for name, one in self._types.items()}
         # Before IR version 4 each initializer had to be an input as well, so being one means nothing.
         fixed = self._ir_version < 4
+        # After the declared types: an initializer's shape is certain, a declared one may have free axes.
         known |= {name: one for name, one in self._constants.items() if fixed or name not in self._overridable}
         return FileGraph(self._nodes, known)
 
@@ -358,6 +363,7 @@ def _value_of(attribute: Message) -> Any:
     values, lists = attribute.values, attribute.lists
     if any(len(one) > MAX_KEPT_VALUES for one in lists.values()):
         return None
+    # AttributeProto: f 2, i 3, s 4, floats 7, ints 8, strings 9.
     if 8 in lists:
         return _whole_numbers(lists[8])
     if 7 in lists:
@@ -366,6 +372,7 @@ def _value_of(attribute: Message) -> Any:
         return [one.decode("utf-8", "replace") for one in lists[9] if isinstance(one, bytes)]
     if 2 in values:
         single = values[2]
+        # A single float has a fixed width; four bytes are all that there can be.
         return _floats(single)[0] if isinstance(single, bytes) and len(single) == 4 else None
     if 3 in values:
         return attribute.number(3)
@@ -405,6 +412,7 @@ def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[An
     count = math.prod(dims) if len(dims) <= _MOST_VALUES else -1
     if not 0 <= count <= _MOST_VALUES or tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
         return None
+    # A tensor has its values either in raw_data (9) or in the list of its type, never in both.
     raw = tensor.values.get(9)
     found: tuple[Any, ...] = ()
     if isinstance(raw, bytes) and element in _RAW:
@@ -416,6 +424,7 @@ def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[An
     # int32_data has half floats (10) as their bits, not as numbers.
     elif 7 in tensor.lists or (5 in tensor.lists and element != 10):
         found = tuple(_whole_numbers(tensor.lists.get(7) or tensor.lists[5]))
+    # With more or fewer values than its shape says a tensor is damaged: nothing follows from it.
     return found if len(found) == count else None
 
 
@@ -434,4 +443,5 @@ def _of_constant_node(attributes: Mapping[str, Any]) -> GraphTensor:
             listed = isinstance(given, list)
             values = tuple(given) if listed else (given,)
             return GraphTensor("", kind, (len(values),) if listed else (), True, values)
+    # Of a text or a sparse tensor it is only known that it is constant.
     return GraphTensor("", constant=True)

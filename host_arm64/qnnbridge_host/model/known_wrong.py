@@ -222,6 +222,7 @@ def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bo
         chip = chip_of(number) if number else None
     else:
         first = (soc_model or "").split(",")[0]
+        # To QNN 0 means that no chip was named.
         chip = chip_named(first) if first.strip(" 0") else chip_of_this_computer()
     return chip.arch if chip is not None else _FIRST_HALF_FLOAT_ARCH
 
@@ -229,6 +230,7 @@ def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bo
 def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
     """Whether a row is about this node. What is not known of the node makes no match."""
     first = node.inputs[0] if node.inputs else None
+    # In a QDQ model the operators are the same as in a float one. What makes the input shows which of both it is.
     quantised = first is not None and maker_of(first, graph) in _QUANTISED
     if fault.form and (fault.form == "quantised") != quantised:
         return False

@@ -118,6 +118,7 @@ def write_manifest(
 
 
 def _write(manifest: CompiledManifest, model: str) -> None:
+    # ASCII escapes lone surrogates of names, which UTF-8 refuses. NaN is no JSON, though Python writes it.
     document = {"schema": SCHEMA, **dataclasses.asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
     write_whole(manifest_path(model), text.encode("ascii"), durable=True)
@@ -183,6 +184,7 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
             raise ValueError("it is too long")
         document = json.loads(data)
         schema = document["schema"]
+        # `isinstance` would let `true` pass.
         if type(schema) is not int:
             raise ValueError(f"schema {schema!r}")
         if schema > SCHEMA:

@@ -47,8 +47,10 @@ def path_problem(path: str) -> str | None:
     if ".." in parts:
         return "it leads out of the model's folder with '..'"
     if ".." in path:
+        # `context_files` chooses its advice by the name QNN in this reason.
         return "it has two dots in a row, which QNN takes for a way out of the folder"
     for part in parts:
+        # Windows 10 opens the device also for NUL.bin, and with blanks behind the name.
         if re.fullmatch(_DEVICES, part.split(".")[0].rstrip()):
             return f"{part!r} is the name of a device on Windows"
     return None
@@ -95,6 +97,7 @@ def native_path(path: str | os.PathLike[str]) -> str:
 
 def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
     """Open a file for reading. What has no end, or never begins (a pipe, a device), raises `OSError`."""
+    # Named pipes of Windows have a name space of their own; no folder holds one.
     if sys.platform == "win32":
         return io.FileIO(path)
     # Without O_NONBLOCK a pipe in place of a file would be waited for.

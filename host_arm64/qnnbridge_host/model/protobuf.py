@@ -118,6 +118,7 @@ class Message:
 
     def text(self, number: int) -> str | None:
         """A field as text; ``None`` if it is not there or too long."""
+        # Other bytes than UTF-8 stay as lone surrogates, as in `os.fsdecode`; `check_travels` refuses such a path.
         value = self.values.get(number)
         return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else None
 
@@ -153,6 +154,12 @@ class FieldVisitor(Protocol):
         """The message has been read to its end; its children were closed before."""
 
 
+# How the walk moves. `window` holds the bytes of the file from `base` on, `at` counts inside of it. To skip a value
+# only moves `at`. Where that passes the end of the window, the next window begins behind the value, so what was
+# skipped is never read. `top` is the innermost open message and `parent` the one around it: these links are the
+# stack, so deep nesting costs a counter and no recursion of Python. Protobuf has no mark for the end of a message;
+# it ends where the length in front of it says. Every length is compared with the end of the message around it, so
+# a false one can neither leave its parent nor make the walk read behind the file.
 def walk(
     file: BinaryIO,
     size: int,
@@ -176,6 +183,8 @@ def walk(
         while top is not None:
             position = base + at
             if position >= top.end:
+                # Fixed-width values are stepped over unchecked, so an overrun shows only here.
+                # A group ends by its tag alone.
                 if position > top.end or top.kind is _GROUP:
                     raise Garbage(_OVER)
                 visitor.close(top)
@@ -228,10 +237,12 @@ def walk(
                     top.keep(number, window[at : at + 4])
                 at += 4
             elif wire == _GROUP_BEGIN:
+                # A group has no length: until its end tag comes it may reach as far as the message around it.
                 top = Message(_GROUP, {}, top, number, base + at, top.end)
                 depth += 1
                 if depth > _MAX_DEPTH:
                     raise Garbage(_DEEP)
+            # The end has its group's number. protobuf refuses another number, and an end outside of a group.
             elif wire == _GROUP_END and top.kind is _GROUP and top.field == number:
                 top = top.parent
                 depth -= 1
@@ -240,6 +251,7 @@ def walk(
             repeats = repeats + 1 if tag == last else 0
             last = tag
             if repeats >= _RUN_FIELDS and tag in _RUN_TAGS and top is not None and not top.wants(number):
+                # Bounded by the message: behind it the same bytes may be fields of the one around it.
                 run = _run_of(tag).match(window, at, top.end - base) if at < len(window) else None
                 if run is not None:
                     fields += len(run[0]) // _RUN_BYTES_A_FIELD
@@ -274,12 +286,14 @@ def _run_of(tag: int) -> re.Pattern[bytes]:
     """Fields with this header, one after the other. At most one pattern for each of `_RUN_TAGS`."""
     import re  # only large models need it
 
+    # Ten bytes at most, as in `varint`. DOTALL below: a fixed-width value may hold the byte of a line feed.
     value = {_VARINT: rb"[\x80-\xff]{0,9}[\x00-\x7f]", _FIXED64: rb".{8}", _FIXED32: rb".{4}"}[tag & 7]
     return re.compile(b"(?:" + re.escape(bytes([tag])) + value + b")*", re.DOTALL)
 
 
 def signed(value: int) -> int:
     """A variable-length integer as the int64 that it stands for."""
+    # protobuf writes a negative int32, too, as 64 bits in two's complement: ten bytes.
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -304,6 +318,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             if byte < 0x80:
                 return value, at + 1
             shift += 7
+    # The data ends inside of the number. In a walk that is the end of the file: windows are read on in time.
     except IndexError:
         pass
     raise Garbage
@@ -352,6 +367,7 @@ EXTERNAL: Final = 1
 
 # Fields (by number) that hold messages worth a look. The training graphs of a model are not run, so not here.
 SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
+    # graph, opset_import, metadata_props, functions.
     MODEL: {7: GRAPH, 8: OPSET, 14: ENTRY, 25: FUNCTION},
     GRAPH: {
         GRAPH_NODE: NODE,
@@ -360,6 +376,7 @@ SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
         GRAPH_OUTPUT: VALUE,
         GRAPH_SPARSE_INITIALIZER: SPARSE_TENSOR,
     },
+    # Without 9, the opsets that a function imports for its body: `ModelScan.opsets` is the model's.
     FUNCTION: {7: NODE, 11: ATTRIBUTE},
     NODE: {NODE_ATTRIBUTE: ATTRIBUTE},
     ATTRIBUTE: {
@@ -372,6 +389,7 @@ SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
         23: SPARSE_TENSOR,
     },
     SPARSE_TENSOR: {1: TENSOR, 2: TENSOR},
+    # external_data: one entry each for location, offset and length.
     TENSOR: {13: ENTRY},
     ENTRY: {},
     OPSET: {},
@@ -409,10 +427,12 @@ def close_type(message: Message) -> None:
             found.append(dimension)
     elif kind is SHAPE:
         parent.notes[_SHAPE] = _dimensions(message)
+    # A TypeProto only wraps one kind of type, so it hands on what that left.
     elif kind is TYPE:
         parent.notes |= message.notes
     else:
         parent.notes[_TYPE] = _text(message)
+        # The shape inside of a sequence is that of its elements, so only tensors hand theirs on.
         if kind in (TENSOR_TYPE, SPARSE_TYPE):
             parent.notes[_SHAPE] = message.notes.get(_SHAPE)
 

@@ -20,6 +20,7 @@ Key = tuple[tuple[int, ...], int, int]
 _VERSION = re.compile(
     r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:[.-]?post(\d+))?(?:[.-]?dev(\d+))?(?:\+.*)?", re.IGNORECASE
 )
+# Older libraries have one more number behind the stamp: 2.27.0.240926142112_100894.
 _SDK = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?(?:[_-].*)?", re.IGNORECASE)
 # A development build, with 0, comes before all of these.
 _PRE = {"a": 1, "b": 2, "rc": 3}

@@ -40,10 +40,12 @@ def scan_model(
         return _scan(io.BytesIO(source), len(source), None, count_nodes)
     path = os.fsdecode(source)
     try:
+        # Windows answers to the opening of a folder that permission is denied.
         if os.path.isdir(path):
             raise InvalidProtobuf(f"{path} is a folder, not a model.", fix="Give the path of the .onnx file in it.")
         with open_regular(path) as file:
             return _scan(file, os.fstat(file.fileno()).st_size, path, count_nodes)
+    # ValueError: a path with a NUL character.
     except (OSError, ValueError) as error:
         raise NoSuchFile(
             f"The model {path} cannot be read.",
@@ -61,6 +63,7 @@ def scan_open(file: BinaryIO, *, path: str | None = None, count_nodes: bool = Fa
 def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> ModelScan:
     file.seek(0)
     head = file.read(_HEAD_BYTES)
+    # Before the walk, which would call a sound flatbuffer a damaged protobuf.
     if head[4:8] == _ORT_MARK:
         return ModelScan(size, "ort", path)
     try:
@@ -85,6 +88,7 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "It was never written to its end: a download or a program that writes it was interrupted.",
             "Get or make the model again.",
         )
+    # In front of the check for a text: a pointer is one, too, and has a remedy of its own.
     elif head.startswith(_LFS_MARK):
         words = (
             "is not an ONNX model: it is a Git LFS pointer",
@@ -140,6 +144,7 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
         what = "has too many fields for a model"
         cause = "It is damaged, or it was made to keep its readers busy."
     details: dict[str, object] = {"path": path, "size": size}
+    # `source` reads `limit`: absent for another kind of file, false for damage, true for too many fields.
     if found is not None and found.at is not None:
         details |= {"at": found.at, "limit": isinstance(found, TooMuch)}
     return InvalidProtobuf(

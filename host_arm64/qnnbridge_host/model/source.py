@@ -99,6 +99,7 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
 def are_same(before: Sequence[FileStamp | None], after: Sequence[FileStamp | None]) -> bool:
     """Whether nobody wrote to any of the files between the two."""
     pairs = zip(before, after, strict=True)
+    # Identical only if both are None: a file that is missing before and after.
     return all(then is now or (then is not None and now is not None and then.same(now)) for then, now in pairs)
 
 
@@ -168,6 +169,11 @@ class KnownFile(NamedTuple):
         return not (then.settled and now.changed_ns == then.changed_ns) and hash_file(self.path) != self.sha256
 
 
+# Native code opens a model's files by their paths, some time after they were hashed, and no lock keeps others from
+# writing to them meanwhile. So a caller takes `stamps` before native code reads, calls `check_unchanged` behind it,
+# and takes the stamps again. Both equal: what was read is what was hashed. A file that was only touched passes
+# `check_unchanged` by its hash, yet its stamps differ: a writer may have exchanged the contents and put them back.
+# Then the read is repeated, some times, and `never_rests` is the error.
 class ModelSource(NamedTuple):
     """A model as the application gave it.
 
@@ -309,6 +315,8 @@ def open_again(
     if source.fingerprint == fingerprint:
         return source
     then = {str(path): (size, date) for path, size, date in files}
+    # What was missing then counted as `MISSING` in the fingerprint, so it may be there now: with that put back, an
+    # otherwise untouched model has the old fingerprint.
     needed = [file if file.path in then else file._replace(sha256=MISSING) for file in source.known]
     if source.path is None:
         own, beside = _hash(source.data or b""), tuple(needed)
@@ -317,6 +325,8 @@ def open_again(
     if _fingerprint(own, beside) == fingerprint:
         return source
     for file in source.known:
+        # A file that is gone is certain. Below, size and date only point at a file: the fingerprint is one hash
+        # over all of them and does not say which changed.
         if file.stamp is None and file.path in then:
             raise _changed(file.path, "cannot be read any more (it is not there)", source.label, source.path)
     touched = [
@@ -393,8 +403,10 @@ def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tupl
 
 def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
     """Without the names: the same files elsewhere are the same model."""
+    # A model alone has the SHA-256 that other tools print for its file.
     if not beside:
         return model
+    # In the order in which the model names its files: two weight files exchanged are another model.
     return _hash("\n".join((model, *(file.sha256 for file in beside))).encode())
 
 
@@ -445,6 +457,7 @@ def _new_sha256(size: int) -> Any:
     """A SHA-256 for about this many bytes."""
     if size <= _FEW_BYTES and "hashlib" not in sys.modules:
         for name in ("_sha2", "_sha256"):  # since Python 3.12, and before
+            # Python can be built without these modules (--with-builtin-hashlib-hashes).
             with contextlib.suppress(ImportError):
                 return importlib.import_module(name).sha256()
     import hashlib

@@ -28,11 +28,13 @@ def complete(graph: FileGraph) -> None:
     """Adds shapes, types and small values that follow to the tensors of the graph. What the file says stays."""
     # In the order of the file: ONNX demands that a tensor is made before it is taken.
     for op, _, inputs, outputs, attributes in graph.entries:
+        # Nothing follows without inputs; what a Constant makes was recorded when the file was read.
         if not inputs or not outputs:
             continue
         given = [graph.about(name) for name in inputs]
         for number, name in enumerate(outputs):
             made = graph.about(name)
+            # A malformed node raises any of these, and must not hide the shapes of all others.
             with contextlib.suppress(*_UNKNOWN):
                 if made.shape is None or None in made.shape:
                     shape = _shape_of(op, number, len(outputs), given, attributes)
@@ -94,6 +96,7 @@ def _broadcast(given: Inputs, attributes: Attributes) -> Shape:
 def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: GraphTensor | None) -> dict[str, list[int]]:
     """kernel, strides, dilations, before and after (the pads) of a convolution or pooling, for each direction."""
     dims = len(sizes)
+    # A convolution may leave it out. Weights begin with two axes of channels.
     kernel = attributes.get("kernel_shape") or (list(_sizes(weights)[2:]) if weights is not None else None)
     if not kernel or len(kernel) != dims:
         raise UnknownShape
@@ -106,6 +109,7 @@ def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: GraphTens
             max(0, (-(-size // step) - 1) * step + (k - 1) * d + 1 - size)
             for size, step, k, d in zip(sizes, strides, kernel, dilations, strict=True)
         ]
+        # Of an odd number UPPER puts the larger half behind, LOWER in front.
         less, more = [one // 2 for one in wanted], [one - one // 2 for one in wanted]
         pads = less + more if auto == "SAME_UPPER" else more + less
     elif auto == "VALID":
@@ -115,6 +119,7 @@ def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: GraphTens
         "kernel": list(kernel),
         "strides": strides,
         "dilations": dilations,
+        # ONNX lists all beginnings, then all ends.
         "before": pads[:dims],
         "after": pads[dims:],
     }
@@ -143,6 +148,7 @@ def _pool(given: Inputs, attributes: Attributes) -> Shape:
 
 def _transposed(given: Inputs, attributes: Attributes) -> Shape:
     head, sizes, weights = _sizes(given[0])[:1], _sizes(given[0])[2:], _sizes(given[1])
+    # Unlike those of Conv, these weights have the inputs first, then the results of one group.
     channels = weights[1] * int(attributes.get("group", 1))
     if attributes.get("output_shape"):
         return (*head, channels, *attributes["output_shape"][-len(sizes) :])
@@ -191,12 +197,14 @@ def _concat(given: Inputs, attributes: Attributes) -> Shape:
 
 def _flatten(given: Inputs, attributes: Attributes) -> Shape:
     shape = _sizes(given[0])
+    # The axis may be the rank itself: then all sizes are in front of it.
     axis = attributes.get("axis", 1) % (len(shape) + 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
 
 
 def _reshape(given: Inputs, attributes: Attributes) -> Shape:
     wanted = _whole(given, 1)
+    # Without a 0 or -1 the result is known even where the input is not.
     shape = _sizes(given[0]) if 0 in wanted or -1 in wanted else ()
     found = [
         shape[axis] if size == 0 and not attributes.get("allowzero") else size for axis, size in enumerate(wanted)
@@ -208,6 +216,7 @@ def _reshape(given: Inputs, attributes: Attributes) -> Shape:
 
 
 def _axes(given: Inputs, attributes: Attributes, number: int) -> list[int] | None:
+    # An attribute in older opsets, an input in newer ones: since 13, of most reductions since 18.
     if "axes" in attributes:
         return list(attributes["axes"])
     return _whole(given, number) if len(given) > number and given[number].name else None
@@ -221,6 +230,7 @@ def _squeeze(given: Inputs, attributes: Attributes) -> Shape:
 
 def _unsqueeze(given: Inputs, attributes: Attributes) -> Shape:
     shape, axes = list(_sizes(given[0])), _axes(given, attributes, 1) or []
+    # Axes count in the result's shape, so the lower ones have to be in place first.
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
     return tuple(shape)
@@ -235,6 +245,7 @@ def _reduce(given: Inputs, attributes: Attributes) -> Shape:
 
 def _slice(given: Inputs, attributes: Attributes) -> Shape:
     shape = list(_sizes(given[0]))
+    # Attributes up to opset 9, inputs since 10.
     if "starts" in attributes:
         starts, ends = attributes["starts"], attributes["ends"]
         axes, steps = attributes.get("axes") or list(range(len(starts))), [1] * len(starts)
@@ -243,6 +254,7 @@ def _slice(given: Inputs, attributes: Attributes) -> Shape:
         axes = _whole(given, 3) if len(given) > 3 and given[3].name else list(range(len(starts)))
         steps = _whole(given, 4) if len(given) > 4 else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        # Exporters write 2**63 - 1 for "to the end"; `indices` cuts that to the size.
         shape[axis] = (
             len(range(*slice(start, end, step).indices(shape[axis])))
             if step > 0
@@ -259,6 +271,7 @@ def _backwards(start: int, end: int, step: int, size: int) -> int:
 
 def _pad(given: Inputs, attributes: Attributes) -> Shape:
     shape = _sizes(given[0])
+    # An attribute up to opset 10, an input since 11.
     pads = attributes.get("pads") or _whole(given, 1)
     if len(pads) != 2 * len(shape):
         raise UnknownShape  # of chosen axes
@@ -268,6 +281,7 @@ def _pad(given: Inputs, attributes: Attributes) -> Shape:
 def _resize(given: Inputs, attributes: Attributes) -> Shape:
     if len(given) > 3 and given[3].name and "axes" not in attributes:
         return tuple(_whole(given, 3))
+    # Since opset 11 the inputs are data, roi, scales and sizes; before, and of Upsample, data and scales.
     values = given[2 if len(given) > 2 else 1].values
     if not values or "axes" in attributes:
         raise UnknownShape
@@ -325,6 +339,7 @@ def _top_k(given: Inputs, attributes: Attributes) -> list[Shape]:
 
 def _recurrent(given: Inputs, attributes: Attributes) -> list[Shape]:
     (length, batch, _), (directions, _, hidden) = _sizes(given[0]), _sizes(given[2])
+    # Layout 1 has the batch first. QNN takes only 0, so no rule needs it.
     if attributes.get("layout", 0):
         raise UnknownShape
     # The results of all steps, the last one, and of an LSTM its cell.
@@ -395,6 +410,7 @@ _SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes], list[Shape]]]] = {
 _INTEGERS: Final = {"Shape": 0, "Size": 0, "ArgMax": 0, "ArgMin": 0, "TopK": 1}
 _ELEMENTS: Final = frozenset(element.value for element in ElementType)
 _UNKNOWN: Final = (UnknownShape, UnknownValues, LookupError, TypeError, ValueError, ArithmeticError)
+# The first input of Where is its condition, which is boolean.
 _DATA_INPUT: Final = {"Where": 1}
 _OTHER_TYPE: Final = (
     *("Cast", "ConstantOfShape", "IsNaN", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"),

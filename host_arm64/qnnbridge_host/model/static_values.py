@@ -74,6 +74,7 @@ def _same(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) ->
 def _cast(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -> Values:
     values, kind = _known(given), attributes["to"]
     if kind in _WHOLE:
+        # Both ONNX's Cast and `int` cut towards zero.
         return tuple(int(value) for value in values)
     if kind in _FLOATS:
         return tuple(float(value) for value in values)
@@ -93,6 +94,7 @@ def _gather(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) 
     if attributes.get("axis", 0) != 0:
         raise UnknownValues
     rows = _rows(given[0])
+    # In ONNX, as in Python, a negative index counts from the end.
     return tuple(value for index in _known(given, 1) for value in rows[index])
 
 
