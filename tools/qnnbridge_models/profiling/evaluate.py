@@ -58,6 +58,7 @@ def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[Load
     # One graph needs no trace to be named.
     if len(calls) == 1 and len(labels) == 1:
         names = list(labels.values())
+    # QNN's file names no graph; the trace names them in the order in which they were compiled.
     elif len(calls) == len(recorded.trace.graphs):
         names = [labels.get(graph, "a part that did not run") for graph in recorded.trace.graphs]
     else:
@@ -238,6 +239,7 @@ def _components(
     nodes_us = [sum(node.time_us for node in nodes) for nodes in outside]
     around = [sum(one.node.time_us for one in run) for run in by_run]
     execute = [sum(one.call.time_us if one.call else one.node.time_us for one in run) for run in by_run]
+    # Without the accelerator's figure QNN's own time stands in, so that nothing is taken for a transfer.
     working = [sum(accelerator_us(one) or (one.call or one.node).time_us for one in run) for run in by_run]
     table = (
         (
@@ -374,6 +376,7 @@ def _time(
 ) -> OperatorTime:
     time_s = None
     if accelerator_s is not None:
+        # Run by run, and the median of that: medians of cycles and of times may be those of different runs.
         pairs = zip(cycles.values, all_cycles, accelerator_s.values, strict=True)
         time_s = Series.of(own / of_all * time if of_all else 0.0 for own, of_all, time in pairs).median
     name = group.name(types)

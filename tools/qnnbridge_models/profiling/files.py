@@ -150,6 +150,7 @@ def read_ort(path: Path) -> OrtProfile:
             nodes.append(_node(event, name.removesuffix(_NODE_SUFFIX)))
         elif category != "Session":
             continue
+        # The name goes on with where the model comes from: model_loading_uri for a file.
         elif name.startswith("model_loading"):
             parse_us += float(event["dur"])
         elif name == "session_initialization":
@@ -197,6 +198,7 @@ def _node(event: dict[str, Any], name: str) -> NodeRun:
 
 
 def _count(text: object) -> int:
+    # ONNX Runtime writes these numbers as text.
     return int(text) if isinstance(text, (str, int)) and str(text).isdecimal() else 0
 
 
@@ -208,6 +210,7 @@ def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
     outer_end = 0.0
     for node in ordered:
         end = node.start_us + node.time_us
+        # Times are whole microseconds: a node of 0 us that begins where another one ends comes after it.
         inside = bool(marked) and end <= outer_end and node.start_us < outer_end
         marked.append(dataclasses.replace(node, nested=inside))
         if not inside:
@@ -327,6 +330,7 @@ def _row(record: str, *, with_sources: bool) -> tuple[str, str, QnnRow]:
     elif with_sources:
         name = name.removesuffix(",")
     # An operator has its name, a colon, its number.
+    # All inputs, or outputs, of a graph have a space there; "Input" may also be the name of a node of the model.
     is_transfer = operator is not None and operator["between"] == " "
     row = QnnRow(name, float(found["value"]), found["unit"], sources, operator is not None, is_transfer)
     return found["message"], found["level"], row
@@ -346,6 +350,8 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
             facts, parts = [], []
         elif level == "ROOT":
             facts.append(row)
+        # Operators come between the backend's figures and the row that ends their call. The stages of a compilation
+        # come behind that row, before any figure of the next call.
         elif facts or not calls:
             parts.append(row)
         else:
@@ -356,7 +362,9 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
 def _without_repeats(calls: Sequence[QnnCall]) -> tuple[QnnCall, ...]:
     """Of graphs compiled one after the other QNN writes A, A B, B C, C D: each is kept once."""
     compiled = [call for call in calls if call.kind is CallKind.COMPILE]
+    # With the repeats N graphs have 2 N - 1 rows, always an odd number.
     if len(compiled) % 2 == 0 or any(a != b for a, b in zip(compiled[:-1:2], compiled[1::2], strict=True)):
         return tuple(calls)
+    # By identity: calls of two graphs may be equal in all figures.
     repeats = {id(call) for call in compiled[1::2]}
     return tuple(call for call in calls if id(call) not in repeats)

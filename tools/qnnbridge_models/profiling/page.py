@@ -183,6 +183,7 @@ def _run(result: ProfileResult) -> str:
 def _load(result: ProfileResult) -> str:
     rows: list[Bar] = []
     for phase in result.load.phases:
+        # By how `evaluate.load_of` names the phases; the classes of colours are in `_STYLE`.
         kind = (
             "qnn"
             if phase.name.startswith("QNN")

@@ -81,6 +81,7 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
 
     scan = scan_model(request.model, count_nodes=False)
     arguments.refuse_unknown((scan,), request.sizes.dims)
+    # A new folder each time: QNN appends to a file that is there.
     with work_folder("profile") as folder:
         return _recorded(request, loaded, Path(_for_qnn(folder)), scan.is_compiled, on_progress)
 
@@ -174,6 +175,7 @@ def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
 def _provider_options(request: ProfileRequest, folder: Path) -> dict[str, str]:
     return {
         **arguments.with_chip(request.provider_options, request.soc_model),
+        # With a level the host does not use its cache, so that QNN's file has the compilation.
         "profiling_level": request.level,
         "profiling_file_path": str(folder / QNN_FILE),
         "enable_framework_op_trace": "1",

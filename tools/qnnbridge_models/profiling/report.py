@@ -345,6 +345,7 @@ def fact_text(fact: QnnFigure | None) -> str:
 
 def _print_head(result: ProfileResult) -> None:
     compiled = ", a compiled model" if result.compiled else ""
+    # `feeds.complete` writes "random, seed N" for the inputs that it makes up.
     made_up = ", ".join(name for name, _, source in result.inputs if source.startswith("random"))
     output.print_pairs(
         f"Profile of {output.visible(result.model)}{compiled}: level {result.level}, {runs_text(result)}",
@@ -370,6 +371,7 @@ def _print_run(result: ProfileResult) -> None:
     print(f"\nOne run: {spread_text(result.call_s)}")
     print("  (in each run these add up to the call; medians of theirs need not add up to its median)")
     rows = [["", "median", "first", "share", ""]]
+    # Not the median of the call: the shares have to add up to 100 %.
     whole = sum(component.time_s.median for component in result.components)
     for component in result.components:
         median = component.time_s.median
@@ -446,6 +448,7 @@ def _print_transfers(result: ProfileResult, top: int) -> None:
     rows = [
         ["application and host", bytes_text(result.bytes_to_host), bytes_text(result.bytes_from_host), "-", "-"]
     ]
+    # Transfers begin with "in" and "out" in `evaluate._TRANSFERS`.
     for one in result.partitions[:top]:
         row = [f"host and QNN, {one.label}", bytes_text(one.bytes_in), bytes_text(one.bytes_out)]
         moved = {

@@ -124,6 +124,7 @@ class DivergenceSearch:
         low, high = -1, len(places) - 1
         if high < 0:
             raise DivergenceNotFound("no node computes anything from the inputs")
+        # A session that dies gives the values of none of its cuts, so several say no more than one.
         at_once = CUTS_AT_ONCE if self._failure is None else 1
         for _ in range(MOST_ROUNDS):
             # Cuts that QNN did not finalize say nothing about the nodes before them.
@@ -133,6 +134,7 @@ class DivergenceSearch:
             marks = _spread(open_marks, at_once)
             bad = self._probe([places[mark] for mark in marks])
             if bad is not None:
+                # The first bad cut counts, and not those behind it: a Relu or an ArgMax may hide the error again.
                 for mark, differs in zip(marks, bad, strict=True):
                     if differs:
                         high = mark
@@ -160,8 +162,10 @@ class DivergenceSearch:
         alive = {place: self._cutter.alive(place) for place in places}
         outputs = list(dict.fromkeys(name for names in alive.values() for name in names))
         if not outputs:
+            # Nothing there can be an output (text, unknown types). The search goes on behind these places.
             return [False] * len(places)
         model = self._cutter.prefix(places[-1], outputs)
+        # The CPU first: a cut that it refuses ends the search before QNN is asked.
         expected = self._on_cpu(model)
         answer = self._on_qnn(model, self._feeds)
         if answer is None:
@@ -251,6 +255,7 @@ class DivergenceSearch:
         """Whether the error goes with the change."""
         if self._left() < _LEAST_S:
             return False
+        # Both sides run the changed node, so they agree again only if the error went with what was changed.
         names = self._cutter.nodes[place].input
         replaced = {names[number]: value for number, value in change.inputs.items() if names[number] in values}
         feeds = {name: _scaled(replaced.get(name, value), change.scale) for name, value in values.items()}

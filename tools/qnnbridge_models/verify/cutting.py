@@ -52,6 +52,7 @@ class Cutter:
         }
         # Behind these nodes, which compute something from the inputs, the model may be cut.
         live = [index for index in range(len(self.nodes)) if self._is_live(index)]
+        # The last one is a place in any case: the search takes it for the end that is bad.
         self.places: list[int] = [index for index in live if index == live[-1] or self._is_between_groups(index)]
 
     def _is_live(self, index: int) -> bool:
@@ -99,6 +100,7 @@ class Cutter:
 
     def prefix(self, place: int, outputs: Sequence[str]) -> Path:
         """The first nodes, up to this one, with these outputs."""
+        # All inputs stay, also those that the cut does not use: ONNX Runtime refuses feeds that are no input.
         return self._written(self.nodes[: place + 1], list(self._model.graph.input), outputs)
 
     def inputs_of(self, group: Sequence[int]) -> list[str]:
@@ -128,10 +130,12 @@ class Cutter:
         """
         from onnx import helper, numpy_helper
 
+        # Shapes and types of the CPU's values, since QNN takes fixed shapes only.
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
             for name, value in feeds.items()
         ]
+        # Copies: a change must not reach the model that the next cut is made of.
         nodes = {index: type(self.nodes[index])() for index in group}
         for index, copy in nodes.items():
             copy.CopyFrom(self.nodes[index])
@@ -196,6 +200,7 @@ class Cutter:
         cut.graph.initializer.extend(constants)
         declared = {value.name: value for value in self._model.graph.output}
         for name in outputs:
+            # Without a declared shape ONNX Runtime infers it.
             known = self._index.shape(name) if shapes else None
             cut.graph.output.append(
                 declared[name]
@@ -232,6 +237,7 @@ class Cutter:
         return last
 
     def _depends_on_inputs(self) -> set[str]:
+        # One pass is enough: ONNX wants each node behind the nodes that it reads.
         live = set(self._index.inputs)
         for node in self.nodes:
             # Random numbers are different in each run, so they are no constants.

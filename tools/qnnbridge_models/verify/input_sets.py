@@ -150,8 +150,11 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Given
                 missing[dim if isinstance(dim, str) and dim else f"{node.name}:{axis}"] = None
                 continue
             by_axis[node.name, axis] = size
+            # ONNX does not forbid one name for two sizes: a PaddleOCR model calls height and width "?". A session's
+            # override by name would give both the same size.
             if not isinstance(dim, str) or by_name.setdefault(dim, size) != size:
                 all_named = False
+    # Before the missing ones: a misspelt --dim leaves a size missing, too, and the message is about the spelling.
     refuse_unknown_of(inputs, dims)
     if missing:
         raise OptionError(
@@ -224,6 +227,7 @@ def _full_of(number: int) -> Callable[[Array], Array]:
 EXTREMES = (
     ExtremeInput("NaN", True, _is_float, _scattered((float("nan"),))),
     ExtremeInput("infinity", True, _is_float, _scattered((float("inf"), float("-inf")))),
+    # `verifier._WORTH_BISECTING` has this name.
     ExtremeInput("large: up to 1e4", True, _holds(LARGE), _spread(LARGE)),
     ExtremeInput("beyond half floats: up to 1e5", True, _holds(HUGE), _spread(HUGE)),
     ExtremeInput("tiny: up to 1e-5", True, _is_float, _spread(TINY)),

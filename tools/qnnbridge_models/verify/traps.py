@@ -391,6 +391,7 @@ def _saw_wide_integers(node: NodeAt) -> str:
         ),
         default=0,
     )
+    # From 2**31 on, since 32 bits with a sign end there.
     return f"{node.op} of integers up to {most}" if most >= LOW_32_BITS // 2 else ""
 
 

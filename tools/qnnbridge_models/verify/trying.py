@@ -92,12 +92,14 @@ def prepare_trials(
 
     Where real inputs are given, what made-up and extreme ones show does not count against a model.
     """
+    # The CPU has to answer given inputs (`_expected` raises); made-up ones it may refuse.
     trials = [Trial(f"given: {one.name}", "given", True, one.feeds, _expected(cpu, one)) for one in given]
     reason = ""
     try:
         trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, seed)]
         trials += _further(cpu, trials, knowledge, number_format, seed)
     except NotMade as error:
+        # No error yet: given inputs alone are enough.
         reason = str(error)
     answered = [trial for trial in trials if trial.expected.values is not None]
     if not answered:
@@ -113,10 +115,12 @@ def prepare_trials(
     trials = [trial for trial in trials if not _is_refused(trial)] + refused[:1]
     if given:
         trials = [trial if trial.kind == "given" else dataclasses.replace(trial, counts=False) for trial in trials]
+    # Before the extremes are added: beside 1e5 every ordinary difference would be the noise of the format.
     scales = {
         name: max(largest(trial.expected.values[place]) for trial in answered if trial.expected.values is not None)
         for place, name in enumerate(cpu.outputs)
     }
+    # A given one where there are any: extremes are put into values that the model takes.
     first = answered[0]
     if extreme:
         # Ids and masks stay as they are, unless --strict asks for all.
@@ -186,6 +190,7 @@ def _searched(
     """Climbs from one set of inputs to the next, as long as an output that does not move moves more by it."""
     begun = time.monotonic()
     answered = [trial for trial in trials if trial.expected.values is not None]
+    # A stream of its own: the ordinary and further inputs have [seed, number of the set].
     rng = np.random.default_rng([seed, 1000])
     found: list[Trial] = []
     for place in range(len(cpu.outputs)):
@@ -202,6 +207,7 @@ def _searched(
             new = _movement([*answered, *found, trial], place, number_format)
             if trial.expected.values is not None and new > move:
                 best, move = [trial], new
+        # Below 1 the output moves within the noise of the number format, which is worth no row.
         if best and move > 2 * first and move >= 1.0:
             found.append(dataclasses.replace(best[0], name=f"made up: searched for {cpu.outputs[place]}"))
     return found
@@ -232,6 +238,7 @@ def _extreme_trials(
         if feeds is None:
             continue
         reason = input_sets.why_not(extreme, operators)
+        # With a reason it does not run on the CPU either: that would ask for the same gigabytes.
         answer = RunAnswer(None) if reason else cpu.answer(feeds)
         matters = strict or (counts and not extreme.limit)
         found.append(Trial(extreme.name, "extreme", matters, {} if reason else feeds, answer, reason))
@@ -247,6 +254,8 @@ def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet) -> tuple[
         return _row(trial, "skipped", reason=reason), RunAnswer(None)
     answer = qnn.answer(trial.feeds)
     if trial.expected.values is None:
+        # QNN's values are dropped: `verdicts_on` pairs them with the CPU's by their place in the list, and the CPU
+        # has none here.
         return _without_reference(trial, answer), RunAnswer(None, answer.error)
     if answer.values is None:
         return dataclasses.replace(_row(trial, "failed", reason=short_of(answer)), died=answer.died), answer
@@ -316,6 +325,7 @@ def verdicts_on(
         for t in trials
         if t.expected.values is not None
     ]
+    # No verdict on inputs that were not given. Without made-up ones each output is "unknown": nothing was compared.
     if not runs and "given" in kinds:
         return ()
     for place, name in enumerate(prepared.outputs):

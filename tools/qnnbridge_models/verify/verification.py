@@ -128,6 +128,7 @@ class InputSetResult:
         compared = [one for one in self.outputs if one.numbers.snr_db is not None or one.numbers.lost]
         return min(
             compared,
+            # Values that are NaN or infinite on QNN alone have no ratio, and are worse than any.
             key=lambda one: (not one.differs, -math.inf if one.numbers.lost else one.numbers.snr_db or 0.0),
             default=None,
         )
@@ -304,6 +305,7 @@ class PrintedRows:
 
     def _print(self, cells: Sequence[str]) -> None:
         padded = (output.visible(cell).ljust(width) for cell, width in zip(cells, self._widths, strict=True))
+        # Flushed: a row may take minutes, and Python holds back what goes into a pipe.
         print("  ".join(padded).rstrip(), flush=True)
 
 
@@ -399,6 +401,7 @@ def _how_pairs(result: Verification) -> list[tuple[str, str]]:
     pairs = reporting.placement_pairs(result.placement) if result.placement is not None else []
     if result.nodes is not None and result.placement is not None and result.placement.known:
         # As `analyze` counts: what was merged into a node on QNN is on QNN.
+        # ONNX Runtime counts after its optimisations: its number may be larger than the file's.
         on_cpu = result.placement.cpu_nodes
         pairs.insert(0, ("of the file", f"{max(0, result.nodes - on_cpu)} of {result.nodes} nodes on QNN"))
     computes = "half floats" if result.number_format == "fp16" else "quantised steps"
@@ -477,6 +480,7 @@ def verify_buckets(
         except (OrtError, OptionError) as error:
             refused = refused or error
             ruled_out.append((sizes, error.cause or error.message))
+    # A wrong option is refused at every size: it ends here, as the error that it is.
     if refused is not None and not results:
         raise refused
     return BucketsVerification(tuple(results), tuple(ruled_out))

@@ -194,6 +194,7 @@ class _Tried:
         """The inputs to look for the first node with."""
         by_name = {trial.name: trial for trial in self.prepared.trials}
         if self.error is not None:
+            # QNN made no session, so the values do not matter: all inputs lead to the same node.
             return next((trial for trial in self.prepared.trials if trial.feeds), None)
         bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
         # What counts comes before what does not, and a death before wrong numbers.
@@ -266,6 +267,7 @@ class _Work:
             self.on_progress("compiling for QNN", 0, 0)
             try:
                 with opened(host, self.model, QNN, self.settings) as side:
+                    # Each session reads the file by itself, and the file may be replaced in between.
                     if side.fingerprint != original:
                         raise ModelChanged(
                             f"{self.model.name} or a file beside it changed while it was verified.",
@@ -279,6 +281,7 @@ class _Work:
                         return _Tried(prepared, (), {}, placement, versions)
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
                     rows, found = self._rows(side, prepared, journal)
+            # ModelChanged is a BridgeError: below it would be the reason why QNN makes no session.
             except (*NO_FINDING, ModelChanged):
                 raise
             except BridgeError as error:
@@ -325,6 +328,7 @@ class _Work:
             if any(row.died for row in rows):
                 reason = "not tried any more"
                 row = InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason)
+            # Only QNN's values are kept. The CPU has run again, and they are judged against its new ones.
             elif kept is not None and trial.expected.values is not None:
                 row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
                 found[trial.name] = RunAnswer(kept)
@@ -385,9 +389,18 @@ def _bisected(
             return BisectionResult(None, search.prove_at("IsNaN")), ""
         return search.run(), ""
     except (DivergenceNotFound, BridgeError) as error:
+        # The text of a BridgeError goes on with its cause and fix, a line each.
         return None, str(error).splitlines()[0]
 
 
+# The order of the questions matters: an earlier answer makes the later questions meaningless.
+# 1. Was anything compared? Without a session, with random numbers or with all nodes on the CPU there is no verdict.
+# 2. Did the host die? That counts on every row, also on extremes that do not count otherwise: an application
+#    that meets such a value loses its host.
+# 3. Did QNN fail where the CPU answers? A failed row has no numbers, so no output knows of it.
+# 4. What do the outputs say over all inputs? One that differs decides before one that is not shown.
+# 5. Did a row differ that no output knows of? Beside given inputs the outputs leave out the extremes of --strict,
+#    and a trap makes a row differ whose numbers are not judged.
 def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[VerificationVerdict, str]:
     if tried.error is not None:
         return "failed", f"QNN makes no session of it: {tried.error.message}"
@@ -414,6 +427,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
         )
     strict = [row for row in bad if row.counts]
     if strict:
+        # Before "not shown": a trap that was seen is evidence, even if the numbers prove nothing.
         return "differs", f"QNN computes something else than the CPU on {strict[0].name}."
     if worst.state == "unknown":
         open_outputs = [one.name for one in outputs if one.state == "unknown"]
