@@ -48,6 +48,7 @@ WeightType = Literal["uint8", "int8", "int4", "int16"]
 Method = Literal["minmax", "entropy", "percentile"]
 
 # Activation type -> weight types.
+# Only what Conv and MatMul both take: a single operator takes more (the tables of `analyze.predict`).
 _RUNS: Final[Mapping[str, tuple[str, ...]]] = {
     "uint8": ("uint8", "int8", "int4"),
     "uint16": ("uint8", "int8", "int4", "int16"),
@@ -258,6 +259,7 @@ class QnnCheckCommand:
     def options(self) -> QnnHostOptions | None:
         if self.check_qnn is False:
             return None
+        # None is not required: without the option a machine that has no QNN is worth a remark.
         return QnnHostOptions(self.provider_options, self.host_python, self.timeout, bool(self.check_qnn))
 
 
@@ -320,6 +322,7 @@ def _kinds(hint: Any) -> list[type]:
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
         return [str]
+    # TOML has no null: a key that is not there stands for None.
     return [kind for part in parts for kind in _kinds(part) if kind is not type(None)] if parts else [hint]
 
 
@@ -403,6 +406,7 @@ class PrepareOptions:
         tuple[str, ...], typer.Option(metavar="REWRITE", help="Skip this rewrite. May be repeated.")
     ] = ()
     quantize: Annotated[bool, typer.Option("--quantize", help="Quantise it; needs --calibration.")] = False
+    # No options of `prepare`: they come from the table [quantize] of the file that --config names.
     quantizing: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings, metadata=APART)
     calibration: Calibration = ()
     inputs: Inputs = ()

@@ -200,8 +200,10 @@ def read_samples(
         extras = _extras(file, names, len(samples))
         if expected is not None:
             wanted = _expected_of(file, expected, outputs, len(samples))
+            # What --expected says goes before an array of the same name in the file of the inputs.
             extras = [{**extra, **one} for extra, one in zip(extras, wanted, strict=True)]
         for feeds, extra in zip(samples, extras, strict=True):
+            # Arrays with the name of an output are what is expected, also without --expected.
             mine = {name: value for name, value in extra.items() if name in outputs}
             found.append(LabelledSample(feeds, mine, {**feeds, **extra}))
     return found

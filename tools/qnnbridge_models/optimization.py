@@ -111,6 +111,7 @@ def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str
     return {
         op: count
         for op, count in after.items()
+        # A dot follows a domain; the names of ONNX's own operators have none.
         if "." in op and not op.startswith(_ONNX_ML) and op not in _QNN_TAKES and op not in before
     }
 
@@ -192,6 +193,7 @@ def _manifest(source: Path, target: Path, warnings: list[str]) -> list[tuple[Pat
 def _must_copy(here: Path, there: Path, overwrite: bool) -> bool:
     if not there.exists():
         return True
+    # By contents and not by time: `cmp` would take equal sizes and times for equal files.
     if here.samefile(there) or filecmp.cmp(here, there, shallow=False):
         return False
     if overwrite:
@@ -272,6 +274,7 @@ def optimize_model(
         used, changes = _without_unused(original, given, output, model.scan.external_files)
         _optimize(used, output, graph_level, external)
         result = graphs.load(output.model)
+        # `original` has lost what nothing uses (`_without_unused` changes it), as has the file that was optimised.
         is_same = _is_same(original.graph, result.graph)
         # What ONNX Runtime did not change stays the file that it was, byte for byte.
         if is_same and not external:
@@ -321,6 +324,7 @@ def _optimize(given: Path, output: files.Output, graph_level: Any, external: boo
         if external or "protobuf" not in (error.cause or "").lower() or "2GB" not in (error.cause or ""):
             raise
         # Folding made a small model larger than one protobuf message can be.
+        # At most once: with `external` the error is raised above.
         _optimize(given, output, graph_level, True)
     if not output.model.is_file():
         raise ModelError(f"ONNX Runtime wrote no optimised model for {given.name}, and gave no reason.")

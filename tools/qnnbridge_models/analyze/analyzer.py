@@ -76,6 +76,7 @@ def analyze_model(
     fixed = model_shapes.fix(
         model, model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
     )
+    # The rules know ONNX's operators, and QNN never sees a function of the model's own.
     model = graphs.inlined(model)
     if fixed:
         # The shapes in the file were inferred while dimensions were free.
@@ -196,6 +197,7 @@ def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, sizes: str) -
 _TRACE_FILE = "qnn_op_trace.json"
 # ONNX Runtime appends "_token_" and a number to the name of a node that it remakes in another layout.
 _NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
+# A sentence behind the reason, which repeats the place and the made-up name.
 _REPEATED = re.compile(r"(?<=\.)\w+ node `[^`]*` will not be assigned to QNN EP\.")
 _OWN_NAME = re.compile(r"qnnbridge_node_\d+(?:_token_\d+)?")
 
@@ -294,6 +296,7 @@ def _placed(
     for name, _ in placement.cpu_list if placement is not None else ():
         index = _index(name)
         if index is not None:
+            # Only where the trace has no reason: it says more than the placement.
             verdicts.setdefault(index, NodeVerdict("cpu", "qnn", "QNN gives no reason"))
     for subgraph in trace.get("subgraph_traces", ()):
         names = (

@@ -59,6 +59,7 @@ def folded(view: ModelIndex) -> Mapping[int, str]:
 
 
 def _is_computed(node: GraphNode, known: set[str]) -> bool:
+    # Fixed sizes are enough: the values of its input do not matter.
     if node.op == "Shape":
         return bool(node.given) and node.given[0].fixed is not None
     if node.op in _NEVER_COMPUTED:
@@ -166,8 +167,10 @@ def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
     later: deque[int] = deque()
     parts: list[list[int]] = []
     part: list[int] = []
+    # Nodes that read from the open part. On the CPU they have to wait for its end.
     border: set[int] = set()
     while ready or later:
+        # All that is left waits for the open part: it is closed, and those nodes go on.
         if not ready:
             if part:
                 parts.append(part)
@@ -373,6 +376,7 @@ def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
         before = [view.origin(tensor.name) for tensor in node.given]
         sources = [one for one in before if one is not None and one.op in DEQUANTIZE]
         users = [user for tensor in node.made for user in view.readers(tensor.name)]
+        # One reader that takes floats is enough: ONNX Runtime makes no unit of it then.
         if not sources or not users or any(user.op not in QUANTIZE for user in users):
             continue
         # An output of the model is read as float, so the operator does not end in a Quantize alone.

@@ -34,6 +34,7 @@ _SAMPLES = 16000
 _DECIDING = "deciding-input"
 # Of graphs with more nodes one size is tried.
 _LARGE = 2000
+# Sizes first: the value of all other advice is measured on a copy that has sizes.
 _ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
 _CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
 
@@ -227,6 +228,7 @@ def _about_sizes(view: ModelIndex, verdicts: Sequence[NodeVerdict], waiting: Seq
 
 
 def _kind(view: ModelIndex, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
+    # One kind, whatever the operators are: one set of sizes cures all of them.
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix

@@ -229,6 +229,7 @@ def _standalone(node: GraphNode, context: RuleContext) -> Objection:
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
         return "with a scale per channel it does not stand alone"
+    # The side that is not float: what a Quantize makes, what a Dequantize takes.
     small = node.made[0] if node.op.endswith("QuantizeLinear") and "De" not in node.op else node.input(0)
     if small is not None and small.type.startswith("float8"):
         return f"{small.type} is not there"
@@ -347,6 +348,7 @@ def _counts(node: GraphNode, context: RuleContext) -> Objection:
     return None
 
 
+# By operator: a model has thousands of nodes, and few operators.
 _attribute_rules = functools.cache(functools.partial(rules_about, tables.ATTRIBUTES))
 
 
@@ -354,6 +356,7 @@ def _attributes(node: GraphNode, context: RuleContext) -> Objection:
     for one in _attribute_rules(node.op):
         value = node.get(one.name, one.default)
         if any(part not in one.allowed for part in (value if isinstance(value, (list, tuple)) else [value])):
+            # beta multiplies C: without C it does nothing.
             if one.name == "beta" and node.input(2) is None:
                 continue
             return f"{one.name} is {value}: {one.reason}", one.fix
@@ -385,6 +388,10 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
 
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
+# The order decides which objection a node gets, and with it the advice:
+# - First the operator that ends the process, whatever else is wrong with the node.
+# - Operators that QNN lacks before sizes: no size moves them to the NPU.
+# - "free-shape" before "constant-inputs": with fixed sizes what is computed from shapes becomes a constant.
 RULES: Final = (
     PlacementRule("crashing-operator", "crash", _crashes, "make step and length constants", tables.CRASHES),
     PlacementRule("not-registered", "cpu", _not_registered),

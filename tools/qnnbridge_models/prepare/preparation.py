@@ -395,6 +395,7 @@ def document(prepared: PreparedFolder) -> dict[str, Any]:
                 "problem": step.problem or None,
                 "files": list(step.files),
                 "seconds": step.seconds,
+                # The key that released versions have.
                 "told": dict(step.document),
             }
             for step in prepared.steps

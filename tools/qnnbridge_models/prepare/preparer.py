@@ -195,6 +195,7 @@ def _per_bucket(options: PrepareOptions) -> list[PrepareOptions]:
 
 def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOptions, info: HostInfo) -> None:
     folder = steps.journal.folder
+    # The step before made `model`: it is `fix`, or `quantize`.
     hashed = _hash_of(folder, steps.results[-1])
     versions = _host_versions(info)
     compiled = {
@@ -206,6 +207,7 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
         if problem:
             steps.skip("verify", chip, problem)
         else:
+            # Also where compiling failed: the verification makes a session of its own, from `model`.
             verified = steps.do(works.verify_on(chip, model, hashed, folder, options, versions), may_fail=True)
             steps.ship_verdict(compiled[chip], verified)
 
@@ -239,7 +241,9 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     for one in options.calibration:
         if not one.exists():
             raise OptionError(f"There is no {one} to calibrate with.")
+    # An input that becomes a constant needs no size.
     inputs = [node for node in scan.inputs if node.name not in options.constants]
+    # The first bucket stands for all: every bucket gives sizes to the same dimensions.
     said = _said(_per_bucket(options)[0], inputs)
     sizes = input_sets.sizes_of(inputs, said, input_sets.read_given(options.inputs, inputs))
     dims = Dimensions(
@@ -285,6 +289,7 @@ def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[st
 
     Without a chip QNN computes float models in full precision on the simulator, and compiles some for minutes.
     """
+    # By number: 60 and SC8380XP are one chip, which is compiled for once.
     named = list(dict.fromkeys(str(read_chip(chip)) for chip in options.soc_models))
     if named:
         return named, ()

@@ -129,6 +129,7 @@ def compile_for(
         import qnnbridge
 
         target.mkdir(parents=True, exist_ok=True)
+        # It never starts: `compile` takes its settings and works in a host of its own.
         host = qnnbridge.Host(python=options.host_python) if options.host_python is not None else None
         result = qnnbridge.compile(
             model,
@@ -142,6 +143,7 @@ def compile_for(
         files = [Path(name) for name in (result.path, result.blob, result.manifest) if name is not None]
         return files, result.to_json()
 
+    # Not the timeout: it may end the step, and changes nothing about what the step makes.
     went_in = {
         "model": model_hash,
         "chip": chip,

@@ -222,6 +222,7 @@ class Candidate:
         # Measured already.
         if "on_qnn" in self.__dict__:
             return self.on_qnn
+        # Compared as pairs: that QNN takes every node comes before any number of dB.
         least = (best[0], best[1] - _SAME_DB)
         model = self.trial.write(self.precision)
         return self.trial.placed_on_qnn(model, lambda whole, lowest: (whole, lowest) < least)

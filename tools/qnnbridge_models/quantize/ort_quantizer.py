@@ -316,6 +316,7 @@ class CalibratedModel:
                 config, quantizer = self._quantized(precision)
                 # The weights of an earlier candidate must not stay beside a model that has none.
                 target.unlink(missing_ok=True)
+                # And onnx writes behind what is in a data file already.
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
             except MemoryError:

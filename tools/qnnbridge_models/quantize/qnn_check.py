@@ -163,6 +163,7 @@ class QnnRunner:
         with phase("on QNN"):
             placement, outputs = self._placed(model, samples, names, enough)
         if key:
+            # Not strict: `enough` may have ended the runs before the last sample.
             self._keep(key, _Known(placement, dict(zip(keys, outputs, strict=False))))
         return placement, outputs
 
@@ -207,6 +208,7 @@ class QnnRunner:
             outputs: list[list[Any]] = []
             with ThreadPoolExecutor(self._at_once) as pool:
                 for first in range(0, len(samples), self._at_once):
+                    # Read in this thread: `FileSamples` keeps the last file, and serves one thread at a time.
                     some = [samples[number] for number in range(len(samples))[first : first + self._at_once]]
                     for found in pool.map(lambda feeds: list(session.run(list(names), dict(feeds))), some):
                         outputs.append(found)
@@ -262,6 +264,7 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
             # Models are also quantised on build machines, where no host is set up.
             yield QnnCheck(error=error) if options.required else QnnCheck(absent=error.message)
             return
+        # Outside of the `try`: errors of the caller's block come out of this `yield`, and are not about the start.
         yield runner
 
 

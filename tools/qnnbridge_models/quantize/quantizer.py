@@ -111,6 +111,7 @@ def _quantized(
             refuse_free_dimensions(
                 model,
                 path.name,
+                # A function, since samples are read here only for the message.
                 lambda: shapes_in(options.calibration, [value.name for value in shapes.real_inputs(model.graph)]),
             )
             check_runnable(model)
@@ -249,9 +250,11 @@ class _Work:
         choice = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge)
         best = choice.best(trial, start)
         cut = _cut(len(every_fold.folds) - len(judge.folds), choice.untried)
+        # One type for all that meets the target, with every node on QNN, needs no search.
         if target is not None and not best.meets(target, whole=True):
             trial = with_headroom(judge, trial, start).trial if best.change else best.trial
             found = search.reach(trial, start, target, self.wished.search_timeout_s)
+            # A search that leaves every node float has reached the target with the float model.
             useful = found.reached and len(found.precision.float_nodes) < len(index.protos)
             if useful or not best.meets(target, whole=False):
                 return _Chosen(trial, found, (*changes, *cut), every_fold)

@@ -242,6 +242,7 @@ def quick(quantizer: Any, float_model: FloatModel) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = []
     if hasattr(quantizer, _SCALES):
         setattr(quantizer, _SCALES, float_model.scales(quantizer))
+    # In these modules and not in `quant_utils`: they have imported the functions by name.
     for module in (base_quantizer, qdq_quantizer):
         ours_of: dict[str, Any] = {"find_by_name": find}
         if hasattr(quant_utils, _PURE):

@@ -119,6 +119,7 @@ def shapes_in(sources: Iterable[Path], names: Sequence[str]) -> Mapping[str, tup
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
+    # Pairs, because Python does not order a number and a text.
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path.name)]
 
 
