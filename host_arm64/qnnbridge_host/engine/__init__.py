@@ -124,6 +124,7 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
     on_phase: called before each native step with its name, and with the versions of QNN once they are known.
     """
     found = installed_here()
+    # Before the import: it loads native libraries, and a death in them is booked on this phase.
     on_phase("importing")
     try:
         import onnxruntime as ort
@@ -132,6 +133,7 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
     from qnnbridge_host.engine.ort_engine import OrtEngine
 
     _make_global_pools(ort)
+    # Since 1.29 the wheels for Linux and macOS send telemetry unless it is switched off.
     if hasattr(ort, "disable_telemetry_events"):
         ort.disable_telemetry_events()
     if os.environ.get(VERBOSE) == "1":

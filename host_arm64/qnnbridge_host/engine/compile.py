@@ -74,6 +74,8 @@ def context_session(spec: CompileSpec) -> SessionSpec:
         CONTEXT_PATH: spec.output,
         CONTEXT_EMBED: "1" if spec.embed else "0",
     }
+    # A session that shares writes its .onnx and keeps the weights back. The one that also stops sharing writes a
+    # single binary for all of them, named after the first model.
     if spec.share != "no":
         entries[SHARE] = "1"
     if spec.share == "last":

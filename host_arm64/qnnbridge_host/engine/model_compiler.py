@@ -51,6 +51,7 @@ def _create(call: ObjectCall) -> _Compiler:
         spec = SessionSpec.from_wire(argument(call, "spec", dict))
         names = spec.value_names
         model: str | bytes = spec.model_path if spec.model_path is not None else bytes(call.values[-1])
+        # Not strict: a model without a path follows the initializers.
         initializers = dict(zip(names, call.values, strict=False))
         place = call.arguments.get("binary_information")
         information = None if place is None else (str(place[0]), str(place[1]))
@@ -113,6 +114,7 @@ def _compile(compiler: _Compiler, call: ObjectCall, run: Callable[[Any], Any], o
                 raise
         return _by_files(compiler, calls_back, output)
     except Exception as error:
+        # A function of the application failed first: what ONNX Runtime raised only follows from that.
         if calls_back is not None and calls_back.failure is not None:
             raise calls_back.failure from error
         if call.request.withdrawn:
@@ -160,6 +162,7 @@ def _information(external: Any) -> dict[str, Any]:
 
 def _by_files(compiler: _Compiler, calls_back: CallsBack, output: str | None) -> bytes | None:
     """Compile into a folder; the function gets the context binaries, and `output` or the caller gets the model."""
+    # QNN derives the binary's name from the model's (<stem>_qnn.bin), and the model refers to it by that name.
     stem = os.path.splitext(os.path.basename(output))[0] if output is not None else "model_ctx"
     folder = tempfile.mkdtemp(prefix="qnnbridge-")
     try:
@@ -172,6 +175,8 @@ def _by_files(compiler: _Compiler, calls_back: CallsBack, output: str | None) ->
         if output is None:
             with open(path, "rb") as file:
                 return file.read()
+        # `os.replace` is atomic inside of one file system only, and the temporary folder may be on another one:
+        # so first a copy beside the target, then the rename.
         draft = f"{output}.{os.getpid()}"
         try:
             shutil.copyfile(path, draft)

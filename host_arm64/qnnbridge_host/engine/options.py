@@ -126,6 +126,8 @@ def without_side_effects(spec: SessionSpec, entries: Mapping[str, str]) -> tuple
     """The same session for a second, diagnostic creation: it logs everything and writes no file."""
     options = {name: value for name, value in spec.options.items() if name not in _WRITES_FILES}
     options["log_severity_level"] = 0
+    # With ``ep.context_enable`` the second creation would write a compiled model, or fail because the first one
+    # has written it: ONNX Runtime overwrites none.
     kept = {key: text for key, text in entries.items() if not key.startswith("ep.")}
     return dataclasses.replace(spec, options=options), kept
 

@@ -57,6 +57,7 @@ class OrtEngine:
         self._ort = ort
         self._qnn = qnn
         self._found = found
+        # Since 1.24. Its session entry is set only where the method is there to ask for the result.
         self._records = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info")
         self.create_holds_gil = parse_version(ort.__version__) < _CREATION_RELEASES_GIL_SINCE
 
@@ -154,6 +155,8 @@ class OrtEngine:
         options, named = self._options(spec, choice, entries, tensors)
         if choice.qnn is not None and entries.get(DISABLE_COMPILE) != "1":
             on_phase("compiling")
+        # ONNX Runtime's Python falls back in two places: when the constructor fails, and in `run` after an EPFail.
+        # Both print on stdout and rebuild the session on the CPU.
         keywords: dict[str, Any] = {"enable_fallback": 0}
         if spec.disabled_optimizers:
             keywords["disabled_optimizers"] = list(spec.disabled_optimizers)
@@ -268,6 +271,7 @@ def _nodes(nodes: Any) -> tuple[NodeInfo, ...]:
 
 def _source(spec: SessionSpec, model: Any) -> str | bytes:
     if model is not None:
+        # ONNX Runtime's Python takes bytes and no other buffer for a model in memory.
         return bytes(memoryview(model))
     if spec.model_path is None:
         raise InvalidArgument("There is neither a model path nor a model.")
@@ -342,6 +346,7 @@ class OrtSession:
             )
         names = list(output_names) if output_names else self._output_names
         if self._unreadable and not self._unreadable.isdisjoint(names):
+            # One such output is enough: `InferenceSession.run` fails as a whole, also for the outputs beside it.
             given = ort_values.feeds_as_ort_values(self._ort, feeds)
             return [
                 ort_values.result_of_ort_value(value)

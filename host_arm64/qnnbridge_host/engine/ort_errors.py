@@ -275,10 +275,12 @@ def is_cpu_fallback_refusal(error: Exception) -> bool:
 
 def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]:
     if type(error).__module__.startswith("onnxruntime"):
+        # By name: older releases lack some of the classes, and this module imports no onnxruntime.
         known = errors.ORT_ERRORS.get(type(error).__name__)
         if known is not None:
             return known
     match = re.match(_PREFIX, text)
+    # onnxruntime 1.24.4 with onnxruntime-qnn 2.7 raises RuntimeError, ``15 : GENERAL ERROR``, for a reset.
     if match and type(error) is RuntimeError:
         known = _BY_NUMBER.get(int(match[1]))
         if known is not None:

@@ -328,6 +328,7 @@ def _function(call: ObjectCall, table: frozenset[str]) -> Any:
 def _quantize(_: Any, call: ObjectCall) -> ObjectResult:
     """Call with copies of the arrays, and return them as they are afterwards, with what the function gave."""
     function = _function(call, QUANTIZERS)
+    # `np.array` copies. Arrays from the wire may be read-only, and these functions write into them.
     arrays = [np.array(value) for value in call.values]
     left = iter(arrays)
     given = [next(left) if one is None else one for one in argument(call, "arguments", list)]
@@ -416,6 +417,7 @@ def _install(severity: int) -> None:
 def _take(severity: int, category: str, logid: str, code_location: str, message: str) -> None:
     _write(severity, category, logid, code_location, message)
     calls_back: CallsBack | None = getattr(_serving, "calls_back", None)
+    # A function that has failed is not called again: the request will end with its error.
     if calls_back is None or calls_back.failure is not None:
         return
     line = {"category": category, "logid": logid, "code_location": code_location, "message": message}

@@ -129,6 +129,8 @@ def result_of_ort_value(value: Any) -> Any:
         return value.numpy()
     shape = tuple(value.shape())
     size = _checked_size(value, element, shape)
+    # A copy, since the OrtValue frees its memory when it goes. A bytearray, since numpy makes an array over
+    # bytes read-only.
     raw = bytearray(ctypes.string_at(value.data_ptr(), size)) if size else bytearray()
     return Typed(np.frombuffer(raw, dtype=LAYOUTS[element].storage), element, shape)
 

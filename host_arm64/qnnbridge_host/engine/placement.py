@@ -62,6 +62,7 @@ def read(session: Any, target: PlacementTarget | None, source: str = "") -> Plac
             partitions += 1
             qnn += len(nodes)
         elif subgraph.ep_name == CPU_PROVIDER:
+            # Counted whole and listed in part: a model with thousands of nodes on the CPU must fit into a header.
             cpu += len(nodes)
             on_cpu += [(node.name, node.op_type) for node in nodes[: MAX_CPU_LIST - len(on_cpu)]]
         else:

@@ -109,6 +109,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     asked = _unique(spec.providers) or [ProviderSpec(PROVIDER)]
     entries = {str(key): str(value) for key, value in spec.config_entries.items()}
     if records:
+        # Without this entry ONNX Runtime records nothing, and asking for the assignment is an error.
         entries.setdefault(RECORD_ASSIGNMENT, "1")
     names = [provider.name for provider in asked]
     for name in names:
@@ -131,6 +132,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
             cause="The first provider takes every node it can, and the CPU takes all of them.",
             fix="Name QNNExecutionProvider first, or only CPUExecutionProvider.",
         )
+    # ONNX Runtime itself keeps a provider's options as entries with this prefix, so an application may use either.
     by_entry = {
         key[len(SESSION_PREFIX) :]: entries.pop(key) for key in list(entries) if key.startswith(SESSION_PREFIX)
     }
@@ -172,6 +174,7 @@ def _merged(by_entry: Mapping[str, str], options: Mapping[str, Any]) -> dict[str
 
 
 def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
+    # With the whole path QNN cannot load a library of the same name from elsewhere, such as that of an SDK on PATH.
     if "backend_path" not in options and "backend_type" not in options:
         path = qnn_options.backend_library("htp", qnn.library_folder)
         if path is not None:

@@ -114,6 +114,7 @@ class PluginQnn:
         self.require()
         # The provider uses one device and warns about others; an NPU may be listed beside a GPU.
         wanted = "GPU" if backend == "gpu" else "NPU"
+        # On the simulator there is neither of the two: QNN lists a CPU.
         chosen = [device for device in self._devices if _kind(device) == wanted] or self._devices
         session_options.add_provider_for_devices(chosen, options)
         return ()
@@ -130,12 +131,17 @@ def load_plugin(
     try:
         source = choose()
         folder = os.path.dirname(source.library)
+        # The wheel's own library needs no look. A folder may hold another vendor's provider, and registering a
+        # library runs its code.
         if source.engine != "wheel":
             _refuse_others(source)
+        # Before the first call into QNN: where the skel is not found then, QNN stays with the driver's runtime.
         _let_the_dsp_find(folder)
         on_phase("registering", source.versions())
         devices = _registered(ort)
         if not devices:  # else an earlier engine of this process has registered it; twice is an error
+            # ONNX Runtime takes any name here and makes it the provider's. Compiled models have this one as the
+            # `source` of their nodes.
             ort.register_execution_provider_library(PROVIDER, source.library)
             devices = _registered(ort)
     except BridgeError as error:
@@ -172,6 +178,7 @@ def _refuse_others(source: QnnSource) -> None:
     try:
         with open(source.library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             known = content.find(_QNN_ENTRY) >= 0
+    # `mmap` raises ValueError for an empty file.
     except (OSError, ValueError) as error:
         raise ProviderUnavailable(
             f"The provider's library cannot be read: {source.library}.", cause=str(error), fix=_NAME_IT
@@ -196,6 +203,7 @@ def _let_the_dsp_find(folder: str) -> None:
     driver's older runtime (onnxruntime-qnn issue 593).
     """
     before = os.environ.get("ADSP_LIBRARY_PATH", "")
+    # FastRPC separates by a semicolon on Linux as well, where `os.pathsep` is a colon.
     if folder not in before.split(";"):
         os.environ["ADSP_LIBRARY_PATH"] = f"{folder};{before}" if before else folder
 
@@ -215,6 +223,7 @@ def _fix_elsewhere(found: Installed) -> str:
 
 
 def _fix(text: str) -> str:
+    # 1.23.2 with onnxruntime-qnn 2.7: ``QNN EP requires ORT >= 1.24 (API 24). Host ORT is 1.23.2 (API 23).``
     if "requires ORT" in text or "ort_version_supported" in text or "API" in text:
         return (
             "Install versions that fit together in the host's Python: onnxruntime 1.24.2 or newer with "
@@ -224,6 +233,7 @@ def _fix(text: str) -> str:
 
 
 def _kind(device: Any) -> str:
+    # As text a member of pybind11's enumeration is ``OrtHardwareDeviceType.NPU``.
     return str(device.device.type).rpartition(".")[2]
 
 

@@ -38,7 +38,9 @@ PERFORMANCE_MODES = (
     "extreme_power_saver",
     "sustained_high_performance",
 )
+# Case counts. For any other word QNN logs a warning and takes htp.
 BACKEND_TYPES = ("htp", "gpu", "cpu", "saver", "ir", "genie")
+# Four of them until onnxruntime-qnn 2.5.
 PRIORITIES = ("normal", "low", "normal_low", "normal_high", "high", "high_plus", "critical", "critical_plus")
 
 
@@ -73,9 +75,12 @@ _TABLE = (
     Option("backend_type", "choice", BACKEND_TYPES, since=(1, 22)),
     _number("device_id"),
     Option("soc_model", "soc"),
+    # Where soc_model is given as well, QNN follows that, also if the two contradict each other.
     Option("htp_arch", "number", ("0", "68", "69", "73", "75", "79", "81")),
+    # 0 is QNN's default and means all of it.
     _number("vtcm_mb"),
     Option("htp_performance_mode", "choice", PERFORMANCE_MODES),
+    # In microseconds.
     _number("rpc_control_latency"),
     Option("qnn_context_priority", "choice", PRIORITIES),
     _number("htp_graph_finalization_optimization_mode", 0, 3),
@@ -98,6 +103,7 @@ _TABLE = (
     _switch("enable_htp_prepare_only", (2, 3)),
     _switch("enable_htp_prepare_and_load", (2, 7)),
     _switch("disable_file_mapped_weights", (1, 24)),
+    # A level needs profiling_file_path: without it QNN ends in an EPFail that `ort_errors` explains.
     Option("profiling_level", "choice", ("off", "basic", "detailed", "optrace")),
     Option("profiling_file_path", "text"),
     Option("op_packages", "packages", since=(1, 23)),
@@ -213,7 +219,9 @@ def _distance(a: str, b: str) -> int:
 
 # --- the checks -------------------------------------------------------------------------------------------
 
+# X2 Elite (SC8480XP), the first chip with bfloat16. For an older one QNN raises a RuntimeError.
 _MIN_BF16_SOC = 88
+# QNN reads "0" and "1" alone, and ignores every other word without an error. These are refused with the digit.
 _WORDS_FOR_SWITCH = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": "0"}
 
 

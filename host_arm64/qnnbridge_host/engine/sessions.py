@@ -518,4 +518,6 @@ def mark(what: str, request_id: int) -> None:
     The application's side collects stderr and looks between the two lines.
     """
     with contextlib.suppress(OSError):
+        # The line break in front ends a line that native code has left open. One write, so that no other thread's
+        # text lands inside of the mark.
         os.write(2, f"\n@qnnbridge {what} {request_id}\n".encode())

@@ -183,6 +183,8 @@ def _none(found: Installed) -> ProviderUnavailable:
 
 # --- the SDK build of a QNN library ----------------------------------------------------------------------
 
+# QNN's build id: release, time of the build (yymmddhhmmss), in some releases a number behind it, as in
+# ``2.37.1.250807093845_124904``. An ELF library has it as text only, with a v in front.
 _BUILD: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}(?:_\d+)?)")
 _RESOURCE_NAME: Final = "ProductVersion".encode("utf-16-le")
 _RESOURCE_TEXT: Final = re.compile(r"\d+\.\d+\.\d+\.\d{6,}(?:_\d+)?")
@@ -214,6 +216,7 @@ def _resource_version(data: mmap.mmap) -> str | None:
     start = data.rfind(_RESOURCE_NAME)
     if start < 0:
         return None
+    # A version resource has the key, padding to 32 bits and the value, all in UTF-16.
     start += len(_RESOURCE_NAME)
     text = data[start : start + 2 * _RESOURCE_CHARACTERS].decode("utf-16-le", "replace")
     found = _RESOURCE_TEXT.search(text)
@@ -221,5 +224,6 @@ def _resource_version(data: mmap.mmap) -> str | None:
 
 
 def _text_version(data: mmap.mmap) -> str | None:
+    # More than one id: which of them is the library's own is not known, so none is given.
     found = {match[1] for match in _BUILD.finditer(data)}
     return found.pop().decode("ascii") if len(found) == 1 else None

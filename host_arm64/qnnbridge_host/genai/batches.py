@@ -25,6 +25,7 @@ class BatchGeneration(Generation):
 
     def repeat(self, log: Sequence[tuple[Sequence[int], int]], stop: StopSignal) -> None:
         """Bring a new generator to where an old one was: prompts, and the number of tokens generated after each."""
+        # Prompts alone may be repeated: no random number was drawn yet.
         if self._option("do_sample", False) and any(count for _, count in log):
             raise StateLost(
                 "The generation of several sequences cannot be taken up again: random numbers cannot be repeated.",
@@ -73,6 +74,7 @@ class BatchGeneration(Generation):
             return given
         size = len(given) // self.rows
         for start in range(0, len(given), size or 1):
+            # From each end of the row inwards, up to the first token that is none: a pad in the middle is a token.
             for way in (range(start, start + size), range(start + size - 1, start - 1, -1)):
                 for at in way:
                     if given[at] != pad:

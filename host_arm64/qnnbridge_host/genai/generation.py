@@ -226,6 +226,7 @@ class Generation:
         new = self._new_tokens()
         self.tokens += new
         if self._is_done():
+            # genai stops at max_length with its pads counted. Only an end token or the true length is an end.
             at_end = not new or new[-1] in self._model.folder.eos or len(self.tokens) >= self.max_length
             if self._window is None or at_end:
                 self.done = True
@@ -346,10 +347,12 @@ class Generation:
                         cause="It ends an answer within its last window, which cannot be fed token by token.",
                         fix="Begin a new conversation, or shorten the history.",
                     )
+                # Reading them runs the model. Logits that are set before that are overwritten by the run.
                 shape = self._tensor("OgaGenerator_GetLogits").shape
                 if forced is None or forced.shape != shape:
                     forced = np.full(shape, _FORBIDDEN, np.float32)
                 flat = forced.reshape(-1)
+                # One logit far above all others: the same token for greedy search and for every temperature.
                 flat[token] = -_FORBIDDEN
                 made = make_tensor(self._model.library, forced)
                 self._call("OgaGenerator_SetLogits", made.handle)
@@ -444,6 +447,7 @@ class Generation:
         filler = self._model.filler
         if filler is not None and self.rows == 1:
             whole = [*self.tokens, *tokens]
+            # On a window genai takes the token for a pad at any place, with dynamic shapes only at the end.
             if filler in whole if self._window is not None else whole[-1] == filler:
                 raise PromptRefused(
                     f"The prompt has the model's pad token {filler}.",
@@ -486,12 +490,14 @@ _IN_GRAMMAR: Final = re.compile(r"%json\s*")
 
 def check_guidance(kind: str, data: str) -> None:
     """Raises `GenerationError` for a schema of too many items. What is no JSON is left to the library."""
+    # A list in place of recursion: the depth of a schema is the client's choice.
     left: list[Any] = list(_schemas(kind, data))
     total = 0.0
     enough = MAX_ITEMS + 1
     while left:
         one: Any = left.pop()
         if isinstance(one, dict):
+            # Every map is looked at, not only those of type array: a schema may be nested anywhere in another one.
             counts = [one[name] for name in _COUNTS if isinstance(one.get(name), (int, float))]
             total += sum(min(max(0, count), enough) for count in counts)
             left += one.values()

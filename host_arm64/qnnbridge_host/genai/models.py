@@ -90,6 +90,7 @@ class Turns:
             if not self._busy:
                 self._busy = True
                 return
+            # A locked lock for each thread that waits: one `threading.Lock` wakes its waiters in no defined order.
             mine = threading.Lock()
             mine.acquire()
             self._waiting.append(mine)
@@ -98,6 +99,7 @@ class Turns:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             if self._waiting:
+                # `_busy` stays set: a thread that comes now queues up behind those that wait.
                 self._waiting.popleft().release()
             else:
                 self._busy = False
@@ -122,6 +124,7 @@ class GenaiModel:
         filler: int | None,
         copy: contextlib.ExitStack,
     ) -> None:
+        # First, so that the folder also goes when a line below raises.
         weakref.finalize(self, copy.close)
         self.filler = filler if filler is not None else folder.pad
         self.library = native
@@ -133,6 +136,7 @@ class GenaiModel:
         self.type = native.text("OgaModelGetType", model.handle)
         self.device = native.text("OgaModelGetDeviceType", model.handle)
         on_npu = any(one.wanted and one.placement.qnn_nodes for one in placement)
+        # There is one NPU, so all models on it share a queue. Models on the CPU do not wait for each other.
         self.turns = _npu_turns if on_npu else Turns()
 
     def count_memory(self, words: str) -> None:
@@ -216,6 +220,8 @@ def load(
         )
     key = json.dumps([folder.fingerprint, os.path.abspath(folder.path), request.steps, request.strict])
     with _lock:
+        # The lock is held while a model is loaded: a second application that asks for it meanwhile shares it.
+        # The content of files that came as bytes is not in the key, so such a model is never shared.
         found = None if request.data else _loaded.get(key)
         if found is not None:
             return found
@@ -253,6 +259,7 @@ def _make(
     if pad is not None:
         overlay = json.dumps({"model": {"pad_token_id": pad}})
         native.call("OgaConfigOverlay", config.handle, overlay.encode())
+    # genai borrows the bytes of `AddModelData`: they must live as long as the model.
     kept: list[Any] = [config]
     for name, content in data.items():
         memory = c_char_p(content)

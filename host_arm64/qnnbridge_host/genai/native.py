@@ -35,6 +35,8 @@ from qnnbridge_protocol.errors import (
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.tensors import Typed
 
+# ctypes passes an int without a declared type as a C int of 32 bits, which cuts a pointer in two. So every function
+# that is called has its types here.
 _TEXT = c_char_p
 _OUT = POINTER(c_void_p)
 _INTS = POINTER(c_int32)
@@ -141,6 +143,7 @@ class Object:
         # Freed once, also if `__del__` is called again.
         handle, self.handle = self.handle, c_void_p()
         if handle:
+            # CPython clears the slots after `__del__`, so what `keeps` holds (a generator's model) goes later.
             self._library.free(self.kind, handle)
 
 
@@ -172,6 +175,7 @@ class GenaiLibrary:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function. Raises the typed error for what it reports."""
+        # NULL for success, else an object with the text of the error, which the caller frees.
         result = self._function(name)(*arguments)
         if result:
             # Read before the result is destroyed, to which the text belongs.
@@ -316,6 +320,7 @@ def from_genai(text: str, version: str) -> BridgeError:
     details = details_of(GenerationError, text)
     if details.get("npu_memory"):
         return GenerationError(text, cause=MEMORY_CAUSE, fix=MEMORY_FIX, details={"genai": version, **details})
+    # The first that matches counts: a missing tokenizer.json is a missing file before it is a tokenizer's error.
     for rule in _RULES:
         if re.search(rule.pattern, text):
             return rule.kind(text, cause=rule.cause, fix=rule.fix, details={"genai": version})
@@ -369,6 +374,7 @@ _NUMBERS: Final = {
 
 def make_tensor(native: GenaiLibrary, value: Any) -> Object:
     """A native tensor that borrows the array's memory and keeps it."""
+    # genai takes a pointer and a shape, no strides.
     array = np.ascontiguousarray(value.data if isinstance(value, Typed) else value)
     element = value.element_type if isinstance(value, Typed) else _NUMBERS.get(array.dtype)
     if element is None:
@@ -394,6 +400,7 @@ def read_tensor(native: GenaiLibrary, tensor: Object) -> Any:
     shape = tuple(dimensions)
     storage = np.dtype(layout.storage)
     size = int(np.prod(shape, dtype=np.int64)) * storage.itemsize
+    # A copy, since the memory is genai's. A bytearray, since numpy makes an array over bytes read-only.
     raw = bytearray(ctypes.string_at(data, size)) if size else bytearray()
     array = np.frombuffer(raw, dtype=storage).reshape(shape)
     return array if layout.named else Typed(array, element, shape)

@@ -152,6 +152,7 @@ def _load(call: ObjectCall) -> GenaiModel:
     data = {str(name): bytes(memoryview(value)) for name, value in zip(names, call.values, strict=True)}
 
     def declare(folder: GenaiFolder) -> None:
+        # Set before the phase: a death from here on is booked on this model.
         call.request.blame = {"fingerprint": folder.fingerprint, "label": folder.label}
         call.enter("creating")
 
@@ -161,6 +162,7 @@ def _load(call: ObjectCall) -> GenaiModel:
             placement: Placement = session.info.placement
             return placement
         finally:
+            # Closed before genai makes the stage itself: two at once may not fit into the NPU.
             session.close()
 
     try:
@@ -193,6 +195,7 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
         tuple(zip((str(name) for name in arguments.get("inputs") or ()), call.values, strict=False)),
     )
     wide = any(int(search.get(name, model.folder.search.get(name, 1)) or 1) > 1 for name in _WIDE)
+    # A wide request on a fixed window is a `Generation`, whose checks refuse it with the reason.
     kind = BatchGeneration if wide and model.folder.window is None else Generation
     return ObjectResult(made=(GENERATOR, kind(model, settings)))
 
@@ -204,6 +207,7 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     """Everything that one call may need: restore, align, append, generate."""
     arguments = call.arguments
     stop = call.request.stopper = StopSignal()
+    # A cancel that came before the request had its `stopper` reached nothing.
     if call.request.withdrawn:
         stop.stop()
     call.enter("running")

@@ -53,6 +53,7 @@ def place(
     Raises:
         PlacementRefused: a stage that asks for QNN would compute on the CPU.
     """
+    # All stages before one is refused: the error lists each of them.
     found = [_place(stage, probe, cache, versions, strict) for stage in folder.stages]
     refused = [one for one in found if one.wanted and not one.by_design]
     if refused and strict:
@@ -75,6 +76,7 @@ def _place(
         except BridgeError as error:
             if strict:
                 raise
+            # Not remembered, since it may be an error of the moment, such as a full NPU: the next load tries again.
             placed = Placement(known=False, cause=error.message)
         else:
             _remember(file, placed)
@@ -93,6 +95,7 @@ def _refusal(folder: GenaiFolder, worst: StagePlacement, found: list[StagePlacem
     placed = worst.placement
     total = placed.qnn_nodes + placed.cpu_nodes + placed.other_nodes
     if placed.qnn_nodes:
+        # Without what is on the CPU by design: the message names the operators that are at fault.
         kinds = sorted({kind for _, kind in placed.cpu_list} - ATTENTION - BOOKKEEPING)
         message = f"The stage {worst.stage!r} of {folder.label} would compute {', '.join(kinds)} on the CPU."
     else:
@@ -118,6 +121,7 @@ def _memory(stage: GenaiStage, cache: str | None, versions: Mapping[str, str]) -
         status = os.stat(stage.path)
     except OSError:
         return None
+    # With the versions: another driver or QNN may take other nodes.
     key = [os.path.abspath(stage.path), status.st_size, status.st_mtime_ns, stage.qnn_options, dict(versions)]
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
     return Path(cache) / FOLDER / f"{name[:32]}.json"

@@ -127,6 +127,7 @@ def _of_parts(name: str, kind: str, expected: Sequence[Any], found: Sequence[Any
 
 
 def _of_arrays(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> OutputComparison:
+    # V: bfloat16 and the like, which numpy has from ml_dtypes and which convert to float64.
     kind = "float" if expected.dtype.kind in "fcV" else "integer" if expected.dtype.kind in "biu" else "text"
     if expected.shape != found.shape:
         return OutputComparison(name, kind, mismatch=f"shape {found.shape} instead of {expected.shape}")
@@ -151,6 +152,7 @@ def _of_floats(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -
     if not a.size:
         return OutputComparison(name, "float")
     finite = np.isfinite(a) & np.isfinite(b)
+    # An infinity equals itself, NaN does not.
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     different = int(np.count_nonzero(~finite & ~same))
     a, b = a[finite], b[finite]
@@ -244,6 +246,7 @@ class Reference:
         self._samples = Samples((), {})
         self._expected: list[list[Any]] = []
         try:
+            # A local name: the original is freed before a changed model is loaded.
             session = open_original()
             self._names = [output.name for output in session.get_outputs()]
 

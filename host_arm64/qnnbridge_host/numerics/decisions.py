@@ -70,6 +70,7 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
     ndim = values.ndim - leading
     if values.dtype.kind != "f" or ndim < 2 or not values.size:
         return ()
+    # Of three axes and more the first is the batch, which has no columns.
     for axis in range(leading + (ndim > 2), values.ndim):
         size = values.shape[axis]
         if not 2 <= size <= MOST_COLUMNS or values.size // size < FEWEST_ROWS:
@@ -188,6 +189,7 @@ def picture_decisions(expected: Array, found: Array) -> Decisions | None:
         for mine, theirs in zip(*boxes, strict=True):
             if mine is None or theirs is None:
                 return None
+            # The larger number: an object that only one of the sides has counts as a changed decision.
             total += max(len(mine), len(theirs))
             kept += _paired(mine, theirs)
         count = max(count, total)
@@ -230,6 +232,7 @@ def _regions(expected: Array, found: Array) -> Decisions | None:
 def _objects(mask: Array) -> Array | None:
     """The bounding boxes of connected pixels: top, left, bottom, right, the last two behind them. None for noise:
     there are too many."""
+    # A zero on both sides of each line, so that a run at the border has a start and an end, too.
     edges = np.diff(np.pad(mask.astype(np.int8), ((0, 0), (1, 1))), axis=1)
     starts, ends = np.argwhere(edges == 1), np.argwhere(edges == -1)
     if len(starts) > _MOST_RUNS:
@@ -239,6 +242,7 @@ def _objects(mask: Array) -> Array | None:
 
     def leader_of(run: int) -> int:
         while leader[run] != run:
+            # Halves the path, so that later searches are short.
             leader[run] = leader[leader[run]]
             run = leader[run]
         return run
@@ -250,6 +254,7 @@ def _objects(mask: Array) -> Array | None:
             # Corners touch, too.
             if starts[above, 1] <= ends[here, 1] and starts[here, 1] <= ends[above, 1]:
                 leader[leader_of(here)] = leader_of(above)
+            # The run that ends first cannot touch any later one of the other line.
             if ends[above, 1] < ends[here, 1]:
                 above += 1
             else:

@@ -45,6 +45,7 @@ _THROUGH: Final = frozenset(
 # They give a table of as many rows as they take.
 _TABLES: Final = frozenset({"Cast", "Identity", "DequantizeLinear"})
 
+# The first that matches counts: token_type_ids are segments and position_ids positions, and both would match ids.
 _NAMES: Final[Sequence[tuple[str, re.Pattern[str]]]] = (
     ("mask", re.compile(r"mask|attention(?!s)|valid|padding", re.IGNORECASE)),
     ("segment", re.compile(r"token_?type|segment|lang_?id|speaker|spk|sid$", re.IGNORECASE)),
@@ -101,9 +102,11 @@ def knowledge_of(model: Any) -> InputKnowledge:
             dims = tables[node.input[0]]
             name = origin[node.input[1]]
             if -len(dims) <= axis < len(dims):
+                # An input may pick from two tables: an id has to be valid in the smaller one.
                 rows[name] = min(rows.get(name, dims[axis]), dims[axis])
         elif node.op_type == "QuantizeLinear" and node.input[0] in origin and len(node.input) > 2:
             scale, zero = (tensors.get(name) for name in node.input[1:3])
+            # External data is not read here, and several scales along an axis have no common range.
             if scale is None or zero is None or scale.external_data or math.prod(scale.dims) != 1:
                 continue
             step, shift = numpy_helper.to_array(scale).reshape(()), numpy_helper.to_array(zero).reshape(())
@@ -292,6 +295,7 @@ def _tone(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """A voice-like tone along the last axis: harmonics of a low pitch that come and go."""
     size = shape[-1] if shape else 1
     time = np.arange(size)
+    # At 16 kHz this is 80 to 240 Hz, the pitch of voices.
     pitch = 0.005 + 0.01 * rng.random()
     waves = np.asarray(sum(np.sin(2 * np.pi * pitch * k * time + rng.random() * 6) / k for k in range(1, 9)))
     envelope = 0.2 + 0.8 * np.sin(np.pi * time / max(1, size)) ** 2

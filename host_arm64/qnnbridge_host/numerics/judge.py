@@ -48,6 +48,7 @@ _BOX: Final = 4
 _FAR: Final = 0.3
 # Of detections fewer that are the same make another result, however small the errors are.
 _LEAST_DETECTIONS: Final = 0.5
+# Labels and indices follow from float values, so near ties fall to the other side: up to a tenth is no fault.
 _OF_INTEGERS: Final = 0.1
 # 8- and 16-bit integers are mostly quantised values, which may be rounded the other way.
 _NARROW_BYTES: Final = 2
@@ -79,6 +80,8 @@ class NumberLimits:
         return f"from {self.good_db:g} dB on it agrees, below {self.bad_db:g} dB it differs"
 
 
+# Half floats reach 50 to 80 dB. Tanh, Sigmoid and Softplus that QNN merges with the operator before them reach 35
+# to 49 dB, so 30 dB leaves them room (docs/numbers.md).
 LIMITS: Final[Mapping[NumberFormat, NumberLimits]] = {
     # Measured: outputs of sigmoids and softmaxes near 0 are off by up to 0.0028 in half floats.
     "fp16": NumberLimits(30.0, 20.0, 0.01, 5e-3, 1e-3, 10.0),
@@ -134,6 +137,7 @@ def judge_over_inputs(
     # Over all inputs: an output that is nearly 0 for one of them is judged by what it can be.
     scale = max((largest(reference) for reference, _ in pairs), default=0.0)
     judged = [judge(reference, candidate, number_format, scale) for reference, candidate in pairs]
+    # One set of inputs that differs is enough: another one that hides the error proves nothing.
     bad = min((one for one in judged if one.state == "differs"), key=_rank, default=None)
     if bad is not None:
         return "differs", bad.reason, judged
@@ -235,11 +239,17 @@ def snr_db(expected: Array, found: Array) -> float:
         return NO_ERROR_DB
     a, b = expected / scale, found / scale
     signal, noise = float(np.vdot(a, a)), float(np.vdot(a - b, a - b))
+    # Before the division: identical arrays have no noise to divide by.
     if noise <= signal * 10 ** (-NO_ERROR_DB / 10):
         return NO_ERROR_DB
     return max(-NO_ERROR_DB, 10 * math.log10(signal / noise)) if signal else -NO_ERROR_DB
 
 
+# The order of what decides. Values that are not finite on the CPU are left out; one that is lost on the NPU alone
+# always differs. Then comes the whole output: SNR, values that are off, decisions. An output with columns of unlike
+# scales is judged by these instead; one without may be saved by its objects or regions. An output that agrees is
+# searched for one small column that is wrong. The noise of the number format comes last: it turns "differs" into
+# "unknown", but neither for columns, from which it has been taken away already, nor for lost values.
 def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, whole: bool) -> JudgedNumbers:
     known = np.isfinite(expected)
     if not known.any():
@@ -256,6 +266,7 @@ def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, w
     ratio, part, remark, silent = snr_db(a, b), "", "", ""
     decisions: float | None = None
     columns: Sequence[Columns] = ()
+    # With gaps in it an output has no rows to decide by: decisions and columns need every value.
     if both.all():
         decisions = _decisions(expected, found, _CLEAR * limits.noise_of_range * most)
         reason = _float_reason(ratio, off, decisions, limits, max_abs / max(most, _TINY))

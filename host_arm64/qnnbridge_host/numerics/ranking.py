@@ -48,6 +48,7 @@ def paired(
         if score is None:
             continue
         scores = tuple(side[..., score[1]] for side in tables[score[0]])
+        # Scores that differ as a whole are an error of the computation, not another order. Pairing would hide it.
         if snr_db(*scores) < LIMITS[number_format].good_db:
             continue
         whole = [mine[number].dtype.kind != "f" for number in group]
@@ -77,6 +78,7 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and a.size
         if a.dtype.kind in "biuf" and b.dtype.kind in "biuf" and np.isfinite(a).all() and np.isfinite(b).all()
     ]
+    # A batch first: an output of 8 batches with 100 rows would else be a table of 8 rows with 100 columns.
     for lead in (2, 1):
         for first in usable:
             shape = expected[first].shape[:lead]
@@ -104,6 +106,7 @@ def _rows(values: Array, lead: int) -> Array:
 def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
     """Table and column of the value that never rises from row to row, and falls."""
     for number, table in enumerate(tables):
+        # A column that is constant never rises either, but orders nothing.
         falls = (np.diff(table, axis=1) <= 0).all(axis=(0, 1)) & (table[:, 0] > table[:, -1]).any(axis=0)
         columns = np.flatnonzero(falls)
         if len(columns):

@@ -80,6 +80,7 @@ def random_value(
             f'Values of type {type_text} cannot be made up (input "{name}").',
             fix="Run this model from Python with qnnbridge.InferenceSession, which takes lists and maps.",
         )
+    # For its check: a shape whose bytes cannot be counted is refused before numpy sees it.
     elements.nbytes(ElementType.UINT8 if declared.element is ElementType.STRING else declared.element, shape)
     try:
         return _tensor(declared.element, shape, rng)
@@ -145,6 +146,7 @@ def make_samples(declared: Sequence[DeclaredInput], *, seed: int, accepts: Calla
     reason = ""
     for sizes in _candidates(declared):
         try:
+            # A stream for each sample: its values do not depend on how many samples are made.
             feeds = [_sample(declared, sizes, np.random.default_rng([seed, n]), s) for n, s in enumerate(_SPREADS)]
             accepts(feeds[0])
         except OrtError as error:

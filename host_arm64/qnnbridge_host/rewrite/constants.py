@@ -55,6 +55,7 @@ def fix_values(editor: Editor, constants: Mapping[str, float]) -> tuple[list[str
             )
         dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         values[name] = np.full(shape, number).astype(dtype)
+        # The constant keeps the input's name, so no node has to change.
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
         changes.append(f"input {name} is always {number:g} now, and no input any more")
@@ -145,6 +146,7 @@ def count_indices_from_start(editor: Editor) -> list[str]:
         if node.op_type in _ALONG_AXIS:
             sizes = np.asarray(shape[attributes.get("axis", 0)])
         else:
+            # ScatterND has no batch_dims: its indices count from the first axis.
             first = attributes.get("batch_dims", 0)
             sizes = np.asarray(shape[first : first + indices.shape[-1]])
         counted = np.where(indices < 0, indices + sizes, indices).astype(indices.dtype)
@@ -178,6 +180,8 @@ TOTAL_LIMIT = 1 << 25
 # one or two.
 MOST_REFUSED = 200
 
+# QNN reads pairs of Quantize and Dequantize, so they stay. Random operators and Dropout in training give other
+# values in every run. Bodies of If, Loop and Scan see tensors that are not in the part that is run.
 _NEVER = frozenset(
     {
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "If", "Loop", "Scan"),
@@ -265,6 +269,7 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
 def _known_sizes(editor: Editor, node: Any) -> dict[str, Array] | None:
     """Sizes picked from a shape that is known there: PyTorch asks so whether a dimension can be squeezed."""
     maker, picked = editor.maker(node.input[0]), editor.constant(node.input[1], INPUT_LIMIT)
+    # An attribute of Shape is start or end: the picked numbers would count from elsewhere.
     if maker is None or maker.op_type != "Shape" or maker.attribute or picked is None:
         return None
     sizes = editor.dims(maker.input[0])
@@ -320,6 +325,7 @@ class _Evaluation:
             self._refused += 1
             results = None
         if results is None and len(nodes) > 1:
+            # Halving finds one refused node among n in about 2 log n sessions. All others are still computed.
             middle = len(nodes) // 2
             return {**self.results_of(nodes[:middle]), **self.results_of(nodes[middle:])}
         self._known.update(results or {})

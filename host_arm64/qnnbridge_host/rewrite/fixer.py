@@ -25,6 +25,11 @@ from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtE
 COMMAND = "qnnbridge fix"
 
 
+# A rewrite changes the model in place. The changed model is written to the candidate's file, loaded, and compared
+# with the original. It is kept if the results agree within the largest tolerance of all rewrites so far. If not,
+# the model is read again from the bytes of the last one that was kept. Sizes are an order of the user and never
+# taken back: if results differ with them, the run ends. A model that does not load with them may load after a
+# later rewrite.
 class RewriteRun:
     """A model on its way through the rewrites: each is tried, and undone if it changes a result.
 
@@ -85,6 +90,7 @@ class RewriteRun:
             self.model = graphs.load(self._output.model)
         else:
             onnx.save_model(self.model, os.fspath(self._output.model))
+        # Without external data the last check has loaded exactly these bytes.
         problem = load_problem(self._output.model) if external or not self._loads else None
         # If the original does not load either, the rewrites are not at fault.
         if problem and load_problem(self._source) is None:
@@ -98,6 +104,7 @@ class RewriteRun:
         editor = self._editor or Editor(self.model, self._source.parent)
         sizing = rewrite.name == FIXED_SHAPES
         changes = tuple(self._sized(editor) if sizing else rewrite.apply(editor))
+        # An index of a model that has changed is stale. One that found nothing to do serves the next rewrite.
         self._editor = None if changes else editor
         if not changes:
             return None
@@ -329,6 +336,7 @@ def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str],
     # A size of a name that this model does not have is no error here.
     named = {name for dim in shapes.free_dimensions(model.graph) if (name := dim.name)}
     fix_inputs(editor, Dimensions.of({name: size for name, size in sizes.items() if name in named}))
+    # An input with free dimensions takes no constant: then its branch stays open, and the rest is still looked at.
     with contextlib.suppress(BridgeError):
         fix_values(editor, constants)
     changes: list[str] = []
@@ -338,6 +346,7 @@ def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str],
         editor = Editor(model, path.parent) if found else editor
         if rewrite.name not in TIDYING:
             changes += [f"{rewrite.name}: {change}" for change in found]
+    # Folded sizes are found in almost every model, and say nothing of what QNN takes.
     return [change for change in changes if "nodes computed" not in change], constants
 
 
@@ -353,6 +362,7 @@ def deciding_inputs(model: Any) -> dict[str, float]:
     for node in index.protos:
         if node.op_type != "If":
             continue
+        # Backwards from the condition. Nothing notes what was seen: the bound ends the walk where many paths meet.
         waiting, steps = [node.input[0]], 0
         while waiting and steps < _MOST_STEPS:
             steps += 1

@@ -62,6 +62,7 @@ def _scaled_gemm(editor: Editor, node: Any) -> list[Any] | None:
         # The constant one of the two, so that no node is added.
         side = 1 if editor.tensor(node.input[1]) is not None or editor.tensor(node.input[0]) is None else 0
         _multiply(editor, node, side, alpha, before)
+    # Without the input, not times zero: an infinite bias times zero would be NaN.
     if has_bias and beta == 0:
         del node.input[2]
     elif has_bias and beta != 1:
@@ -136,6 +137,7 @@ def split_skip_norm(editor: Editor) -> list[str]:
         return []
 
     def change(node: Any) -> list[Any] | None:
+        # Input, skip, gamma, beta, bias; the last two are optional.
         inputs = [*node.input, *[""] * (5 - len(node.input))]
         if any(name and (editor.uses(name) or not editor.is_free(name)) for name in node.output[1:3]):
             return None  # mean and variance are wanted
@@ -267,6 +269,7 @@ def fuse_quantised_gelu(editor: Editor) -> list[str]:
         found = next(_gelu_of(editor, node), None)
         if found is None:
             return None
+        # Older operator sets have Gelu in ONNX Runtime's own domain alone.
         domain = "" if editor.opset >= _FIRST_OPSET_WITH_GELU else _MICROSOFT
         if domain and all(entry.domain != domain for entry in editor.model.opset_import):
             editor.model.opset_import.add(domain=domain, version=1)

@@ -107,6 +107,8 @@ def transposes(shape: Sequence[int], perm: Sequence[int], most: int) -> Iterator
     if len(wanted) <= most:
         yield (sizes or [1]), (wanted or [0])
         return
+    # A selection sort of blocks: each step moves one block to its place, past those in between. Four dimensions
+    # do: what is in place, what is passed, the block, and the rest.
     now = list(range(len(sizes)))
     for at, block in enumerate(wanted):
         there = now.index(block)
@@ -174,6 +176,7 @@ def _transpose(editor: Editor, node: Any) -> list[Any] | None:
     shape = editor.shape(node.input[0])
     if shape is None:
         return None
+    # Without perm ONNX reverses the axes.
     perm = graphs.attribute_values(node).get("perm", list(range(len(shape)))[::-1])
     made: list[Any] = []
     value = node.input[0]
@@ -192,6 +195,7 @@ def _matmul(editor: Editor, node: Any) -> list[Any] | None:
         return None
     batches = [shape[:-2] for shape in shapes if shape is not None]
     groups = groups_alike(batches, result[:-2])
+    # Two of QNN's four dimensions are the matrix itself.
     if groups is None or len(groups) > MOST_OF_MATMUL - 2:
         return None
     made: list[Any] = []
@@ -236,6 +240,7 @@ def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
         else:
             inputs.append(_reshape(editor, name, folded_shape(shape, groups, len(result)), node, made))
     made.append(editor.make(node.op_type, inputs, node))
+    # An elementwise operator has no attribute that counts axes, so all of them stay right.
     made[-1].attribute.extend(node.attribute)
     _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
     return made
@@ -282,6 +287,7 @@ def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
     if result is None or axis is None or editor.opset < 13 or any(shape is None for shape in shapes):
         return None
     axis %= len(result)
+    # At the first or last axis one group is empty and of size 1, so the axis that counts is always the second.
     groups = [list(range(axis)), [axis], list(range(axis + 1, len(result)))]
     made: list[Any] = []
     inputs = []

@@ -105,6 +105,7 @@ def drop_unused_outputs(editor: Editor) -> list[str]:
             return None
         least = _OPTIONAL_AFTER[node.op_type]
         outputs = list(node.output)
+        # From the end only, since outputs are known by their place.
         while len(outputs) > least and not (
             outputs[-1] and (editor.uses(outputs[-1]) or not editor.is_free(outputs[-1]))
         ):
@@ -195,6 +196,7 @@ def _without_empty_results(editor: Editor, node: Any) -> list[Any] | None:
     split = editor.make("Split", [node.input[0]], node, outputs[0], axis=axis)
     del split.output[:]
     split.output.extend(outputs)
+    # Since opset 13 Split takes its sizes as an input, before that as an attribute.
     if editor.opset >= 13:
         split.input.append(editor.add_constant(np.asarray(sizes, np.int64), f"{node.name}/sizes"))
     else:
@@ -221,6 +223,7 @@ def _without_empty_inputs(editor: Editor, node: Any) -> list[Any] | None:
     if node.op_type == "Resize" and editor.opset >= _RESIZE_INPUTS_OPTIONAL:
         for number in (1, 2):
             if number < len(node.input) - 1 and editor.is_empty(node.input[number]):
+                # An empty name is ONNX's form for an optional input that is left out and has others behind it.
                 node.input[number] = ""
         return [node]
     return None
@@ -301,6 +304,7 @@ def _halve_constants(model: Any) -> None:
                         new for k in itertools.count() if (new := f"{name}/half{k or ''}") not in taken
                     )
                     values = numpy_helper.to_array(constants[name])
+                    # Beyond 65504 a half float is infinite, of which numpy would warn.
                     with np.errstate(over="ignore"):
                         graph.initializer.append(numpy_helper.from_array(values.astype(np.float16), made[name]))
                     taken.add(made[name])

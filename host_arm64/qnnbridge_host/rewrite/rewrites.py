@@ -33,6 +33,7 @@ class Rewrite:
 
 # The order matters. Sizes come first: constants and branches follow from them, and most other rewrites need shapes.
 # Rank comes behind the rewrites that make new nodes.
+# A Pow of 2 is a Mul before the exponents are looked at, and branches are decided after the sizes that decide them.
 REWRITES: Final = (
     Rewrite(
         FIXED_SHAPES,

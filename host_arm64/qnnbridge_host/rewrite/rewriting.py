@@ -52,6 +52,7 @@ class NodeChain:
         return self("Exp", self("Max", value, self.constant(LEAST_ARGUMENT)))
 
     def reduce(self, op: str, value: str) -> str:
+        # Axes may be an input or an attribute, depending on the opset: both are passed on.
         result = self(op, value, *self.node.input[1:])
         self.made[-1].attribute.extend(self.node.attribute)
         return result

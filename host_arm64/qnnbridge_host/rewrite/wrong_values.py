@@ -153,6 +153,7 @@ def zero_instead_of_softmax(editor: Editor) -> list[str]:
     """LogSoftmax along one element is zero."""
 
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        # x - x and no constant: NaN stays NaN, and shape and type follow from the input.
         return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
 
     return rewrite_matched(editor, "LogSoftmax", ("log-softmax-of-one",), change, "LogSoftmax of one element")
@@ -256,6 +257,7 @@ def _log_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
     axes = [int(record.attributes.get("axis", -1))]
     chain = NodeChain(editor, node)
     below = chain("Sub", chain.x, _reduced(chain, "ReduceMax", chain.x, axes, 1))
+    # The sum is at least 1, that of the largest value itself, so Log never sees a zero.
     chain("Sub", below, chain("Log", _reduced(chain, "ReduceSum", chain.exp(below), axes, 1)))
     return chain.nodes()
 

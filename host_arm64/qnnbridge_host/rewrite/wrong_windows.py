@@ -142,6 +142,8 @@ def average_by_sums(editor: Editor) -> list[str]:
             return None
         window = window_of_node(record)
         counted = bool(record.attributes.get("count_include_pad", 0))
+        # The new pooling divides by the whole kernel. The factor turns that into the number of values that the old
+        # one divided by.
         factors, more = [], []
         for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
             # Whether zeros of the padding count decides by what a sum is divided.
@@ -319,6 +321,8 @@ def split_groups(editor: Editor) -> list[str]:
             return None
         # In one dimension QNN computes 4 groups of at most 32 channels wrong.
         many = int(record.attributes["group"])
+        # ConvTranspose has its weights by input channel first, so a group is a range of their first axis; the bias
+        # is by output channel.
         width, made, results = shape[1] // many, [], []
         for number in range(many):
             part = sliced(editor, node, node.input[0], 1, number * width, (number + 1) * width)

@@ -190,10 +190,12 @@ class _Builder:
         # Only the first node names the binary. QNN finds the graphs of the others in the same one.
         attributes: dict[str, Any] = {
             "main_context": int(owns),
+            # The binary stays a file: its path is relative to the folder of the .onnx file.
             "embed_mode": 0,
             # By this name QNN claims the node.
             "source": QNN,
             "partition_name": graph.name,
+            # QNN checks neither of these two when it loads the node; max_size is for spill areas.
             "ep_sdk_version": self._binary.described.build,
             "max_size": 0,
         }
@@ -220,6 +222,7 @@ class _Builder:
         shown = tensor.name
         if shown in self._repeated:
             shown = f"{graph.name}/{shown}" if is_input else f"{graph.name}/{shown}/out"
+        # `_check` has refused a tensor without an ONNX type.
         number = getattr(TensorProto, tensor.onnx_type or "")
         ends = self.inputs if is_input else self.outputs
         converted = self._float_io and (tensor.is_fixed_point or tensor.onnx_type == "FLOAT16")
@@ -264,6 +267,7 @@ class _Builder:
             why = "the binary does not have its scale and offset"
         elif given.bits is not None and given.bits != _bits(tensor):
             why = f"it uses {given.bits} of its {_bits(tensor)} bits"
+        # Only for inputs: DequantizeLinear reads int32, as biases have it.
         elif is_input and kind in ("INT32", "UINT32"):
             why = "ONNX has no QuantizeLinear to 32 bits"
         elif not all(least <= -offset <= most for offset in given.offsets):
@@ -285,6 +289,7 @@ class _Builder:
             )
         shape = [] if given.axis is None else [len(given.scales)]
         scale, zero = f"{shown}/scale", f"{shown}/zero_point"
+        # QNN's value is (q + offset) * scale, ONNX's is (q - zero point) * scale.
         self.constants += [
             helper.make_tensor(scale, TensorProto.FLOAT, shape, given.scales),
             helper.make_tensor(zero, getattr(TensorProto, kind), shape, [-offset for offset in given.offsets]),

@@ -99,6 +99,7 @@ class _SparseParams(Structure):
     _fields_ = (("type", c_uint32), ("elements", c_uint32), ("dimensions", c_uint32))
 
 
+# Here the new version has the fields of the old one in front.
 class _TensorV2(Structure):
     _fields_ = (
         *_TensorV1._fields_,
@@ -184,6 +185,7 @@ class _BinaryV2(Structure):
     _fields_ = (*_BINARY_V1, ("platform", c_void_p))
 
 
+# Not V2 with more behind it: V3 drops the hardware's description, so everything after it lies elsewhere.
 class _BinaryV3(Structure):
     _fields_ = (
         *_BINARY_HEAD,
@@ -343,6 +345,7 @@ class _Reader:
         return version
 
     def count(self, number: int, most: int, pointer: Any, what: str) -> int:
+        # For a count without an array ctypes would raise ValueError, which says nothing of the file.
         if number > most or (number and not pointer):
             raise _unread(self.path, f"{number} {what}", self.library)
         return number
@@ -356,6 +359,7 @@ class _Reader:
 
 def _binary(found: _Binary, path: str, version: str) -> BinaryDescription:
     reader = _Reader(path, version)
+    # The number is that of the union's member: the others overlay the same memory with another layout.
     kind = reader.known("BinaryInfo", found.version, (1, 2, 3))
     info = getattr(found.of, f"v{kind}")
     count = reader.count(info.graph_count, _MOST_GRAPHS, info.graphs, "graphs")
