@@ -309,6 +309,7 @@ class Running:
 
     def interrupt(self) -> None:
         """Have the host withdraw the work, which leaves nothing behind, and end it."""
+        # First: `run` must know that the error which the cancellation causes is this interruption.
         self._interrupted = True
         process = self._host.supervisor.running
         if process is not None:
@@ -351,6 +352,7 @@ class Running:
         header = {"op": "model.compile", "jobs": jobs, "folder": self._jobs[0].recipe.folder, **how}
         quarantine = self._host.quarantine
         if quarantine is not None:
+            # All of them travel: only the host finds out which fingerprint the model has.
             refused = [f for context in self._contexts for f in quarantine.fingerprints(context.options_hash)]
             header["quarantined"] = list(dict.fromkeys(refused))
         if self._deadline is not None:
@@ -392,6 +394,7 @@ def _target(output: str | os.PathLike[str] | None, count: int) -> str | None:
     if output is None:
         return None
     text = os.fsdecode(output)
+    # Not `abspath`, which drops the separator at the end, by which the host knows a folder.
     path = os.path.join(os.getcwd(), text)
     if count == 1:
         return path

@@ -46,6 +46,7 @@ class _NativeEnum:
         cls._by_name = {name: cls(number) for name, number in numbers.items()}
         for name, member in cls._by_name.items():
             setattr(cls, name, member)
+        # Where pybind11 keeps the members of its enumerations.
         setattr(cls, "__entries", {name: (member, None) for name, member in cls._by_name.items()})
         cls.__doc__ = "\n\n".join(["Members:", *(f"  {name}" for name in cls._by_name)])
 
@@ -173,6 +174,7 @@ class OrtAllocatorType(_SignedEnum):
 class OrtMemType(_SignedEnum):
     CPU_INPUT = -2
     CPU_OUTPUT = -1
+    # ONNX Runtime has two names for this number.
     CPU = -1
     DEFAULT = 0
 
@@ -182,6 +184,7 @@ class OrtDeviceMemoryType(_OrtEnum):
     HOST_ACCESSIBLE = 5
 
 
+# Not the numbers of `OrtHardwareDeviceType`: ONNX Runtime's devices have FPGA as 2.
 class OrtMemoryInfoDeviceType(_OrtEnum):
     CPU = 0
     GPU = 1
@@ -329,6 +332,7 @@ class HasFields:
 
 
 def as_bool(name: str, value: Any) -> bool:
+    # As pybind11: None is False, and whatever has `__bool__` is taken.
     if value is None:
         return False
     if not hasattr(type(value), "__bool__"):
@@ -361,6 +365,7 @@ def _as_int(name: str, value: Any, bits: int) -> int:
 
 
 def as_text(name: str, value: Any) -> str:
+    # pybind11 takes bytes, too, where C++ wants a std::string.
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, str):

@@ -162,6 +162,7 @@ class OrtValue:
             raise unsupported_dtype(numpy_dtype(element))
         dims = checked_shape(shape, element)
         made = cls(None)
+        # By `replace`, so that the memory counts as the bridge's own and `move` may move it.
         made.replace(typed_view(np.zeros(nbytes(element, dims), np.uint8), element, dims))
         return made
 
@@ -281,6 +282,7 @@ class OrtValue:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         self._memory()
+        # kDLCPU, and its only device.
         return (1, 0)
 
     def update_inplace(self, data: Array | OrtValue | None = None, *, np_arr: Array | None = None) -> None:
@@ -462,6 +464,7 @@ def _plain(array: Array) -> Array:
 
 
 def _as_bytes(array: Array) -> Array:
+    # Not `view`: numpy refuses another item size for an array without dimensions.
     raw: Array = np.ndarray((array.nbytes,), np.uint8, array)
     return raw
 

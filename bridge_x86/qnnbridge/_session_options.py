@@ -209,6 +209,7 @@ class SessionOptions(HasFields):
                 raise errors.RemoteRuntimeError(
                     f"The length of {text} is {size}, and its buffer has {content.nbytes} bytes."
                 )
+            # A view, which keeps the application's buffer alive: these files may have gigabytes.
             self._files_in_memory[text] = content[:size]
 
     def _new_initializer(self, target: dict[str, OrtValue], name: str, value: OrtValue) -> None:
@@ -344,6 +345,7 @@ class SessionOptions(HasFields):
             raise incompatible("set_ep_context_data_read_func", signature, self, read_func, max_data_size)
         if read_func is None:
             raise errors.RemoteRuntimeError("EPContext data read callback must not be None.")
+        # 2**64 - 1 is SIZE_MAX of C.
         if size in (0, 2**64 - 1):
             raise errors.RemoteRuntimeError("EPContext data max_data_size must be finite and greater than zero.")
         self._context_read = read_func, size

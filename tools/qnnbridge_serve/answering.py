@@ -267,6 +267,7 @@ class EventStream(Response):
     """
 
     def __init__(self, answer: WorkedAnswer, first: Item, close: Callable[[], None]) -> None:
+        # The second header keeps nginx from collecting the stream before it passes it on.
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         # Without a length: the server sends it in chunks.
         self.raw_headers = [
@@ -287,6 +288,7 @@ class EventStream(Response):
         except asyncio.CancelledError:  # by the server, which has waited for it long enough
             answer.cancel()
             ending = Refused(503, "The server is ending; this answer was not finished.")
+            # One second: the server has waited for `--drain` already, and the client may not be reading.
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await self._send(send, b"".join(answer.form.failure(ending)), last=True, timeout_s=1.0)
         except (asyncio.TimeoutError, TimeoutError):

@@ -238,6 +238,7 @@ class InferenceService:
 
     async def show_model(self, request: Request) -> Response:
         name = request.path_params["name"]
+        # A name that nobody has is refused by the language models.
         registry = next((one for one in self._by_folder if name in one.names), self.language.models)
         registry.get(name)
         return json_answer(model_document(name, registry))
@@ -246,6 +247,7 @@ class InferenceService:
 
     async def infer(self, request: Request) -> Response:
         name, version = _model_of(request)
+        # Before a byte of the body is taken: a request for a model that is not here costs no memory.
         self._repository.check(name, version)
         encoding = transport.check_encoding(request.headers.get("content-encoding"))
         packed = transport.wanted_encoding(request.headers.get("accept-encoding"))
@@ -315,6 +317,7 @@ class InferenceService:
     async def load(self, request: Request) -> Response:
         wanted = await self._control_body(request)
         parameters = wanted.get("parameters")
+        # Triton's extension lets a request bring a configuration and the files of a model in these.
         if parameters:
             raise bad_request("A model is loaded from the file that the server was started with; no parameters.")
         try:
@@ -353,6 +356,7 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
         ("/v2", service.server_metadata, get),
         ("/metrics", service.metrics, get),
         ("/v1/models", service.list_models, get),
+        # `path`: the names of these models may have slashes in them.
         ("/v1/models/{name:path}", service.show_model, get),
         ("/v1/chat/completions", service.language.chat, post),
         ("/v1/completions", service.language.text, post),

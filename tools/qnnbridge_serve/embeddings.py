@@ -149,6 +149,7 @@ def _most_tokens(sentences: Mapping[str, Any], words: Mapping[str, Any], config:
     if type(positions) is not int or positions < 1:
         return found or _TOKENS
     if any(kind in str(config.get("model_type", "")) for kind in _SHIFTED):
+        # The pad token of these models is 1, so that the first position in use is 2.
         positions -= 2
     return min(found or positions, positions)
 
@@ -202,6 +203,7 @@ class BatchShapes:
 
     def plan(self, lengths: Sequence[int]) -> Iterator[tuple[Sequence[int], int, int]]:
         """Which texts go together: their numbers, rows and columns of the batch."""
+        # Texts of similar length go together: a batch is as long as its longest.
         order = sorted(range(len(lengths)), key=lambda index: lengths[index])
         if not self.lengths:
             while order:
@@ -253,6 +255,7 @@ class Embedder:
         self._pad = padding.get("pad_id", 0) if named is None else named
         # Not their number: ids may have gaps.
         self._last_id = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        # The tokenizer's file may ask for both. `embed` fills batches up, and a long text is refused, not cut.
         tokenizer.no_padding()
         tokenizer.no_truncation()
 
@@ -304,6 +307,7 @@ class Embedder:
             typed = {name: feeds[name].astype(kind) for name, kind in self._types.items()}
             (states,) = self._session.run([self._output], typed, timeout=time_left())
             vectors = self._vectors(np.asarray(states).astype(np.float32), feeds[_MASK])
+            # Not strict: the rows that only fill up the batch come behind.
             for index, vector in zip(part, vectors, strict=False):
                 found[index] = vector
         stacked = np.stack(found)
@@ -320,6 +324,7 @@ class Embedder:
         if self._folder.pooling == "cls":
             return states[:, 0]
         weights = mask[:, :, None].astype(np.float32)
+        # The limit of sentence-transformers, as is 1e-12 below that of PyTorch's `normalize`: same embeddings.
         return np.asarray((states * weights).sum(1) / np.maximum(weights.sum(1), 1e-9))
 
     def shortened(self, vectors: Array, dimensions: int | None) -> Array:

@@ -57,6 +57,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.Cancelled, 503),
     (errors.HostError, 503),
     (errors.ProtocolDesync, 503),
+    # These two are kinds of ModelError as well, so they stand before it.
     (errors.PromptRefused, 400),
     (errors.GenerationUnsupported, 400),
     (errors.ModelError, 503),

@@ -62,6 +62,7 @@ class FolderFigures:
         self._lock = threading.Lock()
         self.running = 0
         self.outcomes: collections.Counter[str] = collections.Counter()
+        # Prometheus sees no increase in a counter that appears with its first value.
         self.outcomes.update(dict.fromkeys(kind.outcomes, 0))
         self.sums: dict[str, float] = collections.defaultdict(float)
         self._recent: dict[str, collections.deque[float]] = collections.defaultdict(_last_ones)
@@ -87,6 +88,7 @@ class FolderFigures:
             found = sorted(self._recent[name])
         if not found:
             return {}
+        # `statistics.quantiles` needs two values before Python 3.13.
         if len(found) == 1:
             return dict.fromkeys(_QUANTILES, found[0])
         cuts = statistics.quantiles(found, n=100, method="inclusive")

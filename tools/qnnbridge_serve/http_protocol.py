@@ -58,6 +58,7 @@ class HttpProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             super().data_received(data)
+        # While it reads, uvicorn catches h11's RemoteProtocolError alone.
         except (h11.LocalProtocolError, RuntimeError) as error:
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
@@ -85,6 +86,7 @@ class HttpProtocol(H11Protocol):
 
     def _probe(self) -> None:
         """The first byte brings the reset, the next one fails by it. An answer itself is as good."""
+        # A client has to accept any number of answers with 1xx before the final one (RFC 9110, 15.2).
         if self.conn.our_state is h11.SEND_RESPONSE and not self.transport.is_closing():
             self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
 
@@ -191,6 +193,7 @@ class PartedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = memoryview(self.body)
+        # `max`: an empty body is one part too, with which the answer ends.
         for begin in range(0, max(1, len(body)), _PART_BYTES):
             part = body[begin : begin + _PART_BYTES]
             more = begin + _PART_BYTES < len(body)
@@ -278,6 +281,8 @@ class Guard:
                 else "A token is needed: send the header Authorization: Bearer TOKEN.",
                 {"www-authenticate": "Bearer"},
             )
+        # A page whose name was made to resolve to this machine (DNS rebinding) sends that name, and for reading
+        # no Origin.
         host = _machine_in(headers.get(b"host"))
         if host is not None and not _is_local(host):
             return Refused(
@@ -292,6 +297,7 @@ def _machine_in(header: bytes | None) -> str | None:
     """The machine that a Host header (``name:port``) names."""
     if header is None:
         return None
+    # latin-1 takes any byte, so that a broken header is judged and does not raise.
     text = header.decode("latin-1")
     try:
         return urlsplit(f"//{text}").hostname or text
@@ -300,6 +306,7 @@ def _machine_in(header: bytes | None) -> str | None:
 
 
 def _is_local(host: str) -> bool:
+    # All names under .localhost are this machine (RFC 6761).
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

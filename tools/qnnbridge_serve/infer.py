@@ -89,6 +89,7 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
     return InferRequest(
         id=_text(document.own, "id", "The request", required=False),
         inputs=inputs,
+        # An empty array asks for all outputs, as a request without the field does.
         outputs=tuple(map(_output, document.outputs)) if document.outputs else None,
         binary=_boolean(parameters, "binary_data_output") or False,
         timeout_s=_timeout(parameters),
@@ -287,6 +288,7 @@ def _reply(
     head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if request.id is not None:
         head["id"] = request.id
+    # Without its closing brace: outputs follow as text, so that no large array becomes a list of objects.
     pieces: list[bytes] = [json.dumps(head)[:-1].encode(), b', "outputs": [']
     binaries: list[bytes | memoryview] = []
     for number, ((tensor, binary), value) in enumerate(zip(wanted, values, strict=True)):

@@ -199,6 +199,7 @@ def read_document(data: bytes) -> Any:
     except RecursionError:
         raise bad_request("The JSON is nested too deep.") from None
     except ValueError as error:
+        # From 4301 digits on `int` raises a plain ValueError, which is known by its text alone.
         text = "a number has too many digits" if "integer string conversion" in str(error) else str(error)
         raise bad_request(f"The JSON cannot be read: {text}.") from None
 
@@ -321,6 +322,7 @@ def read_texts(
     if texts != count:
         raise bad_request(f"{where}: its shape {list(shape)} has {count} elements, and data has {texts}.")
     _check_form(rest, shape, count, where)
+    # 64 bytes for each text beside its characters: the object and its place in the list.
     take(count * 64 + len(data))
     check()
     try:
@@ -329,6 +331,7 @@ def read_texts(
         raise bad_request(f"{where}: a text is not in UTF-8.") from None
     except msgspec.DecodeError:
         raise bad_request(f"{where}: half a surrogate pair is no text in UTF-8.") from None
+    # The form has been checked: where the first entry is a list, all entries are.
     while level and isinstance(level[0], list):
         level = [item for part in level for item in part]
     return level
@@ -402,6 +405,7 @@ def _with_words(text: bytes) -> list[float]:
             if not np.isin(signs[neighbours], np.frombuffer(allowed + _SPACE, np.uint8)).all():
                 raise ValueError("a word is part of a number")
         places = np.searchsorted(commas, begins)
+        # The number that stood in for the word has kept its sign.
         numbers[places] = np.copysign(value, numbers[places])
     return list(numbers.tolist())
 
@@ -424,6 +428,7 @@ def _put(target: Array, numbers: list[Any], where: str) -> None:
         return
     if dtype.kind == "f":
         try:
+            # numpy would store an infinity for what FP32 cannot hold, with a warning at most.
             with np.errstate(over="raise"):
                 target[:] = np.fromiter(numbers, np.float64, len(numbers))
         except FloatingPointError:

@@ -193,6 +193,7 @@ class AnswerForm:
     def closing(self, counts: Counts) -> list[bytes]:
         if not self._asked.usage:
             return [DONE]
+        # As OpenAI: the counts have a chunk of their own, without choices.
         return [event({**self._chunk(0, {}), "choices": [], "usage": counts.document()}), DONE]
 
     def failure(self, refused: Refused) -> list[bytes]:
@@ -215,6 +216,7 @@ class AnswerForm:
     ) -> dict[str, Any]:
         name = "chat.completion.chunk" if self._is_chat else "text_completion"
         found = {"index": choice, **content, **self._scored(scores), "finish_reason": finish}
+        # As OpenAI: all other chunks of such a stream have the field with null.
         usage = {"usage": None} if self._asked.usage else {}
         return {**self._head, "object": name, "choices": [found], **usage}
 

@@ -102,6 +102,7 @@ class LanguageService:
             if not asked.stream:
                 return json_answer(await whole_answer(answer, request.receive))
             first = await first_item(answer, request.receive)
+            # The ticket is given back at the end of the stream, and not at the end of this function.
             return EventStream(answer, first, place.pop_all().close)
 
 

@@ -307,6 +307,7 @@ class ResponseForm:
         return [*made, delta]
 
     def closing(self, counts: Counts) -> list[bytes]:
+        # The last event: OpenAI's streams of responses have no [DONE].
         response = self._ended(counts)
         return [self._event(f"response.{response['status']}", response=response)]
 

@@ -236,11 +236,13 @@ class SpeechService:
             if not asked.stream:
                 return await whole_answer(answer, request.receive)  # type: ignore[no-any-return]
             first = await first_item(answer, request.receive)
+            # The file of the form is read as long as the stream lasts.
             return EventStream(answer, first, place.pop_all().close)
 
     async def _receive(self, request: Request, form: FormReader, ticket: transport.Ticket) -> None:
         """The form, batch by batch to the disk."""
         batch, size = [], 0
+        # An abandoned generator would run its `finally`, and so end its timer, only when Python collects it.
         async with contextlib.aclosing(body_parts(request, ticket, self._most_bytes)) as parts:
             async for part in parts:
                 batch.append(part)

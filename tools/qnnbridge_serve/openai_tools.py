@@ -67,6 +67,7 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
         return None
     chosen = _chosen(choice, names)
     text = json.dumps(given)
+    # Pairs of backslashes are taken out first: behind one `u0000` is no escape.
     if "\\u0000" in text.replace("\\\\", "") or not _whole(given):
         raise wrong("tools has a character 0 or half a surrogate pair in a text.", "tools")
     return ToolUse(
@@ -233,6 +234,7 @@ _ANY: Final = r"/(.|\n)*/"
 def grammar_of(form: CallForm, use: ToolUse) -> str:
     """In Lark's language, as the library of guidance reads it."""
     called = " | ".join(
+        # The schema comes last: an `x-guidance` of its own counts.
         f"{_literal(one.name + form.between)} %json {json.dumps({**COMPACT, **one.schema})}"
         for one in use.functions
     )
@@ -331,6 +333,7 @@ class CallReader:
             if text.strip():
                 yield "text", text
             return
+        # The end of this piece may be the beginning of the mark, so it waits for the next piece.
         keep = max((n for n in range(1, len(mark)) if self._held.endswith(mark[:n])), default=0)
         text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         if text:
@@ -338,6 +341,7 @@ class CallReader:
             yield "text", text
 
     def _arguments(self) -> Iterator[tuple[PartKind, str]]:
+        # Brackets are counted, since pieces end anywhere and no parser of JSON takes such parts.
         for index, letter in enumerate(self._held):
             if self._in_text:
                 if self._escaped:

@@ -120,6 +120,7 @@ def read_token(path: Path) -> bytes:
     """Raises `OptionError` for a file that others may read, and for a token that could be guessed."""
     try:
         with open(path, "rb") as file:
+            # Of the open file: a look at the path could see another one than is read.
             status = os.fstat(file.fileno())
             text = file.read(MOST_BYTES + 1)
     except FileNotFoundError:

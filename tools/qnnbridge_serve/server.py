@@ -153,6 +153,7 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+        # uvicorn takes whole seconds.
         timeout_graceful_shutdown=max(1, round(options.drain_s)),
     )
     return Server(config)
@@ -211,6 +212,7 @@ def _end_on_signals(server: uvicorn.Server) -> threading.Event:
         server.should_exit = True
         signalled.set()
 
+    # SIGBREAK is Ctrl+Break, which Windows alone has.
     for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), end)

@@ -43,6 +43,7 @@ DATATYPES: Final[Mapping[ElementType, str]] = {
 # JSON has no form for these in the protocol.
 BINARY_ONLY: Final = frozenset({ElementType.FLOAT16, ElementType.BFLOAT16})
 
+# The protocol's own name for a model in the form of ONNX, whatever runs it.
 PLATFORM: Final = "onnx_onnxv1"
 
 
@@ -276,6 +277,7 @@ def to_bytes(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> byt
         return b"".join(steps)
     storage = LAYOUTS[tensor.element].storage
     flat = np.ascontiguousarray(array).reshape(-1)
+    # Arrays of ml_dtypes have the kind V; their bits are taken as they are.
     if flat.dtype.kind != "V":
         flat = flat.astype(flat.dtype.newbyteorder("<"), copy=False)
     return flat.view(storage).view(np.uint8).data

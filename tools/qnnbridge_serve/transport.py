@@ -138,6 +138,7 @@ class Workers:
                 self._threads -= 1
                 if self._threads:
                     return
+                # There is no thread at all: a job is done here, in the event loop, rather than never.
                 job = self._jobs.popleft()
             job()
 
@@ -172,6 +173,7 @@ class Admission:
     def enter(self) -> Ticket:
         """A ticket for a request whose body follows. Raises `Busy` without a free place."""
         with self._lock:
+            # Looked at and not taken: hundreds of clients that send slowly would have all others refused.
             self._refuse_if_full()
         return Ticket(self)
 
@@ -253,6 +255,7 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
     """The parts of the body as they come. Raises `Refused`, `Busy` and `ClientGone`."""
     announced = request.headers.get("content-length")
     if announced is not None:
+        # 18 digits fit 64 bits; `int` of a text of any length would take time.
         if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
             raise bad_request("Content-Length is no number.")
         # Refused before a byte of the body is read.
@@ -305,6 +308,7 @@ class _Silence:
 
     def was_too_long(self) -> bool:
         """Whether the cancellation was this one, and none by the server besides."""
+        # What is left of the count then are cancellations by others, which have to go on.
         uncancel = getattr(self._task, "uncancel", None)  # from Python 3.11 on
         return self._too_long and (uncancel is None or uncancel() == 0)
 
@@ -355,6 +359,7 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
             if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
                 raise bad_request("The body cannot be unpacked: it is in too many pieces.")
         try:
+            # A step at a time: `take` refuses a bomb before it has become large.
             part = unpacker.decompress(rest, _STEP_BYTES)
         except zlib.error as error:
             raise bad_request(f"The body cannot be unpacked: {error}.") from None
@@ -379,6 +384,7 @@ def wanted_encoding(accept: str | None) -> str | None:
 
 def pack(data: bytes, encoding: str, check: Callable[[], object] = lambda: None) -> bytes:
     """check: called between steps; raises when the time is over."""
+    # 16 more is how zlib is asked for the head and the checksum of gzip.
     packer = zlib.compressobj(_LEVEL, wbits=zlib.MAX_WBITS + (16 if encoding == "gzip" else 0))
     body = memoryview(data)
     parts: list[bytes] = []

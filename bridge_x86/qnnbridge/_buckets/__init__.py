@@ -257,6 +257,7 @@ def _symbol(name: object) -> str:
 
 
 def _sizes(name: str, given: object) -> tuple[int, ...]:
+    # These can be iterated as well, over characters and keys.
     if isinstance(given, (str, bytes, Mapping)):
         raise _no_size(name, given)
     if isinstance(given, Iterable):

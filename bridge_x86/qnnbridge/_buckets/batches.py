@@ -257,6 +257,7 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
             for axis, relation in enumerate(shapes.relations(name) or ())
             if relation is not None and relation.symbol == symbol
         ]
+        # With the dimension in two axes the parts would be blocks of the diagonal, and the others are not computed.
         if len(axes) != 1:
             raise _no_joint(name, symbol, plan.buckets[number][-1])
         found.append(axes[0])

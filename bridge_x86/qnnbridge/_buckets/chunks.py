@@ -224,6 +224,7 @@ def check_exact(
     whole = [np.asarray(value) for value in run(feeds)]
     for expected, found in zip(whole, join(results, cuts, relations, axes, size), strict=True):
         gap = np.abs(expected.astype(np.float64) - found) if expected.shape == found.shape else np.asarray(np.inf)
+        # `not ... <=`, so that NaN counts as a difference.
         if not float(gap.max(initial=0.0)) <= TOLERANCE * float(np.abs(expected).max(initial=0.0)):
             raise OptionError(
                 f"chunk: windows of {length} along {name!r} give other results than the whole.",

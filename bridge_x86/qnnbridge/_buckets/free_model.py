@@ -284,6 +284,7 @@ def _content(name: str, zero: Array, rng: np.random.Generator, factor: float, of
     if zero.dtype.kind == "b" or (zero.dtype.kind in "iuf" and _MASK.search(name)):
         return np.ones(zero.shape, zero.dtype)
     if zero.dtype.kind in "iu":
+        # 0 and 1 are ids in any vocabulary.
         return np.asarray(rng.integers(0, 2, zero.shape), zero.dtype)
     if zero.dtype.kind != "f":
         return zero

@@ -262,6 +262,7 @@ class PaddingCheck:
         """
         with self._lock:
             first = variant not in self._tried
+            # Before it is compared: of several calls at once one is.
             self._tried.add(variant)
         if self._mode == "off" or sum(np.asarray(value).nbytes for value in feeds.values()) > MAX_BYTES:
             return

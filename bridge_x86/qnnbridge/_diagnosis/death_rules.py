@@ -75,6 +75,7 @@ _NAME_PYTHON = (
 )
 _CPU = "Run this model on the CPU provider meanwhile, and report it to onnxruntime-qnn with the crash report."
 _ABORT = "abort cpp-exception"
+# "unknown": an NTSTATUS error or a signal that the tables of exit codes do not name.
 _CRASH = "access-violation illegal-instruction stack-overflow float unknown"
 
 # fmt: off

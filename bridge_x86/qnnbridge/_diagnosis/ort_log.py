@@ -115,6 +115,7 @@ MAX_EVIDENCE: Final = 4
 # takes a minute for 5 MB.
 LINES_AT_ONCE: Final = 200
 
+# Without a severity: lines that are not ONNX Runtime's, such as those of the loader.
 _READ_SEVERITIES: Final = frozenset(("", "W", "E", "F"))
 _ABOUT_PLACEMENT = re.compile("assigned to the default CPU EP|was inserted using the NHWC format")
 
