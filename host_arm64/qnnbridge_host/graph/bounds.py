@@ -47,6 +47,7 @@ def check_functions(model: Any) -> None:
     sizes: dict[tuple[str, str], int] = {}
     try:
         total = _count(model.graph.node, bodies, sizes, ())
+    # Python's limit is some 1,000 calls; ONNX itself has none.
     except RecursionError:
         raise InvalidGraph(
             "The functions of the model call each other too deep.",

@@ -122,6 +122,7 @@ class Output:
         return (self.target, model_data)
 
     def _refuse(self, path: Path) -> None:
+        # ONNX Runtime goes by this ending and would not read the ONNX file back.
         if path.suffix.lower() == ".ort":
             raise OptionError(
                 f"{path} would be in ONNX Runtime's own format (.ort), which is not what is written here.",
@@ -149,6 +150,7 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
         there = folder / name
         there.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # It stays the user's own file: what opens this name for writing would change the original.
             os.link(source / name, there)
         except OSError:
             # Another volume, or one without hard links.

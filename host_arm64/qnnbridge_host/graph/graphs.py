@@ -116,6 +116,7 @@ def load_tensor(tensor: Any, folder: Path) -> None:
     needed = bytes_of(tensor)
     offset, length = (entries.get(key, default) for key, default in (("offset", "0"), ("length", str(needed))))
     # ONNX Runtime, too, takes a length of 0 for none.
+    # Numbers are texts in a model. `int` alone would also take signs, blanks and underscores.
     if not (offset.isdecimal() and length.isdecimal() and int(length) in (0, needed)):
         raise InvalidGraph(
             f"Tensor {tensor.name} is said to be {length} bytes from {offset} on of the file {name}.",
@@ -348,6 +349,7 @@ def types_of(model: Any) -> dict[str, TensorType]:
         tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in inferred.graph.initializer
     }
     for value in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output):
+        # A name may stand in several of the lists; the first one that has a shape counts.
         if value.name not in found or found[value.name][1] is None:
             found[value.name] = _of_value(value)
     return found
@@ -362,6 +364,7 @@ def infer(model: Any) -> Any:
     # tensors.
     for data_prop in (False,) if computes_many_sizes(light) else (True, False):
         try:
+            # Not strict: an operator that onnx cannot infer must not hide the types of all others.
             return shape_inference.infer_shapes(light, strict_mode=False, data_prop=data_prop)
         except Exception:  # noqa: BLE001, S112 - raises whatever its C++ does; what is declared still counts
             continue

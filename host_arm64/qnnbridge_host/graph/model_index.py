@@ -314,6 +314,7 @@ class Editor(ModelIndex):
         # protobuf has appended a copy: the tensor in the graph is another object.
         tensor = self.graph.initializer[-1]
         self.constants[name] = tensor
+        # Asking for `types` would start the inference of the whole model.
         if "types" in self.__dict__:
             self.types[name] = (tensor.data_type, tuple(value.shape))
         return name
@@ -376,6 +377,7 @@ class Editor(ModelIndex):
         kept = list(nodes)
         del self.graph.node[:]
         self.graph.node.extend(kept)
+        # Places are numbers of nodes, so each of them may be another one now.
         self.changed()
 
     def drop_dead(self) -> int:

@@ -42,6 +42,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
             if shape is None or None in shape or 0 in shape:
                 continue
             size = math.prod(shape) * (text_bytes if element == _TEXT else _element_bytes(element))  # type: ignore[arg-type]
+            # Before the run: Linux grants the memory at first and ends a process when it is used.
             if size > limit:
                 raise InvalidGraph(
                     f"The model computes a tensor of {_in_words(size)}.",

@@ -131,6 +131,7 @@ def forget_inferred(graph: Any) -> list[Any]:
     for value in graph.output:
         if has_shape(value):
             open_axes = [dim for dim in value.type.tensor_type.shape.dim if not dim.HasField("dim_value")]
+            # Its name goes as well: the same name may have got a size at an input.
             for dimension in open_axes:
                 dimension.Clear()
             free += [value] if open_axes else []

@@ -302,6 +302,7 @@ class _Collector:
         op_type, domain = node.text(schema.NODE_TYPE) or "", node.text(schema.NODE_DOMAIN) or ""
         if self._count_nodes:
             self._count(op_type, domain, _in_function(node.parent))
+        # By its name alone a node is none. `inspect` lists it, so that nobody takes it for a compiled part.
         if op_type != OP_TYPE and node.text(schema.NODE_NAME) != OP_TYPE:
             return
         found = _context_node(node, op_type, domain)

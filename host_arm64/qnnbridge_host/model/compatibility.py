@@ -80,6 +80,7 @@ class CompiledTarget:
     def known_arch(self) -> int | None:
         """The chip decides, where both were said and contradict each other."""
         chip = chip_of(self.soc_model)
+        # As QNN does it: with soc_model 60 and htp_arch 81 it compiles for V73.
         return chip.arch if chip else self.arch or None
 
     @property

@@ -70,6 +70,7 @@ class HostTraits:
     @classmethod
     def of_hello(cls, peer: Hello, providers: Sequence[ProviderSpec] = ()) -> HostTraits:
         """Of a host that has said hello, before it has loaded anything; for a session with these providers."""
+        # QNN is not loaded yet, so its wheel is known by the machine alone: those for x64 have the simulator.
         simulator = {"ARM64": False, "x64": True, "x86_64": True}.get(peer.machine)
         return cls.of_installation(peer.versions, simulator, _qnn_options(providers))
 

@@ -145,6 +145,8 @@ def _judge(
     from qnnbridge_host.model.compatibility_check import check_compiled
     from qnnbridge_host.model.manifest import FileRecord
 
+    # Each file was hashed when the model was opened, and gigabytes are not read twice. A manifest has forward
+    # slashes, and Windows makes no difference between capitals and small letters.
     known = {os.path.normcase(os.path.normpath(file.path)): file.sha256 for file in source.known}
 
     def hash_of(path: str) -> str:
@@ -162,6 +164,7 @@ def _judge(
 
 
 def _outcome(verdict: Verdict, scan: ModelScan, check: str | None) -> tuple[str, ...]:
+    # A first session of an original model does without this import.
     import logging
 
     for note in verdict.notes:

@@ -321,6 +321,7 @@ def _value(node: ast.expr, names: Any) -> Any:
     if isinstance(node, ast.Name):
         return names[node.id]
     if isinstance(node, ast.BoolOp):
+        # `or` ends at the first true value, `and` at the first false one.
         wanted = isinstance(node.op, ast.Or)
         # The rest is not asked once the result is certain: it may depend on what is not known.
         return wanted if any(bool(_value(one, names)) is wanted for one in node.values) else not wanted

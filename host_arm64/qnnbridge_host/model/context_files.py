@@ -138,6 +138,7 @@ def _by_file(owners: Sequence[EpContextNode]) -> Mapping[str | None, list[EpCont
 def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
     value = node.embedded
     if not isinstance(value, Span):
+        # Bytes were short enough to keep, so they are no binary: the smallest that was measured has 48 KB.
         kept = value or b""
         raise _Unusable(
             f"its node {node.label} has no context binary inside",

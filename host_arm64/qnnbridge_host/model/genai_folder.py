@@ -286,6 +286,7 @@ def _providers(options: Any) -> tuple[tuple[str, dict[str, str]], ...]:
 
 def _window(decoder: Mapping[str, Any], stages: Sequence[GenaiStage]) -> PromptWindow | None:
     sliding = decoder.get("sliding_window")
+    # genai uses one name for two things: how many tokens attention looks back at, and the window of a pipeline.
     if not isinstance(sliding, dict) or len(stages) < 2:
         return None  # of a single model it only limits attention
     size = int(sliding.get("window_size") or 0)

@@ -325,6 +325,7 @@ class _Reader:
             name, (element, shape) = message.text(schema.VALUE_NAME) or "", type_of_value(message)
             self._types[name] = (element.removeprefix("tensor(").removesuffix(")"), self._fixed(shape))
             if message.field == schema.GRAPH_INPUT:
+                # A caller may give any input, also one that has an initializer as its default.
                 self._overridable.add(name)
         elif kind is schema.MODEL:
             self._ir_version = message.number(schema.MODEL_IR_VERSION) or 0

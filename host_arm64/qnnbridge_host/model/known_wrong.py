@@ -74,6 +74,7 @@ class WrongOperator:
 
     def applies(self, arch: int, release: str) -> bool:
         """Whether the chip and the release have the fault. release: "" if it is not known."""
+        # Without `last`: a release that nobody has measured yet is presumed to have the fault.
         return arch >= self.least_arch and (not release or _number(release) >= _number(self.first))
 
 

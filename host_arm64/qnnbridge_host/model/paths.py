@@ -63,6 +63,7 @@ def leaves_folder(folder: str, path: str, model: str | None = None) -> str | Non
     folder and link to them, the folder of the real file is as good.
     """
     real = os.path.realpath(os.path.join(folder, path))
+    # The folder is resolved, too: it may itself be reached by a link, which leads out of nothing.
     homes = {os.path.realpath(folder)} | ({os.path.dirname(os.path.realpath(model))} if model else set())
     for home in homes:
         try:

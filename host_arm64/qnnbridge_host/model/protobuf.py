@@ -106,6 +106,7 @@ class Message:
         self.notes: dict[str, object] = {}
 
     def keep(self, number: int, value: Value) -> None:
+        # Of a field that is not repeated protobuf takes the last value.
         self.values[number] = value
         if number in self.kind.repeated:
             values = self.lists.setdefault(number, [])
@@ -182,6 +183,7 @@ def walk(
     try:
         while top is not None:
             position = base + at
+            # Also at the very end of a file: each turn closes one message, up to the outermost.
             if position >= top.end:
                 # Fixed-width values are stepped over unchecked, so an overrun shows only here.
                 # A group ends by its tag alone.

@@ -134,6 +134,7 @@ class LibrarySet:
     skels: tuple[int, ...]
     catalogs: tuple[int, ...]
     backends: tuple[str, ...]
+    # A dict has no hash; the other fields identify the record.
     machines: dict[str, str] = dataclasses.field(hash=False)
 
     @property

@@ -87,6 +87,7 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
     # The clock first, then the file: a stamp may then count as not settled without need, but never the other way.
     taken_ns = time.time_ns()
     try:
+        # It follows links: the stamp is that of the real file, as in the caches of model hubs.
         status = os.stat(text)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -424,6 +425,7 @@ def interruptible(check: Callable[[], None]) -> Iterator[None]:
 
     A model of many gigabytes on a slow disk takes minutes.
     """
+    # Put back at the end, not cleared: blocks may be nested.
     before, _of_this_thread.check = _of_this_thread.check, check
     try:
         yield

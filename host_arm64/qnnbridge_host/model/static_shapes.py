@@ -112,6 +112,7 @@ def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: GraphTens
         # Of an odd number UPPER puts the larger half behind, LOWER in front.
         less, more = [one // 2 for one in wanted], [one - one // 2 for one in wanted]
         pads = less + more if auto == "SAME_UPPER" else more + less
+    # Pads that a model gives beside auto_pad do not count.
     elif auto == "VALID":
         pads = [0] * 2 * dims
     return {
@@ -157,6 +158,7 @@ def _transposed(given: Inputs, attributes: Attributes) -> Shape:
     if str(attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
         return (*head, channels, *(size * step for size, step in zip(sizes, window["strides"], strict=True)))
     more = attributes.get("output_padding") or [0] * len(sizes)
+    # The formula of a convolution, solved for its input; output_padding is what its rounding loses.
     made = [
         (size - 1) * step + (kernel - 1) * dilation + 1 - before - after + extra
         for (size, kernel, step, dilation, before, after), extra in zip(
@@ -173,6 +175,7 @@ def _global(given: Inputs, attributes: Attributes) -> Shape:
 
 def _matmul(given: Inputs, attributes: Attributes) -> Shape:
     left, right = _sizes(given[0]), _sizes(given[1])
+    # ONNX treats a vector as a matrix of one row or column and drops that axis again, which is not done here.
     if len(left) < 2 or len(right) < 2:
         raise UnknownShape
     heads = [GraphTensor("l", shape=left[:-2]), GraphTensor("r", shape=right[:-2])]
@@ -289,6 +292,7 @@ def _resize(given: Inputs, attributes: Attributes) -> Shape:
 
 
 def _expand(given: Inputs, attributes: Attributes) -> Shape:
+    # In both directions: a 1 in the wanted sizes keeps the input's size.
     return _broadcast([given[0], GraphTensor("sizes", shape=tuple(_whole(given, 1)))], attributes)
 
 

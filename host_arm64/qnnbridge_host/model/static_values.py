@@ -103,6 +103,7 @@ def _slice(given: Sequence[GraphTensor], attributes: Attributes, shape: Shape) -
     starts, ends = (attributes["starts"], attributes["ends"]) if named else (_known(given, 1), _known(given, 2))
     axes = attributes.get("axes", [0]) if named else _known(given, 3) if len(given) > 3 and given[3].name else [0]
     steps = _known(given, 4) if len(given) > 4 and given[4].name else [1]
+    # `_rows` knows the first axis only.
     if list(axes) != [0] or len(starts) != 1:
         raise UnknownValues
     return tuple(value for row in _rows(given[0])[slice(starts[0], ends[0], steps[0])] for value in row)
