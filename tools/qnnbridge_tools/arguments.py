@@ -81,6 +81,7 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
     for text in texts:
         # From the right: the name of a dimension may hold an equals sign.
         name, equals, size_text = text.rpartition("=")
+        # `isdigit` would also take superscripts, which `int` refuses.
         if not equals or not name or not size_text.isdecimal() or not int(size_text):
             raise OptionError(
                 f'--dim "{text}" is not of the form NAME=SIZE with a size of at least 1.',
@@ -95,6 +96,7 @@ def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
     read: dict[str, list[int | None]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
+        # Reports show sizes as 1x3x48x192: that form is taken, too.
         words = re.split(r"[,x]", sizes) if sizes else []
         if not equals or not name or not all(word == "?" or _is_size(word) for word in words):
             raise OptionError(
@@ -113,6 +115,7 @@ def read_constants(texts: Iterable[str]) -> dict[str, float]:
     for text in texts:
         name, equals, number = text.rpartition("=")
         try:
+            # Boolean inputs are given by name, and stored as 1 and 0.
             value = float({"true": "1", "false": "0"}.get(number.lower(), number))
         except ValueError:
             value = None
@@ -140,6 +143,7 @@ def read_bucket_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
                 f'--bucket "{text}" is not of the form NAME=SIZE,SIZE,... or names a dimension twice.',
                 fix="Name a free dimension and its sizes: --bucket seq=16,32,64.",
             )
+        # A size that is given twice would be compiled twice, into one file.
         sizes[name] = sorted({int(word) for word in words})
     return sizes
 
@@ -166,6 +170,7 @@ def read_chip(text: str) -> int:
     known = chip_named(text.strip())
     if known is not None:
         return known.number
+    # A chip that is newer than the table is given by its number.
     if text.strip().isascii() and text.strip().isdecimal() and int(text):
         return int(text)
     raise OptionError(

@@ -118,6 +118,7 @@ def gather(binary: Path, *, soc_model: str | None = None, host_python: str | Non
         return facts
     try:
         described, _ = _ask(python, {**_REQUEST, "path": path})
+    # The header has been read here: its facts are shown, with the reason why there are no more.
     except (ContextUnusable, ProviderUnavailable) as error:
         return dataclasses.replace(facts, unread=error)
     return dataclasses.replace(facts, described=described)
@@ -168,6 +169,7 @@ def _ask(python: str, request: Mapping[str, Any]) -> tuple[BinaryDescription, li
     except (ValueError, TypeError, LookupError) as error:
         if isinstance(error, BridgeError):
             raise
+        # An older qnnbridge there has no such module, and Python ends before the request is read.
         if "No module named qnnbridge_host.wrap" in " ".join(lines):
             raise ProviderUnavailable(
                 f"The qnnbridge of the host's interpreter {python} is too old to read context binaries.",
@@ -229,9 +231,11 @@ def wrap_binary(
     }
     described, models = _ask(facts.host_python, request)
     names = _file_names(target, [one for one, _ in models])
+    # All refusals before the first file is written.
     _refuse_existing([*names, *(map(manifest_path, names))], place, facts.path, overwrite=overwrite)
     try:
         os.makedirs(folder, exist_ok=True)
+        # The binary first: no model lies there without it, also if this process is killed in between.
         if place.copy:
             _copy(facts.path, place.path)
         for name, (_, data) in zip(names, models, strict=True):
@@ -282,6 +286,7 @@ def _file_names(target: Path, groups: Sequence[tuple[str, ...]]) -> list[str]:
     taken: set[str] = set()
     names = []
     for group in groups:
+        # A graph's name may hold what no file's name may, such as a slash.
         stem = re.sub(r"[^A-Za-z0-9_-]+", "_", group[0])[:80] or "graph"
         shown, number = stem, 2
         while shown.lower() in taken:  # names that differ in their case are one on Windows
@@ -292,6 +297,7 @@ def _file_names(target: Path, groups: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _refuse_existing(files: Sequence[str], place: _Place, binary: str, *, overwrite: bool) -> None:
+    # Also by another path or by a link: --overwrite would destroy the binary.
     over = [name for name in files if os.path.exists(name) and os.path.samefile(name, binary)]
     if over:
         raise OptionError(f"{over[0]} is the context binary itself.", fix="Give the model another name (-o).")
@@ -309,6 +315,7 @@ def _refuse_existing(files: Sequence[str], place: _Place, binary: str, *, overwr
 
 def _copy(source: str, target: str) -> None:
     # The same contents are there already, of an earlier call perhaps.
+    # `shallow=False`: an equal size and date prove nothing.
     if os.path.exists(target) and filecmp.cmp(source, target, shallow=False):
         return
     # A copy that is cut off never has the name that the models have for it.

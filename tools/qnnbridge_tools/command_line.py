@@ -58,6 +58,7 @@ class _Part:
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """The command. It ends as `reporting.work` says; with `as_json` among its options an error is a document."""
+    # `eval_str`: the modules of commands import annotations from __future__, so these are texts.
     own = inspect.signature(function, eval_str=True)
     parts = {name: _part(name, one.annotation, one.default) for name, one in own.parameters.items()}
     parameters = [one for part in parts.values() for one in part.parameters]
@@ -128,9 +129,11 @@ def _written(hint: Any, default: Any) -> tuple[Any, Callable[[Any], Any], Any]:
         element, value, _ = _written(typing.get_args(inner)[0], None)
         absent = default if default is inspect.Parameter.empty else None
         several = types.GenericAlias(list, (element,)) | None
+        # click gives an empty list or None for an absent option; the record then gets its own default.
         return several, lambda given: tuple(map(value, given)) if given else default, absent
     if typing.get_origin(inner) is Literal:
         words = typing.get_args(inner)
+        # typer makes choices of an Enum; the record gets the plain text.
         choice: Any = enum.Enum("Choice", [(word, word) for word in words], type=str)  # type: ignore[misc]
         form = choice if inner is hint else choice | None
         return (
@@ -157,6 +160,7 @@ def load_config(context: typer.Context, path: Path | None) -> Path | None:
         with reporting.work():
             document = _read(path)
             context.meta[_META] = (path, document)
+            # click's order: command line, environment, `default_map`, the option's own default.
             context.default_map = {**(context.default_map or {}), **_defaults(context, document, path)}
     return path
 
@@ -245,6 +249,7 @@ def _texts(key: str, value: Any, path: Path) -> list[str]:
         return [f"{name}={','.join(_texts(key, one, path))}" for name, one in value.items()]
     if isinstance(value, list):
         return [text for one in value for text in _texts(key, one, path)]
+    # Within a list or a table: a bool is an int for Python, and would become the text "True".
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise _wrong(key, value, path, "text, a number, a list or a table of these")
     return [str(value)]

@@ -102,12 +102,14 @@ def traits_of_interpreter(python: str, options: Mapping[str, str] | None = None)
 
     try:
         done = subprocess.run(
+            # -I: neither the current folder nor PYTHONPATH decides which qnnbridge_host answers.
             [python, "-I", "-X", "utf8", "-c", QUESTION],
             capture_output=True,
             timeout=ASK_TIMEOUT_S,
             env=host_environment({}),
             stdin=subprocess.DEVNULL,
             check=False,
+            # Windows opens a console window for a console program that is started by a process without one.
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
         # No output at all is treated as an answer that lacks everything.
@@ -120,6 +122,7 @@ def traits_of_interpreter(python: str, options: Mapping[str, str] | None = None)
         raise HostStartFailed(
             f"The host's interpreter {python} does not say what is installed there.",
             fix='Install the host\'s packages there: python -m pip install "qnnbridge[host]"',
+            # Of a traceback the last line says what is wrong.
             evidence=lines[-1:],
         ) from None
     return HostTraits.of_installation(versions, _is_simulator(platform), options or {})
@@ -136,6 +139,7 @@ def _is_simulator(platform: str) -> bool | None:
 def _size(path: str) -> int | None:
     try:
         return os.path.getsize(path)
+    # A missing file does not end the report: it is one of the things that the report is read for.
     except OSError:
         return None
 
@@ -205,6 +209,7 @@ def _host_document(facts: ModelFacts) -> dict[str, Any] | None:
 def _verdict_document(facts: ModelFacts) -> dict[str, Any] | None:
     if facts.examination is None:
         return None
+    # What is broken runs nowhere: that verdict needs no host.
     if facts.host is None and facts.examination.broken is None:
         return {"level": "unknown", "reason": facts.no_host.message if facts.no_host else ""}
     return facts.examination.verdict._asdict()
@@ -367,6 +372,7 @@ def _opsets(facts: ModelFacts) -> str:
     """ONNX's own, and of the other domains those that a node is of: ONNX Runtime lists all it knows."""
     scan = facts.scan
     own = scan.opsets.get("", scan.opsets.get("ai.onnx"))
+    # Operators of other domains have theirs in front of the last dot, those of ONNX have none.
     used = {name.rpartition(".")[0] for name in scan.ops}
     others = [f"{domain} {version}" for domain, version in scan.opsets.items() if domain in used - {""}]
     return ", ".join([str(own) if own is not None else "not named", *others])
@@ -375,6 +381,7 @@ def _opsets(facts: ModelFacts) -> str:
 def _operators(ops: Mapping[str, int], total: int) -> str:
     if not total:
         return ""
+    # By count, then by name: the order of the nodes must not show.
     most: Sequence[tuple[str, int]] = sorted(ops.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{name} {count}" for name, count in most[:_SHOWN_OPERATORS])
     more = len(most) - _SHOWN_OPERATORS

@@ -155,6 +155,7 @@ def explain_code(text: str) -> Explanation:
     prefix = _WORDS.match(original)
     kind = (prefix.group("kind") or "").lower() if prefix else ""
     body = original[prefix.end() :] if prefix else original
+    # Codes are copied with the punctuation around them.
     body = body.strip(" .;()[]'\"`")
     number, is_hex = _parse(body)
     if number is None:

@@ -185,6 +185,7 @@ def explain_text(text: str) -> list[Meaning]:
     whole = _code(text)
     if whole is not None:
         return list(_readings(whole))
+    # Logs repeat themselves: each line is looked at once.
     lines = list(dict.fromkeys(_bounded(line) for line in text.splitlines()))
     text = "\n".join(lines)
     found = [*_from_rules(lines), *_from_deaths(lines, text), *_from_codes(text)]
@@ -217,6 +218,7 @@ def _code(text: str) -> Explanation | None:
 
 def _readings(explanation: Explanation, weight: int = STRONG) -> Iterator[Meaning]:
     for index, reading in enumerate(explanation.readings):
+        # Readings come most likely first, and sorting by weight has to keep that order.
         fix = reading.advice
         yield Meaning(reading.name, _sentence(reading.meaning), fix, reading.seen, weight - index)
 

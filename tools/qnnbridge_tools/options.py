@@ -27,6 +27,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existin
 
 _DIM = typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by name or as INPUT:AXIS=SIZE.")
 Dims = Annotated[Dimensions, _DIM, Read(arguments.read_dimensions)]
+# As they were written: the doctor's own records have no `Dimensions`.
 DimWords = Annotated[tuple[str, ...], _DIM]
 # For records that programs make, too.
 SomeDims = Annotated[Mapping[str, int] | Dimensions | None, _DIM, Read(arguments.read_dimensions)]
@@ -112,6 +113,7 @@ Config = Annotated[
         "--config",
         metavar="FILE.toml",
         callback=load_config,
+        # Eager: click calls its callback before it reads the other options, whose defaults the file sets.
         is_eager=True,
         help="Read options from a file, by the same names. The command line takes precedence.",
     ),
@@ -193,6 +195,7 @@ def sized_model(
     from qnnbridge_host.rewrite.fixer import fix_model
 
     with work_folder("sized") as folder:
+        # Reports name a model by its file, so the copy has the same name.
         copy = Path(folder) / model.name
         fix_model(model, copy, shapes=shapes, dims=dims, constants=constants, only=("fixed-shapes",), check=False)
         # All sizes are in the copy: nothing is left for the session.

@@ -85,6 +85,7 @@ def work(*, as_json: bool = False) -> Iterator[None]:
     except errors.BridgeError as error:
         raise _ended(error, as_json) from None
     except OSError as error:
+        # typer ends a command on a closed pipe by itself, without a message.
         if output.reader_is_gone(error):
             raise
         raise _ended(errors.BridgeError(output.loss_text(error)), as_json) from None

@@ -117,6 +117,7 @@ def write(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
             # "x": a link that somebody put there is not followed.
             with part.open("xb") as file:
                 _write_one(value, file)
+            # In one step: a reader finds the old file or the whole new one.
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -130,6 +131,7 @@ def safe_names(names: Sequence[str]) -> list[str]:
     # In lower case: Windows and macOS tell no difference.
     taken: set[str] = set()
     for name in names:
+        # Windows drops dots at the end of a name, and on POSIX one at the beginning hides the file.
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:MAX_NAME_LENGTH].strip(".") or "output"
         if _WINDOWS_DEVICES.match(stem):
             stem = "_" + stem
@@ -279,6 +281,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
         ) as session:
             create_s = time.perf_counter() - begun
             declared = list(session.get_inputs())
+            # Initializers that may be overridden are fed by name, as inputs are.
             types = {node.name: node.type for node in [*declared, *session.get_overridable_initializers()]}
             given = feeds.complete(
                 declared, loaded, request.sizes.dims, seed=request.seed if request.random else None
@@ -289,6 +292,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
             first: list[Any] | None = None
             for _ in range(request.repeat):
                 begun = time.perf_counter()
+                # `run_values` keeps the element types that numpy cannot name.
                 results = session.run_values(None, values)
                 runs_s.append(time.perf_counter() - begun)
                 # The results of the first run are shown: they are the same with any --repeat.

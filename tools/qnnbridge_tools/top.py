@@ -240,10 +240,12 @@ else:
             return data.decode("ascii", "replace")[:1].lower() if data else TERMINAL_GONE
 
         try:
+            # cbreak and not raw: Ctrl+C stays a signal.
             tty.setcbreak(fd)
             yield wait
         finally:
             with contextlib.suppress(termios.error):  # the terminal is gone
+                # TCSADRAIN: what was drawn goes out first.
                 termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
@@ -317,6 +319,7 @@ def _ended_by_sigterm() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    # Python sets signal handlers in the main thread alone; on Windows nothing sends SIGTERM to another process.
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         yield
         return

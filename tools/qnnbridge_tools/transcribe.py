@@ -100,8 +100,10 @@ class TextPieces:
     def add(self, text: str) -> str:
         """What the text of a segment adds; may be nothing."""
         text = self._held + text
+        # Whisper's texts begin with a space, which separates segments and is no part of the whole text.
         text = text if self._begun else text.lstrip()
         piece = text.rstrip()
+        # Kept back until more text comes: `Transcript.text` does not end in space.
         self._held = text[len(piece) :]
         self._begun = self._begun or bool(piece)
         return piece
@@ -117,8 +119,10 @@ def subtitles(form: Literal["srt", "vtt"], segments: Iterable[SpeechSegment]) ->
         if not text:
             continue
         number += 1
+        # To milliseconds first: parts that are rounded by themselves could give 60 seconds or 1000 milliseconds.
         start = round(segment.start * 1000)
         end = max(round(segment.end * 1000), start + 1)  # players drop what has no length
+        # WebVTT reads markup, so & and < are escaped; in SubRip only the arrow has a meaning.
         if form == "vtt":
             yield f"{_time(start, '.')} --> {_time(end, '.')}\n{html.escape(text, quote=False)}\n\n"
         else:
@@ -132,6 +136,7 @@ def _time(milliseconds: int, point: str) -> str:
 
 def _compression(text: str) -> float:
     """How often the text repeats itself: clients take high values for made-up text."""
+    # As Whisper computes it; its own decoding takes more than 2.4 for a failure.
     data = text.encode()
     return len(data) / len(zlib.compress(data)) if data else 0.0
 
@@ -248,6 +253,7 @@ def _transcribe(
         _writer(place, quiet) as write,
     ):
         segments: list[SpeechSegment] = []
+        # On a terminal the line of progress would run into the text.
         shows = sys.stderr is not None and sys.stderr.isatty() and (place is not None or not output.is_terminal())
         for piece in _pieces(order, found, segments, file.name if shows else None):
             write(piece)
@@ -286,6 +292,7 @@ def _kept(found: Transcription, segments: list[SpeechSegment], shown: str | None
                 )
             yield segment
     finally:
+        # After an error, too: the message begins on a line of its own.
         if shown is not None and segments:
             print(file=sys.stderr)
 
@@ -306,6 +313,7 @@ def _writer(place: Path | None, quiet: bool) -> Iterator[Callable[[str], object]
     # Beside its target: a rename replaces a file only within one file system.
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
+        # A line feed on every system: the file has the same bytes everywhere.
         with part.open("w", encoding="utf-8", newline="\n") as file:
             yield file.write
         part.replace(place)

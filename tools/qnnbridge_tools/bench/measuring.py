@@ -60,6 +60,7 @@ def timed(call: Callable[[], Any]) -> Batch:
     """A batch of plain calls in this process."""
 
     def batch(count: int) -> Sequence[int]:
+        # The same loop as in `qnnbridge_host.direct`: what the clock itself takes is the same on both sides.
         clock = time.perf_counter_ns
         times = [0] * count
         for number in range(count):
@@ -92,12 +93,14 @@ def race(
 
 def summary(rounds: Sequence[Sequence[int]]) -> Timing:
     """The timing of nanoseconds, round by round."""
+    # Percentiles are of all calls: a slow call counts, whichever round it was in.
     everything = sorted(time_ns for times in rounds for time_ns in times)
     medians = [statistics.median(times) for times in rounds]
     # Of the rounds, not of all calls: a round that something else ran in counts as one, not as all its calls.
     median = statistics.median(medians)
     noise = 0.0
     if len(medians) > 1 and median:
+        # `inclusive`: these rounds are all that there are, and no sample of more.
         low, _, high = statistics.quantiles(medians, n=4, method="inclusive")
         noise = (high - low) / 2 / median
     return Timing(
@@ -119,6 +122,7 @@ def _calls_in(contender: Contender, turn_s: float) -> int:
     # Warm, and then measured: the first calls take longer.
     contender.batch(contender.least_calls)
     one_s = statistics.median(contender.batch(contender.least_calls)) / 1e9
+    # 100 ns at least: a call below the clock's resolution must not divide by zero.
     return max(contender.least_calls, min(MOST_CALLS, int(turn_s / max(one_s, 1e-7))))
 
 
@@ -137,10 +141,12 @@ def pinned(pids: Sequence[int], *, wanted: bool = True) -> Iterator[bool]:
                     before.append((pid, allowed))
                     # All on one CPU that this process may use; which one does not matter.
                     _keep_on(pid, [before[0][1][0]])
+            # psutil has no `cpu_affinity` on macOS (AttributeError), and a container may forbid the call.
             except (psutil.Error, AttributeError, OSError, ValueError):
                 done = False
         yield done
     finally:
+        # Backwards: for a process that was named twice the first record has what it was allowed.
         for pid, allowed in reversed(before):
             with contextlib.suppress(psutil.Error, OSError):
                 _keep_on(pid, allowed)
@@ -153,6 +159,7 @@ def _keep_on(pid: int, cpus: list[int]) -> None:
     process.cpu_affinity(cpus)
     if sys.platform == "linux":  # there that is the main thread alone, and threads that it starts from now on
         for thread in process.threads():
+            # A thread may have ended since the threads were listed.
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(thread.id, cpus)
 
@@ -175,6 +182,7 @@ class DirectProcess:
             stdout=subprocess.PIPE,
             # A pipe that nobody reads would stop the process when it is full.
             stderr=subprocess.DEVNULL,
+            # A host's environment: ONNX Runtime and its libraries see the same variables on both sides.
             env=host_environment(),
         )
 
@@ -211,6 +219,7 @@ class DirectProcess:
             self._child.stdin.write(json.dumps(question).encode() + b"\n")
             self._child.stdin.flush()
             line = self._child.stdout.readline()
+        # A process that has died shows as a broken pipe here, or as an empty line.
         except OSError:
             line = b""
         if not line:
@@ -226,6 +235,7 @@ class DirectProcess:
     ) -> None:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
+        # The end of stdin ends it. Native code may hang in its own end, so the wait has a limit.
         self._child.stdin.close()
         try:
             self._child.wait(END_TIMEOUT_S)
@@ -274,9 +284,11 @@ class Rig:
             self.shared = self._stack.enter_context(Host(python=python))
             self.spinning = self._stack.enter_context(Host(python=python, spin=True))
             self.inline = self._stack.enter_context(Host(python=python, shared_memory=False))
+            # All before the race: a host that starts meanwhile would disturb the others.
             for host in self.hosts:
                 host.start()
             self.info = self.shared.info
+            # The hosts' own interpreter, however it was found: another Python would be another contender.
             self.direct = self._stack.enter_context(DirectProcess(self.info.executable))
         except BaseException:
             self._stack.close()
@@ -308,6 +320,7 @@ class Rig:
         self._feeds += 1
         file = self._folder / f"feed{self._feeds}.npz"
         _save(file, subject.feed)
+        # By the bridge's own spec: options and providers of both sides are the same without a second list of them.
         direct, crc = self.direct.open(specification(shared), file)
         feed = dict(subject.feed)
         calls: dict[str, Callable[[], Any]] = {
@@ -318,6 +331,7 @@ class Rig:
         }
         contenders = [Contender(DIRECT, self.direct.batch(direct))]
         for name, call in calls.items():
+            # The fast path begins with the second call of a signature.
             # The first call is the warm-up, the second is compared.
             call()
             if check_sum(call()) != crc:
@@ -343,6 +357,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
         # One thread on both sides: a pool of threads would be measured with the call.
         options.intra_op_num_threads = subject.threads
         options.inter_op_num_threads = 1
+    # Errors only: to print warnings takes time that would be measured.
     options.log_severity_level = 3
     for name, size in subject.sizes.items():
         options.add_free_dimension_override_by_name(name, size)
@@ -354,6 +369,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
             providers=list(subject.providers),
             fallback=subject.fallback,  # type: ignore[arg-type]
             host=host,
+            # The process without a bridge has no cache: with one, the two sides would load different files.
             cache=False,
             fix=False,  # the process without a bridge runs the model as it is
         )
@@ -372,8 +388,10 @@ def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[]
     for name, value in feed.items():
         lying[name] = session.empty_input(name, value.shape)
         np.copyto(lying[name], value)
+    # Sizes of outputs may be known only after a run.
     outputs = session.run(None, lying)
     names = [node.name for node in session.get_outputs()]
+    # Texts and sequences do not lie in shared memory: such an output is returned as without `out=`.
     plain = [isinstance(output, np.ndarray) and output.dtype != object for output in outputs]
     out = [
         session.empty_output(name, output.shape) if lies else None

@@ -50,6 +50,7 @@ def adding(size: int) -> Subject:
     """Hardly any work: x + 1."""
     import numpy as np
 
+    # float32: four bytes each.
     values = np.random.default_rng(1).normal(size=size // 4).astype(np.float32)
     return Subject(ASSETS / "add.onnx", {"x": values})
 
@@ -83,6 +84,7 @@ def users_own(
 def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> float:
     """All begin together, and stop at the first look after the time is over."""
     counts = [0] * threads
+    # One more than workers: this thread takes the time when the last of them is ready.
     start = threading.Barrier(threads + 1)
     over = threading.Event()
     failures: list[BaseException] = []
@@ -98,6 +100,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
                 done += 1
             counts[index] = done
         except BaseException as error:  # noqa: BLE001 - raised by the caller
+            # Before the barrier is broken: the other threads then add the BrokenBarrierError that follows from it.
             failures.append(error)
             # The other threads would wait at the barrier for ever.
             start.abort()
@@ -223,6 +226,7 @@ def _performed(request: BenchRequest, loaded: Sequence[Feed], say: Callable[[str
         crowds = _crowds(rig, todo[0][1], effort)
         stats, info = rig.shared.stats, rig.info
     small = todo[0][1] if request.model is not None else convolving()
+    # The rig has ended: its hosts would take time and memory from the processes that are started now.
     say("start-up")
     starts = starting(info.executable, small, effort.starts, spec)
     say("recovery")
@@ -273,6 +277,7 @@ def _crowds(rig: Rig, subject: Subject, effort: Effort) -> dict[int, float]:
     with open_session(rig.shared, subject) as session:
         feed = dict(subject.feed)
         session.run(None, feed)
+        # Each round lasts `crowd_s` for every number of threads: 8 s in all with THOROUGH.
         return crowds(
             lambda: session.run(None, feed), CROWDS, rounds=max(1, effort.rounds // 3), seconds=effort.crowd_s
         )
@@ -364,6 +369,7 @@ def starting(
 
 def _empty(python: str) -> float:
     begin = time.perf_counter()
+    # -I, as hosts are started: no variables of Python, no user packages.
     subprocess.run([python, "-I", "-c", "pass"], stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
     return time.perf_counter() - begin
 
@@ -447,6 +453,7 @@ def kill(host: Host) -> None:
     """End the process as a fault in a driver would."""
     process = host.supervisor.running
     if process is not None:
+        # Without the supervisor, so that this is a death like any other to it.
         process._child.kill()
 
 

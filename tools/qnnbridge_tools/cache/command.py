@@ -87,6 +87,7 @@ def prune(
 
     store, facts = _gather()
     limit = facts.settings.max_bytes if max_size is None else parse_size(max_size)
+    # Not `not limit`: a size of 0 removes all that is not in use.
     if limit is None:
         raise OptionError(f'"{max_size}" is no size.', fix="Write bytes, or 500M, 2G.")
     unused_s = None if unused_days is None else unused_days * DAY_S

@@ -99,8 +99,10 @@ def together(facts: CacheFacts, texts: Sequence[str]) -> CacheFacts:
 def _entry(store: Store, key: str) -> EntryFacts:
     manifest, problem = None, None
     try:
+        # Not `find`, which reads every file of the entry for its hash.
         entry = store.peek(key)
         manifest = entry.manifest if entry is not None else None
+        # Evicted by another process since the keys were listed.
         problem = None if manifest is not None else "it was removed this moment"
     except Damaged as damage:
         problem = str(damage)
@@ -128,6 +130,7 @@ def _size(folder: Path) -> int:
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
             # The link itself counts and not what it leads to.
+            # A hard link that entries share counts in each of them here, and once in `total_bytes`.
             size += file.lstat().st_size
     return size
 
@@ -166,6 +169,7 @@ class Removed:
 def verify(store: Store, entry: EntryFacts) -> Verified:
     """Read every byte of it."""
     try:
+        # Under its lock: an entry that is published or removed meanwhile would look damaged.
         held = store.try_lock(entry.key)
         if held is None:
             return Verified(entry, "busy")
@@ -188,6 +192,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
     """
     if not store.root.is_dir():
         return Removed(())
+    # Eviction takes locks, whose folder may be missing.
     store.prepare()
     before = eviction.total_bytes(store)
     # What is of no value goes first: each byte of it leaves an entry in its place.
@@ -215,15 +220,18 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
         return Removed(())
     store.prepare()
     before = eviction.total_bytes(store)
+    # `evict` removes none that is in use or being made: those are reported as kept.
     gone = [entry for entry in facts.entries if eviction.evict(store, entry.key)]
     set_aside = _drop_bad(facts)
     notes = NegativeEntries(store.root)
     left_alone = sum(notes.remove(key) for key in _note_keys(facts))
     verdicts = Verdicts(store.root)
+    # Verdicts outlive their entries, and models without an entry have some: for all of them the folder is asked.
     for key in verdicts.keys() if everything else [entry.key for entry in facts.entries]:
         verdicts.remove(key)
     leftovers = store.sweep() if everything else 0
     if everything:
+        # No key of the list names hashes of files or rewritten copies: they go with all or not at all.
         remove_tree(HashMemo(store.folder).folder)
         for kind in fixed_models.FOLDERS:
             remove_tree(store.root / kind)
@@ -245,4 +253,5 @@ def _drop_bad(facts: CacheFacts) -> int:
     """How many went."""
     for bad in facts.set_aside:
         remove_tree(bad.folder)
+    # Looked at afterwards: Windows keeps a file that is open somewhere.
     return sum(not os.path.lexists(bad.folder) for bad in facts.set_aside)

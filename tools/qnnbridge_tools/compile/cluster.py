@@ -126,6 +126,7 @@ def run_on(
             report(futures[future], CellOutcome.of(cell, "done", begun, result=result))
         except BridgeError as error:
             report(futures[future], CellOutcome.of(cell, "failed", begun, error=error))
+    # Futures end in any order; the outcomes keep that of the cells.
     return [outcomes[index] for index in range(len(cells))]
 
 
@@ -154,11 +155,13 @@ def compile_there(remote: RemoteJob) -> Delivery | BridgeError:
             job = dataclasses.replace(job, output=os.path.join(out, remote.file_stem + MODEL_SUFFIX))
             host = Host(remote.python) if remote.python is not None else None
             (result,) = perform((job,), validate=remote.validate, timeout_s=remote.timeout_s, host=host).results
+            # Paths of this worker mean nothing to the sender: names and contents travel.
             contents = {}
             for path in filter(None, (result.path, result.blob, result.manifest)):
                 with open(path, "rb") as file:
                     contents[os.path.basename(path)] = file.read()
         except BridgeError as error:
+            # Without the traceback, whose frames would keep the model's bytes alive.
             return error.copy()
         return Delivery(result, contents)
 
@@ -172,6 +175,7 @@ def _portable(cell: Cell, validate: bool, timeout_s: float | None, python: str |
         if not ModelSource.open(path).files:
             with open(path, "rb") as file:
                 data = file.read()
+    # The stem has to be free in the folder of the result, which the worker cannot look into.
     return RemoteJob(cell.job, name, data, cell.place.file_stem(), validate, timeout_s, python)
 
 
@@ -211,7 +215,9 @@ def _receive(
 def _deliver(cell: Cell, delivery: Delivery, overwrite: bool) -> CompileResult:
     """Move the files of a worker to their place, whole."""
     place, result = cell.place, delivery.result
+    # The binary keeps the name that it was compiled under: the model names it inside.
     blob = os.path.basename(result.blob) if result.blob is not None else None
+    # Within the destination: a rename moves files only on one volume.
     with work_folder(place.folder) as folder:
         try:
             for name, contents in delivery.contents.items():
@@ -240,6 +246,7 @@ def _rename(folder: str, made: str, wanted: str, blob: str | None) -> None:
     path = os.path.join(folder, made)
     manifest = read_manifest(path)
     os.rename(path, os.path.join(folder, wanted))
+    # A manifest names its model, so the one of the old name describes nothing any more.
     os.unlink(manifest_path(path))
     if manifest is not None:
         write_manifest(

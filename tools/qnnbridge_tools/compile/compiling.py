@@ -127,6 +127,7 @@ def _bundle(request: CompileRequest, options: dict[str, Any]) -> None:
 def _matrix(request: CompileRequest, options: dict[str, Any]) -> bool:
     from qnnbridge_tools.compile.matrix import plan
 
+    # No option of a job: a job can be pickled, and those of a cluster run in hosts of its workers.
     host = options.pop("host", None)
     cells = plan(request.models, request.soc_models, request.output, _variants(request), **options)
     with ShownStages(f"{len(cells)} models", counted=len(cells)) as stages, ticking(stages):
@@ -162,6 +163,7 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
 
 def _options(request: CompileRequest) -> dict[str, Any]:
     """The options of every kind of compilation."""
+    # ONNX Runtime fixes free dimensions by their names; a size by axis needs a copy of the model.
     if request.sizes.dims.by_axis:
         raise OptionError(
             "A model is compiled with its free dimensions fixed by their names only.",
@@ -189,6 +191,7 @@ def _options(request: CompileRequest) -> dict[str, Any]:
     if request.host_python is not None:
         from qnnbridge import Host
 
+        # Not started: each compilation runs in a twin of it.
         options["host"] = Host(python=request.host_python)
     return options
 
@@ -213,6 +216,7 @@ def variant_tag(sizes: Mapping[str, int]) -> str:
 
 
 def _refuse_unknown_dimensions(request: CompileRequest) -> None:
+    # Buckets are combinations of the same dimensions, so the first has all names.
     dimensions = Dimensions({**request.sizes.dims.by_name, **(request.buckets[0] if request.buckets else {})})
     twice = [name for name in request.sizes.dims.by_name if request.buckets and name in request.buckets[0]]
     if twice:
@@ -261,6 +265,7 @@ class ShownStages:
                 SpinnerColumn("line"),
                 TextColumn("{task.description}"),
                 TimeElapsedColumn(),
+                # On stderr: stdout keeps the table or the JSON document.
                 console=Console(stderr=True, markup=False, emoji=False),
                 transient=True,
             )
@@ -290,6 +295,7 @@ class ShownStages:
         self._done += 1
         line = f"[{self._done}/{self._counted}] {output.visible(text)}"
         if self._bar is not None:
+            # By the console of the bar, which draws the bar again below the line; `print` would tear it.
             self._bar.console.print(line, markup=False, highlight=False)
             self._bar.update(self._task, description=self._text("compiling"))
         else:
@@ -310,6 +316,7 @@ def ticking(stages: ShownStages) -> Iterator[None]:
         while not done.wait(TICK_S):
             stages("compiling", time.monotonic() - begun)
 
+    # The jobs of a matrix report outcomes alone: without this thread a piped run would be silent for minutes.
     with futures.ThreadPoolExecutor(1, "qnnbridge progress") as pool:
         pool.submit(tick)
         try:
@@ -460,6 +467,7 @@ def _files_of(model: Path, *, overwrite: bool) -> tuple[str, ...]:
         # Before the examination, which would hold the files against the old manifest.
         os.unlink(manifest)
     examined = examine(model, scan, HostTraits())
+    # What is damaged gets no manifest that would call it whole.
     if examined.broken is not None:
         raise examined.broken.error(scan.label, scan.path)
     # A node with main_context 0 uses the binary of the main node.

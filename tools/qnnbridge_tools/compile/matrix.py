@@ -156,6 +156,7 @@ class CompileGroup:
         with self._lock:
             self._ended = True
             running = list(self._running)
+        # Outside of the lock: to interrupt a host takes time, and `began` of the other threads needs the lock.
         for one in running:
             one.interrupt()
 
@@ -185,6 +186,7 @@ def run_here(
                 # A result that is there is looked at, unless it is to be replaced in any case.
                 resume=not overwrite,
             )
+        # Errors of the bridge are about the cell; anything else is a fault of ours and ends the matrix.
         except BridgeError as error:
             return CellOutcome.of(cell, "failed", begun, error=error)
         if done.skipped is not None:
@@ -198,6 +200,7 @@ def run_here(
         except BaseException:
             # Ctrl+C: running jobs are not awaited, and waiting jobs do not begin.
             executor.shutdown(wait=False, cancel_futures=True)
+            # Leaving the block waits for its threads, and they end only when their hosts do.
             group.end()
             raise
 

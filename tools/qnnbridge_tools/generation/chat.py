@@ -133,11 +133,13 @@ class SpokenAnswer:
         self._pace = Pace()
         self._stopping = threading.Event()
         self._stream: TextStream | None = None
+        # A daemon thread: a call that hangs in the host must not keep the program from ending.
         self._thread = threading.Thread(target=self._work, name="qnnbridge chat answer", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End it before its next token, or between two nodes of its prompt."""
+        # The flag before the look at the stream, `_begin` the other way round: one of both sees the other's step.
         self._stopping.set()
         if self._stream is not None:
             self._stream.cancel()
@@ -149,6 +151,7 @@ class SpokenAnswer:
 
     def join(self) -> None:
         while self._thread.is_alive():
+            # In steps, for Ctrl+C on Windows, as for the queue.
             self._thread.join(LOOK_S)
 
     def _work(self) -> None:
@@ -170,6 +173,7 @@ class SpokenAnswer:
         seen = 0
         while not self._stopping.is_set():
             piece = next(stream, None)
+            # A piece may take several tokens: the text of one may be known only with the next.
             if len(stream.tokens) > seen:
                 self._pace.token(len(stream.tokens) - seen)
                 seen = len(stream.tokens)
@@ -255,6 +259,7 @@ class Chat:
         if answer.error is not None:
             raise answer.error
         self._last = answer.done
+        # What came of a stopped answer is part of the conversation, too.
         self._messages = [*asked, {"role": "assistant", "content": answer.text}]
 
     def _print_pieces(self, answer: SpokenAnswer) -> bool:

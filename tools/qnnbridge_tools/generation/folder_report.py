@@ -64,8 +64,10 @@ def _verdicts(folder: GenaiFolder, scans: tuple[ModelScan, ...], host_python: st
     found = {}
     for stage, scan in compiled:
         try:
+            # For each stage: its options may name another chip to simulate.
             host = traits_of_interpreter(find_host(host_python).path, stage.qnn_options or {})
         except BridgeError:
+            # The user has named it, so why it cannot be asked is the answer.
             if host_python is not None:
                 raise
             host = HostTraits()

@@ -24,10 +24,12 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         try:
+            # Loaded by the first question, and before its clock starts.
             genai = genai or load_library()
             model = model or genai.Model(asked["folder"])
             result = answer(genai, model, asked)
         except Exception as error:  # noqa: BLE001 - the other side shows it
+            # Without line feeds: the other side reads one line.
             result = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
         print(json.dumps(result), file=answers, flush=True)
 

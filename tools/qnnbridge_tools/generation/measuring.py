@@ -49,6 +49,7 @@ class Pace:
     @property
     def tokens_per_second(self) -> float | None:
         """Of those after the first; ``None`` for fewer than two."""
+        # `time.monotonic` has steps of 15.6 ms on Windows before Python 3.13: quick tokens may share one.
         if self.tokens < 2 or self.first_s is None or self.last_s is None or self.last_s <= self.first_s:
             return None
         return (self.tokens - 1) / (self.last_s - self.first_s)
@@ -116,6 +117,7 @@ def perform(
         model = genai.Model(folder, host=host, fallback=fallback)  # type: ignore[arg-type]
         load_s = time.monotonic() - begun
         prompt, tokens = _fitting(model, effort)
+        # It loads the model with its first question, so in the round that is not counted.
         direct = _Direct(host_python, folder, prompt, tokens)
         ways: dict[str, list[Any]] = {BRIDGE: [], DIRECT: []}
         try:
@@ -147,6 +149,7 @@ def _fitting(model: Model, effort: BenchLength) -> tuple[list[int], int]:
 def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[int]]:
     from qnnbridge import genai
 
+    # The time begins before the generator is made, as in `in_process`.
     pace = Pace()
     params = genai.GeneratorParams(model)
     params.set_search_options(do_sample=False)
@@ -193,6 +196,7 @@ class _Direct:
             line = ""
         try:
             result = json.loads(line)
+        # Half a line, or none, of a process that has died.
         except ValueError:
             self.problem = self._end_text()
             return Pace(), []
@@ -200,6 +204,7 @@ class _Direct:
             self.problem = str(result["error"])
             return Pace(), []
         came_s = result["came_s"] or [None]
+        # Its times count from its own start of the answer.
         return Pace(0.0, came_s[0], came_s[-1], len(result["tokens"])), result["tokens"]
 
     def close(self) -> None:
@@ -225,6 +230,7 @@ def _paces(rounds: Sequence[tuple[Pace, list[int]]], truth: Sequence[tuple[Pace,
     return Paces(
         tuple(pace.to_first_token_s for pace in counted),
         tuple(pace.tokens_per_second for pace in counted),
+        # All rounds, also the first: greedy search has to repeat itself.
         all(tokens == truth[0][1] for _, tokens in rounds),
     )
 

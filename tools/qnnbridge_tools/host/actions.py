@@ -40,6 +40,7 @@ END_GRACE_S: Final = 20.0
 
 
 def start(given: DaemonOptions, as_json: bool) -> None:
+    # Before a daemon is asked: wrong options are refused whether one runs or not.
     words = given.checked_words()
     try:
         with link.reach() as daemon:
@@ -108,6 +109,7 @@ def restart_host(given: DaemonOptions, timeout_s: float, as_json: bool) -> None:
 def restart_daemon(given: DaemonOptions, drain_s: float, as_json: bool) -> None:
     words = given.checked_words()
     before = _replace(words, drain_s)
+    # Should the new daemon have ended meanwhile, the one that is started here has the same options.
     with link.reach(START_TIMEOUT_S, start_with=words) as daemon:
         document = daemon.status()
     if not as_json:
@@ -144,6 +146,7 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
     if path_only:
         print(path)
         return
+    # Without a file `--follow` waits for the first line: a daemon that starts later makes the log.
     if not rotated_files(path) and not follow:
         raise BridgeError(
             f"There is no log {path}.",
@@ -171,6 +174,7 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
         outcome = starting.wait(deadline)
     finally:
         starting.close()
+    # The wait for the start may have used up all of the time, and to connect takes a moment of its own.
     with link.reach(max(1.0, deadline - time.monotonic()), start_with=words) as daemon:
         return daemon.status(), outcome == "ready"
 
@@ -195,6 +199,7 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
             except HostError as error:
                 if not link.is_none(error):
                     raise
+            # Empty if there was none to end: then `replaced` has nothing to compare with.
             instance = read_figures(ended[-1]).daemon.instance if ended else ""
             outcome = _its_turn(successor, instance, time.monotonic() + patience_s)
     finally:
@@ -240,6 +245,7 @@ def _stop(drain_s: float) -> dict[str, Any]:
             raise
         document = {"daemon": {"pid": found.pid, "instance": found.instance.hex()}}
     ended = read_figures(document).daemon
+    # The daemon answers this request before it drains: its agreement is not yet its end.
     if not link.wait_for_end(drain_s + END_GRACE_S, ended.instance):
         raise HostError(
             f"The daemon (pid {ended.pid}) agreed to stop, and still runs after {drain_s + END_GRACE_S:g} s.",
@@ -284,6 +290,7 @@ def log_path() -> Path:
 
     with contextlib.suppress(BridgeError):
         found = link.left_behind()
+        # The file of a killed daemon may name a log that was deleted since.
         if found is not None and found.log_file and os.path.isfile(found.log_file):
             return Path(found.log_file)
     return log_file()
@@ -301,6 +308,7 @@ def rotated_files(path: Path) -> list[Path]:
         # `isdigit` alone also takes characters such as a superscript 2, which `int` refuses.
         if name.startswith(path.name + ".") and number.isascii() and number.isdigit():
             numbered.append((int(number), path.parent / name))
+    # By number and not by name: as text `.10` comes before `.2`.
     found = [file for _, file in sorted(numbered)]
     return [path, *found] if path.exists() else found
 
@@ -335,6 +343,7 @@ def _tail(file: Path, count: int) -> list[str]:
 
 def _lines(data: bytes) -> list[str]:
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    # `str.splitlines` would also cut at form feeds and at Unicode's line separators, which a message may hold.
     return text.removesuffix("\n").split("\n") if text else []
 
 
@@ -346,6 +355,7 @@ class Follower:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # The daemon's log rotates by renaming: device and inode (on Windows the file index) go with the old file.
         self._identity = _identity(path)
         self._at = _size(path)
         self._rest = b""
@@ -358,6 +368,7 @@ class Follower:
             data = self._rest_of_the_old_ones()
             self._identity, self._at = identity, 0
         data += self._read(self._path)
+        # Bytes: a read may end within a character of UTF-8, and no such character holds the byte of a line feed.
         *whole, self._rest = (self._rest + data).split(b"\n")
         return [line.decode("utf-8", "replace").removesuffix("\r") for line in whole]
 
@@ -367,15 +378,18 @@ class Follower:
         for file in rotated_files(self._path)[1:]:
             if self._identity is not None and _identity(file) == self._identity:
                 data = self._read(file)
+                # Those that were rotated later, the newest first: read backwards, their lines are in order.
                 for other in reversed(newer):
                     self._at = 0
                     data += self._read(other)
                 return data
             newer.append(file)
+        # The log was emptied or is new, or was rotated away too often between two looks: there is no rest to read.
         return b""
 
     def _read(self, path: Path) -> bytes:
         try:
+            # Opened for each read only: on Windows the daemon cannot rename a file that is open here.
             with path.open("rb") as stream:
                 stream.seek(self._at)
                 data = stream.read()

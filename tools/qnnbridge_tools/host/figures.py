@@ -142,6 +142,7 @@ class Figures:
 
     def without_client(self, pid: int) -> Figures:
         """Without an onlooker: a client of this process that has no session."""
+        # `top` and `host status` are clients of the daemon themselves while they ask.
         kept = tuple(client for client in self.clients if client.pid != pid or client.sessions)
         return dataclasses.replace(self, clients=kept)
 
@@ -179,6 +180,7 @@ def _host(document: Mapping[str, Any]) -> HostFigures:
         HostFigures,
         document,
         versions={str(name): str(version) for name, version in _part(document, "versions").items() if version},
+        # null until a session on QNN has reported it, and null is not false.
         simulator=simulator if isinstance(simulator, bool) else None,
     )
 
@@ -203,6 +205,7 @@ def _totals(document: Mapping[str, Any]) -> Totals:
 
 
 def _buckets(listed: object) -> tuple[tuple[float, int], ...]:
+    # Half of a damaged histogram would be wrong counts, so all of it is dropped.
     if not isinstance(listed, Sequence) or isinstance(listed, str):
         return ()
     found: list[tuple[float, int]] = []
@@ -318,6 +321,7 @@ def client_row(client: ClientFigures) -> list[str]:
 def model_row(model: ModelFigures) -> list[str]:
     latency = model.latency_ms
     return [
+        # Labels come from applications and from file names: an escape sequence would reach the terminal.
         output.visible(model.label) or model.key[:KEY_SHOWN],
         _where(model),
         size_text(model.npu_bytes) if model.npu_bytes else "-",
@@ -329,6 +333,7 @@ def model_row(model: ModelFigures) -> list[str]:
         milliseconds(latency.p90),
         milliseconds(latency.p99),
         str(model.errors),
+        # A figure that is missing reads as 0, and no session opens in no time.
         milliseconds(model.opened_ms or None),
     ]
 
@@ -336,6 +341,7 @@ def model_row(model: ModelFigures) -> list[str]:
 def model_state(model: ModelFigures) -> str:
     if not model.loaded:
         return "unloaded"
+    # Less than a second is no idleness: a model in constant use is idle between two calls, too.
     return f"idle {duration(model.idle_s)}" if model.idle_s >= 1 else "in use"
 
 
@@ -349,6 +355,7 @@ def host_text(host: HostFigures) -> str:
 def host_kind(host: HostFigures) -> str:
     """Machine, what QNN computes on, versions, where QNN comes from."""
     where = {True: "QNN's simulator", False: "NPU", None: ""}[host.simulator]
+    # ep_source, ep_package and ep_version are one fact in three keys, which `_provider` puts together.
     versions = (f"{name} {version}" for name, version in host.versions.items() if not name.startswith("ep_"))
     return ", ".join(part for part in (host.machine, where, *versions, _provider(host.versions)) if part)
 
@@ -357,12 +364,14 @@ def _provider(versions: Mapping[str, str]) -> str:
     source = versions.get("ep_source")
     if source is None:
         return ""
+    # A wheel's release is listed as `onnxruntime_qnn` already; one from elsewhere is not.
     named = "" if source == "wheel" else " ".join(versions.get(name, "") for name in ("ep_package", "ep_version"))
     return f"QNN from {QNN_SOURCES.get(source, source)}" + (f" ({named.strip()})" if named.strip() else "")
 
 
 def restarts_text(host: HostFigures) -> str:
     planned = _times(host.planned_restarts)
+    # Each started host has the next generation, so the latest number also counts the starts.
     return f"started {_times(host.generation)}, crashed {_times(host.crashes)}, replaced in good order {planned}"
 
 
@@ -461,6 +470,7 @@ def _host_pairs(figures: Figures) -> list[tuple[str, str]]:
     if figures.host.generation:
         pairs.append(("history", restarts_text(figures.host)))
     if figures.host.last_crash:
+        # The summary only; the command in the next line shows evidence and stack.
         pairs.append(("last crash", figures.host.last_crash.splitlines()[0]))
         pairs.append(("", "`qnnbridge crashes show last` shows why."))
     return pairs

@@ -48,6 +48,7 @@ class Link:
 
     def _ask(self, header: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         try:
+            # The host of this connection is the daemon: its own operations go out as a host's do.
             return dict(self._host.call(header, timeout=timeout_s).header)
         except (HostStartFailed, HostCrashed) as error:
             raise explained(error) from None
@@ -91,6 +92,7 @@ def reach(
     try:
         host.start(timeout_s)
     except BaseException as error:
+        # No `Link` owns the connection yet.
         host.close()
         if isinstance(error, (HostStartFailed, HostCrashed, VersionMismatch)):  # crashed: left while it greeted
             raise explained(error) from None
@@ -105,6 +107,7 @@ def reach_soon(patience_s: float, *, any_release: bool = False) -> Link:
         try:
             return reach(any_release=any_release)
         except HostError as error:
+            # In this order: `may_change` also holds where there is none, and here that ends the wait.
             if is_none(error) or not may_change(error) or time.monotonic() >= end:
                 raise
         time.sleep(_LOOK_INTERVAL_S)
@@ -113,6 +116,7 @@ def reach_soon(patience_s: float, *, any_release: bool = False) -> Link:
 def _be_quiet() -> None:
     """A lost connection is an error that the command prints, not a warning of the log on top of that."""
     logger = logging.getLogger("qnnbridge")
+    # Python prints the warnings of a logger without any handler on stderr (`logging.lastResort`).
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
 
@@ -168,11 +172,13 @@ def is_running() -> bool:
     from qnnbridge_daemon.main import LOCK_NAME
 
     path = runtime_folder() / LOCK_NAME
+    # `FileLock` makes its file, and a look must leave nothing behind.
     if not path.exists():
         return False
     # The operating system frees the lock of a process that ends, however it ends.
     lock = FileLock(path, mode=0o600)
     try:
+        # Held for a moment only; a daemon that starts in that moment finds it taken (`_FOREGROUND_PATIENCE_S`).
         lock.acquire(timeout=0)
     except Timeout:
         return True
@@ -189,6 +195,7 @@ def wait_for_end(timeout_s: float, instance: str = "") -> bool:
         instance: The daemon to wait for: an application that goes on working may start another one at once.
     """
     end = time.monotonic() + timeout_s
+    # The lock may be a successor's already: its discovery file tells it from the daemon that is to end.
     while is_running() and not replaced(instance):
         if time.monotonic() >= end:
             return False

@@ -32,13 +32,16 @@ class Families(Collector):
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
+        # `generate_latest` writes HELP and TYPE also for a family without samples.
         return (family for family in self._families if family.samples)
 
 
 def family(kind: Kind, name: str, help_text: str, samples: Iterable[Sample], unit: str = "") -> Metric:
     """unit: empty, or what the name ends with. Half a surrogate pair in a label becomes a question mark."""
+    # OpenMetrics: the name of a family with a unit ends with the unit.
     if not _NAME.fullmatch(name) or (unit and not name.endswith(f"_{unit}")):
         raise ValueError(f"{name} with unit {unit}")
+    # Not the library's `Counter` and `Gauge`: these count by themselves, and here the daemon has counted.
     made = Metric(name, help_text, kind, unit)
     for suffix, labels, value in samples:
         # A name from a file system may hold half a surrogate pair, which UTF-8 cannot encode.
@@ -52,10 +55,12 @@ def gauge(name: str, help_text: str, values: Iterable[tuple[Labels, float]], uni
 
 
 def counter(name: str, help_text: str, values: Iterable[tuple[Labels, float]], unit: str = "") -> Metric:
+    # In OpenMetrics the samples of a counter end in `_total`, and its family does not.
     return family("counter", name, help_text, (("_total", labels, value) for labels, value in values), unit)
 
 
 def info(name: str, help_text: str, labels: Labels) -> Metric:
+    # The value of an info is always 1: its labels are what it says.
     return family("info", name, help_text, [("_info", labels, 1)])
 
 
@@ -67,6 +72,7 @@ def summary(
     Args:
         values: Quantiles for each set of labels; unknown ones are left out.
     """
+    # Neither `_sum` nor `_count`: for a client or a model the daemon reports quantiles alone.
     samples = (
         ("", {**labels, "quantile": floatToGoString(quantile)}, value)
         for labels, quantiles in values
@@ -172,6 +178,7 @@ def _daemon(figures: Figures) -> Iterator[Metric]:
 def _host(figures: Figures) -> Iterator[Metric]:
     host = figures.host
     yield _one("gauge", "host_running", "1 if an NPU host runs, else 0.", int(host.running))
+    # While no host runs the daemon knows neither machine nor versions, and an info without labels says nothing.
     if host.versions or host.machine:
         yield info("qnnbridge_host", "What the NPU host is.", {"machine": host.machine, **_versions(host.versions)})
     yield _one("counter", "host_starts", "NPU hosts that were started.", host.generation)

@@ -89,12 +89,14 @@ FILE_NAME: Final = "qnnbridge-daemon.xml"
 NAMESPACE: Final = "http://schemas.microsoft.com/windows/2004/02/mit/task"
 _RESTART_INTERVAL: Final = "PT1M"  # the shortest that Task Scheduler takes
 _RESTART_COUNT: Final = "255"  # the most that its schema has room for
+# The default, PT72H, ends a task after three days.
 _NO_LIMIT: Final = "PT0S"
 # Task Scheduler's default, 7, runs a program and all that it starts below normal, with slow access to the disk.
 _NORMAL_PRIORITY: Final = "5"
 
 _SETTINGS: Final = (
     ("MultipleInstancesPolicy", "IgnoreNew"),
+    # Windows' default for both is true: a laptop would lose the daemon when it is unplugged.
     ("DisallowStartIfOnBatteries", "false"),
     ("StopIfGoingOnBatteries", "false"),
     ("AllowHardTerminate", "true"),
@@ -118,6 +120,7 @@ def task_text(service: ServiceCommand) -> str:
 def task_file(service: ServiceCommand) -> bytes:
     """The task as UTF-16 for a file."""
     text = '<?xml version="1.0" encoding="UTF-16"?>\n' + _body(service) + "\n"
+    # `utf-16` begins with a byte order mark, `utf-16-le` would not.
     return text.replace("\n", "\r\n").encode("utf-16")
 
 
@@ -169,11 +172,13 @@ def _body(service: ServiceCommand) -> str:
     settings = ET.SubElement(task, "Settings")
     for name, value in _SETTINGS:
         _leaf(settings, name, value)
+    # A regular end, such as `qnnbridge host stop`, is no failure and starts nothing.
     again = ET.SubElement(settings, "RestartOnFailure")
     _leaf(again, "Interval", _RESTART_INTERVAL)
     _leaf(again, "Count", _RESTART_COUNT)
     program = ET.SubElement(ET.SubElement(task, "Actions", {"Context": "Author"}), "Exec")
     _leaf(program, "Command", service.program)
+    # By the rules of Microsoft's C runtime, with which Python splits its command line.
     _leaf(program, "Arguments", subprocess.list2cmdline(service.arguments))
     ET.indent(task)
     return ET.tostring(task, encoding="unicode")
@@ -209,7 +214,9 @@ def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
         f"ExecStart={command}",
         "# Else it is the home folder, and Python would take a file there for a module of its own.",
         "WorkingDirectory=/",
+        # Unlike in ExecStart, $ has no meaning here.
         *(f"Environment={quoted(f'{name}={value}')}" for name, value in service.environment.items()),
+        # Exit code 0 and SIGTERM are clean ends for `on-failure`, so `qnnbridge host stop` stays an end.
         "Restart=on-failure",
         "RestartSec=1",
         f"RestartPreventExitStatus={another_runs_code}",
@@ -273,6 +280,7 @@ def give_service_file(
         sys.stdout.flush()
     else:
         _write(service, output, for_windows, another)
+    # On stderr: in `qnnbridge host service > FILE` the file holds nothing else.
     print(_instructions(service, str(output) if output else "", for_windows), file=sys.stderr)
 
 
@@ -280,6 +288,7 @@ def _write(service: ServiceCommand, path: Path, for_windows: bool, another: int)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: it is a folder, or lies in none.")
     text = unit_text(service, another).encode() if not for_windows else task_file(service)
+    # Bytes: text mode on Windows would give the unit \r\n.
     path.write_bytes(text)
 
 

@@ -98,6 +98,7 @@ def platform_of(machine: str) -> Platform:
 def read_platform(text: str) -> Platform:
     """A platform by its name; "win-arm64", "manylinux_2_35_x86_64" and "arm64" are understood too."""
     name = text.strip().lower().replace("-", "_")
+    # The tags of wheels hold the glibc that they need; `_check_glibc` judges that by itself.
     name = re.sub(r"^manylinux(?:_\d+_\d+|\d+)_", "linux_", name)
     name = _OTHER_NAMES.get(name, name)
     for platform in PLATFORM_MACHINES:
@@ -113,6 +114,7 @@ def read_chip(text: str) -> int:
         return int(found[1])
     chip = chip_named(text) or chip_of_processor(text)
     known = {chip.arch} if chip else _archs_by_product(text)
+    # One name in shops may stand for chips of several Hexagon versions.
     if len(known) == 1:
         return known.pop()
     names = ", ".join(chip.product or chip.name for chip in CHIPS if chip.name.startswith("SC"))
@@ -139,6 +141,7 @@ def read_python(text: str) -> tuple[int, int]:
 
 
 def _glibc() -> tuple[int, int] | None:
+    # Of another C library, such as musl, no version is known, and an unknown one refuses nothing.
     name, version = python_platform.libc_ver()
     found = re.match(r"(\d+)\.(\d+)", version) if name == "glibc" else None
     return (int(found[1]), int(found[2])) if found else None
@@ -191,6 +194,7 @@ def _with_ort_before_plugins(release: Release, machine: HostMachine) -> bool:
 def _picks_the_simulator(release: Release, machine: HostMachine) -> bool:
     return (
         machine.is_emulated
+        # With one set of libraries the loader has nothing to choose.
         and len(release.library_sets) > 1
         and machine.python is not None
         and machine.python < OLDEST_PYTHON_THAT_KNOWS_EMULATION
@@ -298,6 +302,7 @@ class Judgement:
 
 def fits(release: Release, machine: HostMachine) -> list[Reason]:
     """The reasons against this release here, the worst first. Without a "refused" one it can be used."""
+    # The one reason: pip never installs a wheel of another platform, whatever else is said of it.
     if platform_of_release(release) != machine.platform:
         return [
             Reason(

@@ -49,6 +49,7 @@ def find_source(given: Path | None) -> Source:
     """The path that was given; else what this very qnnbridge was installed from; else the index."""
     if given is not None:
         return _given(given)
+    # A version that is not released is on no index: the host gets what the application was installed from.
     installed = _installed_from()
     return installed if installed is not None and installed.path is not None else Source()
 
@@ -82,6 +83,7 @@ def _own(source: Source, extra: str) -> list[str]:
         return [f"{PACKAGE}{extra}=={__version__}"]
     if source.editable:
         return ["--editable", f"{source.path}{extra}"]
+    # The form in which PEP 508 lets a file have extras.
     return [f"{PACKAGE}{extra} @ {source.path.as_uri()}"]
 
 
@@ -106,6 +108,7 @@ def _installed_from() -> Source | None:
         url = urlparse(record.get("url", ""))
         if url.scheme != "file":
             return None
+        # On Windows the URL is file:///C:/..., and its path begins with a slash.
         path = Path(url2pathname(url.path))
     except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         return None

@@ -145,6 +145,7 @@ def _explanations(machine: HostMachine, rows: Sequence[Judgement]) -> Iterator[s
     for code, same in reasons.items():
         texts = {reason.text for reason in same}
         text = same[0].text if len(texts) == 1 else _general(code, machine) or same[0].text
+        # A fix that holds numbers of one release would be wrong for the others.
         fixes = {reason.fix for reason in same}
         fix = f" {fixes.pop()}" if len(fixes) == 1 and None not in fixes else ""
         yield paragraph(f"{label_of(code)}: {text}.{fix}")
