@@ -73,6 +73,7 @@ class OpSchema(_Facts):
     def __init__(self, **facts: Any) -> None:
         for name, value in facts.items():
             setattr(self, name, value)
+        # JSON has no sets, and the bindings give types as one.
         for part in ("inputs", "outputs"):
             setattr(self, part, [FormalParameter(**{**one, "types": set(one["types"])}) for one in facts[part]])
         self.attributes = {name: Attribute(**one) for name, one in facts["attributes"].items()}
@@ -113,6 +114,7 @@ def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
 def _quantizer(name: str) -> Callable[..., Any]:
     def function(*arguments: Any) -> Any:
         arrays = [one for one in arguments if isinstance(one, np.ndarray)]
+        # None marks the place of an array, which travels beside the arguments.
         others = [None if isinstance(one, np.ndarray) else one for one in arguments]
         reply = _call(
             "quantize", {"name": name, "arguments": others}, [np.ascontiguousarray(one) for one in arrays]

@@ -126,6 +126,7 @@ class ModelCompiler:
             )
         if not self._embed and self._binary is not None:
             return self._compile_beside(*self._binary)
+        # `qnnbridge.compile` makes files only: its host moves the result into place.
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:
             output = os.path.join(folder, "model_ctx.onnx")
             self._compile(output, embed=True)
@@ -263,6 +264,7 @@ class ModelCompiler:
                 "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : A model given as bytes needs an output file path."
             )
         stem, _ = os.path.splitext(os.fspath(self._model))
+        # The name that ONNX Runtime chooses by itself.
         return f"{stem}_ctx.onnx"
 
     def _require_model(self) -> None:
@@ -284,6 +286,7 @@ class ModelCompiler:
             compile_model(self._model, output, embed=embed, validate=False, sess_options=options, overwrite=True)
         except CompileFailed as error:
             if (
+                # Only where no node was compiled; any other failure keeps its own text, whatever the flag says.
                 error.details.get("qnn_nodes") != 0
                 or not self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
             ):

@@ -239,6 +239,7 @@ def _keep(name: str, value: Any, least: int, most: int) -> None:
 
 
 def _check(name: str, value: Any, least: int, most: int) -> int:
+    # numpy's integers are no int, and have `__index__`; floats and texts have none.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise RemoteTypeError(f"{name} must be an int, not {type(value).__name__}.")
     number = value.__index__()
@@ -304,6 +305,7 @@ def get_ep_devices() -> list[OrtEpDevice]:
 def register_execution_provider_library(registration_name: str, library_path: str, /) -> None:
     """Make QNN's devices visible in `get_ep_devices`. Other plugin libraries are refused."""
     name = os.path.basename(os.fsdecode(library_path)).lower()
+    # By the name of the file: the path may be one of the application's own Python, which the host does not load.
     if "providers_qnn" not in name:
         raise OptionError(
             f"The execution provider library {os.fsdecode(library_path)} cannot be registered through qnnbridge.",
@@ -385,6 +387,7 @@ def _candidates() -> Iterable[str]:
             # The stand-in package of the drop-in has the same name and no capi.
             if os.path.isdir(os.path.join(path, "capi")):
                 yield path
+        # Last, since this starts the host: the files above are found without it.
         yield default_host().info.ort_folder
     except BridgeError:
         return
@@ -402,6 +405,7 @@ def _spec(fullname: str, path: str) -> importlib.machinery.ModuleSpec | None:
             submodule_search_locations=[path] if is_package else None,
         )
     if os.path.isdir(path):  # of modules, or of folders of such
+        # A loader of None makes it a namespace package, as Python's own finder does for such a folder.
         spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         spec.submodule_search_locations = [path]
         return spec
@@ -416,6 +420,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         top = ".".join(self.name.split(".")[:2])
+        # One line for onnxruntime.quantization, and none for each of its modules.
         if self.name == top:
             _log.info("%s is that of onnxruntime %s of the host (%s).", top, host_version(), self.path)
         try:

@@ -208,6 +208,7 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(fullname, _Loader(ours), origin=own.origin, is_package=is_package)
 
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
+        # The name comes as the caller wrote it: `version("ONNXRuntime")` asks for the same package.
         asked = getattr(context, "name", None)
         if asked is None or asked.lower().replace("_", "-") == "onnxruntime":
             # Also for a search of all distributions: tools that list packages see an onnxruntime.

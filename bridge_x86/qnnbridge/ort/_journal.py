@@ -118,6 +118,7 @@ class _Writing:
         with contextlib.suppress(OSError):
             # Systems give the id of an ended process to a later one, whose file must not replace the first.
             path = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}.json")
+            # Unbuffered: what was written is with the system, and stays when the process is killed.
             self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - for the life of the process
 
     def _write(self) -> None:
@@ -144,6 +145,7 @@ _lock = Lock()
 def journal() -> Journal:
     """The journal of this process."""
     global _made
+    # Without the lock first: every run of every session asks.
     if _made is None:
         with _lock:
             if _made is None:

@@ -101,6 +101,7 @@ def metadata_props(model: BinaryIO) -> Iterator[tuple[str, str]]:
     try:
         for number, value in _fields(model):
             if number == _METADATA_PROPS and isinstance(value, bytes):
+                # Of a field that comes twice the last one counts, as protobuf says.
                 entry = dict(_fields(io.BytesIO(value), all_of_it=True))
                 key, text = entry.get(_ENTRY_KEY, b""), entry.get(_ENTRY_VALUE, b"")
                 if isinstance(key, bytes) and isinstance(text, bytes):

@@ -95,6 +95,7 @@ class NativeOrtValue(OrtValue):
     def from_dlpack(data: Any, is_bool_tensor: bool = False) -> NativeOrtValue:
         """is_bool_tensor: what older releases took, for a capsule that calls truth values uint8."""
         value = OrtValue.from_dlpack(data)
+        # Both types have one byte, so a view of the same memory does.
         if is_bool_tensor:
             value = OrtValue(value.value.view(np.bool_))
         return NativeOrtValue.of(value)

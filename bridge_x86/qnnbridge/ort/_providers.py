@@ -83,6 +83,7 @@ def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy) -> Provi
     # Providers of the session options count only where the arguments name none.
     if in_options and not named:
         return ProviderChoice(None, asked=True)
+    # Others (CUDA) are left out: `normalize` has warned of them, and ONNX Runtime goes on with the CPU as well.
     return ProviderChoice([(CPU, dict(named).get(CPU, {}))], asked=True)
 
 

@@ -142,6 +142,7 @@ class Session(bridge.InferenceSession):
     def _make(self, providers: list[Named] | None, options: SessionOptions | None) -> None:
         # ONNX Runtime shares a model among the providers of its list; only QNN alone means QNN or an error.
         fallback: Fallback | None = "cpu" if providers is None or len(providers) > 1 else None
+        # A `fallback` that the program gives itself wins.
         keywords = {"fallback": fallback, **self._kwargs}
         if _records_assignment(options):
             keywords.setdefault("cache", False)  # asked are the nodes of the model, not those of a compiled one
@@ -295,6 +296,7 @@ class Session(bridge.InferenceSession):
     ) -> None:
         # The old session is closed only after the new one has been made.
         old, second = self._remote, self._of_first_call
+        # Before `_begin`, which may make the next one.
         self._of_first_call = None
         self._begin(providers, provider_options)
         old.close()
@@ -393,6 +395,7 @@ class InferenceSession(Session):
     ) -> None:
         read = kwargs.pop("read_config_from_model", None)
         self._path = path_or_bytes
+        # As ONNX Runtime reads its argument: 1 is on, every other number is off.
         super().__init__(int(kwargs.pop("enable_fallback", 1)) == 1)
         self._kwargs = kwargs
         if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
@@ -412,6 +415,7 @@ class InferenceSession(Session):
             # ONNX Runtime prints these lines to standard output: the output of a program stays the same.
             print(f"{_EP_ERROR}\nEP Error {error} when using {providers}")
             print(f"Falling back to {[CPU]} and retrying.\n{'*' * len(_EP_ERROR)}")
+            # ONNX Runtime falls back once, and then switches it off for the life of the session.
             self._fallback_on = False
             try:
                 self._begin([CPU], None)

@@ -211,6 +211,8 @@ def _share(session: BaseSession) -> str:
 
 def _named(inputs: Sequence[NodeInfo], sizes: Seen) -> dict[str, int]:
     """By the names of the dimensions; by input and axis where there is none, or it had several sizes."""
+    # Inputs may use one name for dimensions that differ (Paddle calls all of them '?'). Fixing that name would
+    # fix all of them to one size, so such axes go by their place.
     of_name: dict[str, set[int]] = {}
     for axis in free_dimensions(inputs):
         if axis.symbol is not None:
