@@ -42,6 +42,7 @@ def compile_model(
 
     Raises the errors of creating a session, and `CompileFailed` without a compiled model.
     """
+    # First: where the CPU is allowed, a session without QNN would be made without an error, and compile nothing.
     problem = engine.describe().get("qnn_problem")
     if problem:
         raise from_wire(problem)
@@ -68,6 +69,7 @@ def context_session(spec: CompileSpec) -> SessionSpec:
             f"A model is compiled for {PROVIDER}, and the providers do not name it.",
             fix=f"Name {PROVIDER} first, or leave the providers out.",
         )
+    # The application's own entries of this kind would send the compiled model elsewhere, or share its weights.
     entries = {key: text for key, text in session.config_entries.items() if key not in _OURS}
     entries |= {
         CONTEXT_ENABLE: "1",

@@ -209,6 +209,7 @@ def _set_attribute(
 
 
 def _member(enum: Any, name: str, number: int) -> Any:
+    # Looked up, since pybind11 makes a member of any integer: 77 is ``GraphOptimizationLevel.???``.
     for member in enum.__members__.values():
         if int(member) == number:
             return member

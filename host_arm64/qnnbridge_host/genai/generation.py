@@ -109,6 +109,7 @@ class Generation:
 
     def restore(self, tokens: Sequence[int], base: int) -> None:
         """The history of a generator that is gone. Nothing native happens yet."""
+        # The application keeps the history (ADR 0017): this host may be another one than that which made it.
         self.tokens, self.base = list(tokens), base
         self.done, self._is_ahead, self._native = False, False, None
 
@@ -267,6 +268,7 @@ class Generation:
             self._native = self._make(_pads(given, self._window.size) if self._window else 0, again=again)
             self._prefilling = self._native
             with self._model.turns.prompt():
+                # `interrupt` does nothing before `_prefilling` is set: a stop that came earlier is seen here.
                 if not stop.stopped:
                     self._call("OgaGenerator_AppendTokens", token_array(self.tokens[:given]), given)
             self._seen, self._is_ahead = self._count(), False
@@ -391,6 +393,7 @@ class Generation:
     # --- checks ---
 
     def _option(self, name: str, otherwise: Any) -> Any:
+        # An option that is null in genai_config.json counts as not given.
         value = self._settings.search.get(name, self._model.folder.search.get(name, otherwise))
         return otherwise if value is None else value
 

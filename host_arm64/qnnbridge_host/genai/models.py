@@ -218,6 +218,8 @@ def load(
             f"{folder.label} is in quarantine.",
             details={"fingerprint": folder.fingerprint, "label": folder.label},
         )
+    # Steps change the config, so the same folder with other steps is another model. A model that may compute on the
+    # CPU must not serve an application that forbids it.
     key = json.dumps([folder.fingerprint, os.path.abspath(folder.path), request.steps, request.strict])
     with _lock:
         # The lock is held while a model is loaded: a second application that asks for it meanwhile shares it.
@@ -252,6 +254,7 @@ def load(
 def _make(
     native: GenaiLibrary, path: str, steps: Sequence[Sequence[Any]], data: Mapping[str, bytes], pad: int | None
 ) -> Object:
+    # `os.fsencode` is UTF-8 on Windows, and the bytes of the path elsewhere.
     config = native.make("Config", "OgaCreateConfig", os.fsencode(path))
     for name, *arguments in steps:
         values = [one if isinstance(one, int) else str(one).encode() for one in arguments]

@@ -318,6 +318,7 @@ _RULES: Final = (
 def from_genai(text: str, version: str) -> BridgeError:
     """The error for what a native call reported."""
     details = details_of(GenerationError, text)
+    # QNN's code in the text is surer than the words that the rules look for.
     if details.get("npu_memory"):
         return GenerationError(text, cause=MEMORY_CAUSE, fix=MEMORY_FIX, details={"genai": version, **details})
     # The first that matches counts: a missing tokenizer.json is a missing file before it is a tokenizer's error.

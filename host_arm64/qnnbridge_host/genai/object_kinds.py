@@ -168,6 +168,7 @@ def _load(call: ObjectCall) -> GenaiModel:
     try:
         return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare)
     except BridgeError as error:
+        # What else of this host occupies the NPU: QNN reports only that there is no room.
         if error.details.get("npu_memory"):
             error.evidence = (*error.evidence, call.sessions.on_npu_in_words(), *others_in_words())
         raise

@@ -301,6 +301,7 @@ def _interface(folder: str) -> tuple[_Interface, str]:
     except (OSError, AttributeError) as error:
         raise ProviderUnavailable(f"QNN's system library {path} cannot be loaded.", cause=f"{error}.") from None
     providers, count = POINTER(POINTER(_Interface))(), c_uint32()
+    # Without a declared result ctypes reads a C int: the low half of QNN's 64-bit error, which has its code.
     code = get_providers(ctypes.byref(providers), ctypes.byref(count))
     for number in range(count.value if not code else 0):
         api = providers[number].contents
