@@ -246,6 +246,7 @@ class ModelInput(Protocol):
     def shape(self) -> Sequence[Any] | None: ...
 
 
+# As errors of sessions write it; for several dimensions the calls stand in a row.
 _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SIZE\)(,(?= add_free))?")
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
 _ON_CPU = "create the session with fallback='cpu'"

@@ -214,6 +214,7 @@ def _keys(parameters: Iterable[Any]) -> dict[str, tuple[Any, bool]]:
     keys: dict[str, tuple[Any, bool]] = {}
     for parameter in parameters:
         if parameter.param_type_name == "argument":
+            # `MODEL...` of a command that takes several is the key `model`.
             keys[str(parameter.metavar or parameter.name).lower().rstrip(".")] = (parameter, False)
             continue
         for negative, texts in ((False, parameter.opts), (True, parameter.secondary_opts)):

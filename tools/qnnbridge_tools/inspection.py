@@ -81,6 +81,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
         if host_python is not None:
             raise
         problem = error
+    # Also without a host: damage shows from the files alone.
     examination = examine(path, scan, host or HostTraits())
     return ModelFacts(path, scan, files, examination, host, python, problem)
 
@@ -425,4 +426,5 @@ def _lookalike(node: EpContextNode) -> str:
 
 
 def _short(name: str) -> str:
+    # Both ends: generated names of nodes (..._HASH_N_M) differ in their last characters only.
     return name if len(name) <= _SHOWN_TEXT else f"{name[: _SHOWN_TEXT - 25]}...{name[-22:]}"

@@ -35,6 +35,7 @@ _WORDS = re.compile(
 )
 _NUMBER = re.compile(r"^[+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)$")
 # Eight digits without 0x count only with a letter among them: 10000000 is a decimal number.
+# C's suffixes L and U are copied along with a number.
 _HEX = re.compile(
     r"^(?P<sign>-?)(?:0x(?P<digits>[0-9a-f]+)|(?P<bare>(?=[0-9a-f]*[a-f])[0-9a-f]{8}))[lu]*$", re.IGNORECASE
 )
@@ -234,6 +235,7 @@ def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
 
 
 def _negative(number: int) -> Iterator[Reading]:
+    # Linux numbers its signals up to 64.
     if number >= -64:
         yield _exit_reading("Python's subprocess on Linux or macOS (-N is signal N)", codes.signal_code(-number))
     # -1 may be both: signal 1 for Python on Linux, and cmd's form of 0xFFFFFFFF.
@@ -329,6 +331,7 @@ def _names(rows: tuple[ExitCode, ...]) -> str:
 
 def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
     """How the same code looks to other observers: for a signal, and for a full Windows code."""
+    # Not -1: it is signal 1 and 0xFFFFFFFF at once (`_negative`).
     if -64 <= number < -1:
         return (("Python", str(number)), ("POSIX shell", str(codes.SHELL_SIGNAL_BASE - number)))
     unsigned = number & codes.UINT32

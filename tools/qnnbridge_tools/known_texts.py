@@ -156,9 +156,11 @@ _EXIT: Final = re.compile(
     r"(?P<code>-?0x[0-9a-f]+|-?\d+)",
     re.IGNORECASE,
 )
+# 0xC: errors of NTSTATUS. 0x8: its warnings, and failures of HRESULT. 0xE: exceptions of C++ and .NET.
 _HEX_STATUS: Final = re.compile(r"\b0x[CE8][0-9a-f]{7}\b", re.IGNORECASE)
 _SIGNAL: Final = re.compile(r"\bSIG(?:SEGV|ABRT|ILL|FPE|BUS|KILL)\b|\b(?:Segmentation fault|Aborted|Bus error)\b")
 _SIGNAL_WORDS: Final = {"Segmentation fault": "SIGSEGV", "Aborted": "SIGABRT", "Bus error": "SIGBUS"}
+# Windows and shells speak the user's language.
 _BARE_CODE: Final = re.compile(r"\b(?:error|code|fehler|erreur)\b[^\d\n]{0,12}(?P<code>\d{4,20})\b", re.IGNORECASE)
 
 
@@ -232,6 +234,7 @@ def _from_rules(lines: list[str]) -> Iterator[Meaning]:
 
 def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
     for death in DEATH_RULES:
+        # The whole text at once: most rules match none of its lines, which then are not asked one by one.
         if death.line is None or not occurs(death.line, text):
             continue
         pattern = re.compile(death.line)
@@ -239,7 +242,9 @@ def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
             match = pattern.search(line)
             if match is None:
                 continue
+            # Some causes name the signal, which no line of a log does.
             words = {key: value.strip() for key, value in match.groupdict(default="").items()} | {"signal": ""}
+            # Without exit code and phase a line proves less than the rule's weight says.
             weight = min(death.weight, STRONG if death.weight > SYMPTOM else SYMPTOM)
             yield Meaning(
                 "death of the process", death.cause.format(**words), death.fix, shorten(line.strip()), weight

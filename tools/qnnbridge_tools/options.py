@@ -318,6 +318,7 @@ class CompileRequest:
     buckets: Buckets = ()
     inputs: Inputs = ()
     host_python: HostPython = None
+    # For its callback alone: what the file says is in the other fields by then.
     _config: Config = None
     as_json: AsJson = False
 

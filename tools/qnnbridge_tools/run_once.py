@@ -234,6 +234,7 @@ def perform(request: RunRequest) -> RunResult:
 
     scan = scan_model(request.model, count_nodes=False)  # a file that is no model is refused with a reason
     arguments.refuse_unknown((scan,), request.sizes.dims)
+    # Before a host is started: a run must not end at a folder that cannot be made.
     if request.output is not None:
         _make_folder(request.output)
     try:

@@ -163,6 +163,7 @@ def _us(seconds: float) -> str:
 
 COLOURS = dict(zip(WAYS, ("#5b6472", "#1f77b4", "#2ca02c", "#9467bd", "#d98c1f"), strict=True))
 BAR_PX, GAP_PX, LEFT_PX, WIDTH_PX, LABEL_PX = 16, 22, 90, 640, 110
+# What has room in LEFT_PX, in letters of 12 px.
 NAME_CHARACTERS = 14
 
 _PAGE = """<!doctype html>

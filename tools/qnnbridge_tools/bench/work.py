@@ -75,6 +75,7 @@ def users_own(
     """The model with the given inputs, and made up ones for the rest."""
     from qnnbridge_tools.bench.measuring import open_session
 
+    # 0: as many threads as ONNX Runtime takes by itself, as in the model's own application.
     empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
     with open_session(host, empty) as session:
         given = feeds.complete(session.get_inputs(), loaded, dimensions, seed=seed)
@@ -147,6 +148,7 @@ class Effort:
     kills: int
 
 
+# QUICK takes some seconds, THOROUGH about a minute.
 QUICK = Effort(QUICK_SIZES, rounds=5, turn_s=0.03, crowd_s=0.1, starts=3, kills=2)
 THOROUGH = Effort(tuple(SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, kills=5)
 

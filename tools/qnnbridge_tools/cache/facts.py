@@ -87,6 +87,7 @@ def gather(settings: CacheSettings) -> CacheFacts:
 
 def together(facts: CacheFacts, texts: Sequence[str]) -> CacheFacts:
     """What any of these means (`CacheFacts.matching`). Raises `OptionError` for one that means nothing."""
+    # Keys, not entries: entry, set-aside copies and note of one key go together.
     keys = {key for text in texts for key in facts.matching(text).keys}
     return dataclasses.replace(
         facts,

@@ -194,6 +194,7 @@ def _receive(
         delivery = future.result()
     except BridgeError:
         raise
+    # What Dask makes of its futures when the scheduler is gone.
     except concurrent.futures.CancelledError:
         raise CompileFailed(
             f"The connection to the cluster was lost before {cell.label} was finished.",

@@ -71,6 +71,7 @@ def stop(drain_s: float, as_json: bool) -> None:
     except HostError as error:
         if not link.is_none(error):
             raise
+        # No failure: what was asked for is so already.
         document = None
     if as_json:
         output.print_json({"stopped": document is not None, "before": document and link.without_us(document)})

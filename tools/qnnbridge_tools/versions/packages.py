@@ -175,6 +175,7 @@ def newest(package: str, platform: str, python: tuple[int, int] | None = None) -
 
 SHOWN_LINES = 8
 
+# pip ends with 1 for everything, so its words have to tell the network from the rest.
 _NETWORK_WORDS = (
     "retrying (",
     "could not fetch url",
