@@ -173,6 +173,7 @@ def lowest_of_folds(
 
 def fives(samples: int) -> list[range]:
     """The numbers of the samples that are judged together."""
+    # Every count-th sample makes a fold: neighbours in a file are often alike.
     count = max(1, samples // _FOLD)
     return [range(fold, samples, count) for fold in range(count)]
 

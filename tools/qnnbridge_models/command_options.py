@@ -238,6 +238,7 @@ class ResolvedSettings:
     @property
     def wide_weight(self) -> str | None:
         """The weight type of 16 bits beside these activations; None if there is none, or it has 16 bits."""
+        # QNN takes int16 weights beside uint16 activations only (`_RUNS`).
         return "int16" if self.activation_type == "uint16" and self.weight_type != "int16" else None
 
 
@@ -429,6 +430,7 @@ class ProfileRequest:
 
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file; a compiled one works, too.")]
     level: Annotated[
+        # Not optrace: it adds no row, and QNN writes a file of it into the working folder of the host.
         Literal["basic", "detailed"],
         typer.Option(help="basic: times of each part on QNN; detailed: cycles of each operator, too."),
     ] = "detailed"

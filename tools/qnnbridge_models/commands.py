@@ -244,6 +244,7 @@ def verify(model: SourceModel, given: VerifyCommand, as_json: AsJson = False) ->
                 dims=left,
                 how=given.how,
                 on_progress=progress,
+                # With --json stdout belongs to the document.
                 on_rows=None if as_json else verification.PrintedRows,
             )
         result = dataclasses.replace(result, source=model)

@@ -484,4 +484,5 @@ def _typed(expected: Any, found: Any) -> Any:
     like = np.asarray(found)
     if array.shape != like.shape and array.size == like.size:
         array = array.reshape(like.shape)
+    # numpy makes float64 of plain numbers, and most outputs are float32.
     return array.astype(like.dtype) if array.dtype.kind in "fiu" and like.dtype.kind == "f" else array

@@ -98,6 +98,7 @@ def ort_level(name: str) -> Any:
 
     if name not in LEVELS:
         raise OptionError(f'There is no level "{name}".', fix=f"One of {', '.join(LEVELS)}.")
+    # ORT_ENABLE_LAYOUT is younger than the others: it is looked for in what is installed.
     level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{name.upper()}", None)
     if level is None:
         raise OptionError(
@@ -151,6 +152,7 @@ def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, ove
     written: list[Path] = []
     with Output(source, target, overwrite=overwrite) as output:
         shutil.copyfile(source, output.model)
+        # Before the model, which `commit` puts in its place: until its files are there it must not be seen.
         for here, there in needed:
             there.parent.mkdir(parents=True, exist_ok=True)
             _copy_whole(here, there)
@@ -269,6 +271,7 @@ def optimize_model(
         if many:
             on_progress(f"optimising {len(original.graph.node):,} nodes", 0, 0)
         check_runnable(original)
+        # Counted before `_without_unused` takes nodes out of it.
         before = graphs.count_ops(original)
         tolerance = tolerance_of(original, before)
         used, changes = _without_unused(original, given, output, model.scan.external_files)

@@ -197,7 +197,7 @@ def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, sizes: str) -
 _TRACE_FILE = "qnn_op_trace.json"
 # ONNX Runtime appends "_token_" and a number to the name of a node that it remakes in another layout.
 _NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
-# A sentence behind the reason, which repeats the place and the made-up name.
+# The provider writes it behind each reason, without a space: it only repeats the node and its place.
 _REPEATED = re.compile(r"(?<=\.)\w+ node `[^`]*` will not be assigned to QNN EP\.")
 _OWN_NAME = re.compile(r"qnnbridge_node_\d+(?:_token_\d+)?")
 

@@ -200,6 +200,7 @@ def write_picture(analysis: Analysis, path: Path) -> None:
 def _page(analysis: Analysis) -> str:
     template = _ASSETS.joinpath("picture.html").read_text(encoding="utf-8")
     before, _, behind = template.partition(_PLACE)
+    # Before the data is there: a name in the model may be the mark itself.
     behind = behind.replace(_LIBRARY, _ASSETS.joinpath("dagre.min.js").read_text(encoding="utf-8"))
     # Nothing in it may end the script element that it is in.
     text = json.dumps(picture_data(analysis), ensure_ascii=True, separators=(",", ":"), allow_nan=False)

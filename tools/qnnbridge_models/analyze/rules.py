@@ -470,6 +470,7 @@ def wrong_numbers(
     """
     by_row: dict[str, list[KnownWrong]] = {}
     for one in known_wrong.find(view, arch=arch, release=release):
+        # The table is about QNN: on the CPU the same node is right.
         if verdicts[one.index].place == "qnn":
             by_row.setdefault(one.fault.name, []).append(one)
     return [_advice(view, found, path) for found in by_row.values()]

@@ -81,6 +81,7 @@ class PreparedFolder:
     @property
     def targets(self) -> tuple[tuple[str | None, str], ...]:
         """Chip and variant of each compiled model."""
+        # Each compilation is followed by a verification, if only by one that was skipped.
         return tuple((step.chip, step.variant) for step in self.steps_of("verify"))
 
     def step(self, name: str, chip: str | None, variant: str) -> StepResult | None:

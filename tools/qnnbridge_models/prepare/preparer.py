@@ -197,6 +197,7 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
     folder = steps.journal.folder
     # The step before made `model`: it is `fix`, or `quantize`.
     hashed = _hash_of(folder, steps.results[-1])
+    # The host's, since it compiles and runs: packages of this process change nothing there.
     versions = _host_versions(info)
     compiled = {
         chip: steps.do(works.compile_for(chip, model, hashed, folder, options, versions), may_fail=True)
@@ -246,6 +247,7 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     # The first bucket stands for all: every bucket gives sizes to the same dimensions.
     said = _said(_per_bucket(options)[0], inputs)
     sizes = input_sets.sizes_of(inputs, said, input_sets.read_given(options.inputs, inputs))
+    # With buckets only what was given: `sizes` has those of the first bucket in it.
     dims = Dimensions(
         {**(sizes.by_name if sizes.all_named and not options.buckets else {}), **options.dims.by_name},
         {**({} if sizes.all_named or options.buckets else sizes.by_axis), **options.dims.by_axis},

@@ -360,6 +360,7 @@ def operator_times(runs_of: Mapping[str, Sequence[Sequence[QnnCall]]], trace: Op
 
 def _add(groups: dict[_Key, _Group], partition: str, row: QnnRow, number: int, runs: int) -> None:
     sources = tuple(source for source in row.sources.split(SOURCE_SEPARATOR) if source)
+    # A compiled model does not name its nodes: QNN's own operators stand for them.
     key = (partition, row.is_transfer, row.sources or row.name)
     group = groups.setdefault(key, _Group(partition, sources, [0.0] * runs, row.is_transfer))
     group.rows[row.name] = group.rows.get(row.name, 0.0) + row.value

@@ -226,6 +226,10 @@ def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
 
 _QNN: Final = "QNN"
 _HEADER: Final = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
+# 0,BACKEND,77941,CYCLES,BACKEND,ROOT,Accelerator (execute) time (cycles),
+# 0,NODE,67382,CYCLES,BACKEND,SUB-EVENT,add1:OpId_26 (cycles),add1
+# 0,EXECUTE,51969,US,BACKEND,ROOT,QNN (execute) time,
+# The nodes of the model behind the last comma are a column that not every file has (`with_sources`).
 _ROW: Final = re.compile(
     r"\d+,(?P<message>[A-Z][A-Z ]*),(?P<value>-?\d+(?:\.\d+)?),(?P<unit>[^,]*),[^,]*,(?P<level>ROOT|SUB-EVENT),"
     r"(?P<name>.*)",

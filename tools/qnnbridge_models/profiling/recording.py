@@ -138,6 +138,7 @@ def _recorded(
         create_s=create_s,
         calls_s=tuple(calls_s),
         session=profile,
+        # With all nodes on the CPU a missing file is no error.
         calls=files.read_qnn(folder / QNN_FILE) if on_qnn else (),
         trace=files.read_op_trace(folder / files.OP_TRACE_FILE),
     )

@@ -286,6 +286,7 @@ class CandidateChoice:
         scores = {number: (True, one.db) for number, one in enumerate(found)}
         # A small difference on the CPU may turn round on QNN, so all that are near are tried there.
         near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
+        # If only the default is near there is nothing to decide: it runs on QNN later, in the comparison.
         if trial.qnn is not None and near != [0]:
             there: dict[int, tuple[bool, float]] = {}
             # The best on the CPU first, should the time run out.

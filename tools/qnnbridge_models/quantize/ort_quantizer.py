@@ -331,6 +331,7 @@ class CalibratedModel:
         from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
         def made(settings: ResolvedSettings) -> tuple[Any, Any]:
+            # Not onnxruntime's `quantize_static`, which measures the ranges again for each model that it writes.
             config = _config(self.model, None, settings, precision)
             quantizer = QDQQuantizer(
                 self.model.inferred(),

@@ -309,6 +309,7 @@ def matching(patterns: Iterable[str], index: ModelIndex, original: Any, option: 
 
 
 def _matches(pattern: str, node: Any) -> bool:
+    # Not `fnmatch`, which ignores case on Windows alone.
     return pattern in (node.name, node.op_type) or fnmatch.fnmatchcase(node.name, pattern)
 
 

@@ -121,11 +121,13 @@ def _quantized(
         on_progress("running the float model", 0, 0)
         resized = output.resized(model, path, scan.external_files) if fixed else path
         with phase(_FLOAT):
+            # Of the model as it was given: what the preparation spoils counts as a loss, too.
             names, expected = _float_results(resized, samples)
         # Before the preparation: what is wrong in the float model is no fault of the quantisation.
         refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
         with phase("preparing"):
+            # A copy, which `prepare` changes: the original's metadata go into the result, its nodes are counted.
             prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
         calibrated = calibrate(prepared.path, samples, settings, output.work, on_progress, KnownWeights())
         with opened_qnn(options.qnn) as qnn:

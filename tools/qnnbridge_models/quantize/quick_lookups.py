@@ -41,6 +41,7 @@ class KnownWeights:
         """What `compute` gave for the key. It is not to be changed."""
         if key not in self._found:
             found = compute()
+            # Scales come as a dict: they are small, and do not count.
             size = found.ByteSize() if hasattr(found, "ByteSize") else 0
             if self._bytes + size > _MOST_BYTES:
                 return found

@@ -172,8 +172,10 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
         # Halved in each round: what was allowed before did not reach the target.
         allowed = noise_of_db(target) * _SHARE / 2**round_number
         errors = _noisiest(trial, partial, allowed, deadline)
+        # Those of the first round: later rounds look at a model of which a part has more bits already.
         layers = layers or tuple(errors)
         stepped = _stepped_up(trial, precision, errors, partial)
+        # No layer has a further step, so another round would find the same.
         if stepped == precision:
             break
         precision, model = _written(trial, precision, stepped, errors)

@@ -90,6 +90,7 @@ class DivergenceSearch:
         self._failure = failure
         self._host: Host | None = None
         self._sessions = 0
+        # Of all rounds: the cut that turns out to be the first bad one may be from any of them.
         self._seen: dict[str, _Seen] = {}
         self._error: BridgeError | None = None
         self._not_finalized: set[int] = set()

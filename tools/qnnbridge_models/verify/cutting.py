@@ -205,6 +205,7 @@ class Cutter:
             cut.graph.output.append(
                 declared[name]
                 if shapes and name in declared
+                # 1 is FLOAT, the type of what `_dequantized` adds: the index does not know those tensors.
                 else helper.make_tensor_value_info(name, self._index.element(name) or 1, known)
             )
         self._count += 1

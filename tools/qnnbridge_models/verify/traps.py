@@ -111,6 +111,7 @@ def _saw_half_range(expected: Array, found: Array) -> Array | None:
 def _floats(expected: Array, found: Array, where: Callable[[Array, Array], Array]) -> Array | None:
     if expected.dtype.kind != "f":
         return None
+    # Differences of NaN and infinity warn, and these are what the rules look for.
     with np.errstate(all="ignore"):
         return where(expected.astype(np.float64), found.astype(np.float64))
 

@@ -159,6 +159,7 @@ def _further(
     """More inputs, as long as an output does not follow those that there are, and these make it move."""
     begun = time.monotonic()
     kept: list[Trial] = []
+    # From 1 on an output moves by clearly more than the noise of the number format (`movement`).
     moves = [_movement(trials, place, number_format) for place in range(len(cpu.outputs))]
     for one in further_inputs(cpu.inputs, knowledge, seed):
         if all(move >= 1.0 for move in moves) or time.monotonic() - begun > _FURTHER_S:

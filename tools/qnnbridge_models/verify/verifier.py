@@ -266,6 +266,7 @@ class _Work:
                 return _Tried(prepared, (), {}, None, versions)
             self.on_progress("compiling for QNN", 0, 0)
             try:
+                # All of the CPU's answers are there by now: a host that dies from here on costs none of them.
                 with opened(host, self.model, QNN, self.settings) as side:
                     # Each session reads the file by itself, and the file may be replaced in between.
                     if side.fingerprint != original:
@@ -279,6 +280,7 @@ class _Work:
                     # Nothing of it runs on QNN: the CPU would be compared with itself.
                     if placement.known and not placement.qnn_nodes:
                         return _Tried(prepared, (), {}, placement, versions)
+                    # Of the host, which computes the answers: another release of QNN may give others.
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
                     rows, found = self._rows(side, prepared, journal)
             # ModelChanged is a BridgeError: below it would be the reason why QNN makes no session.
@@ -443,5 +445,6 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
 
 
 def _once(found: Sequence[TrapFound], rows: Sequence[InputSetResult]) -> tuple[TrapFound, ...]:
+    # A trap that a row shows already keeps the evidence of that row.
     named = {trap.name for row in rows for trap in row.traps}
     return tuple(trap for trap in found if trap.name not in named)
