@@ -41,7 +41,7 @@ def main(
     parent, worker = _options(sys.argv[1:] if argv is None else argv)
     # Before anything that may crash.
     if sys.platform == "win32":
-        from qnnbridge_os.sharing import error_dialogs_off
+        from qnnbridge_os.parent import error_dialogs_off
 
         error_dialogs_off()
     watch = _Watch(parent)
@@ -196,7 +196,7 @@ def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -
         return ()
     import threading
 
-    from qnnbridge_os.sharing import ParentHandle
+    from qnnbridge_os.parent import ParentHandle
 
     try:
         parent = ParentHandle(parent_pid)

@@ -113,14 +113,11 @@ class BridgeError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By the code: `as_onnxruntime` raises classes that exist in one process only, which pickle cannot find.
-        return (from_wire, (self.to_wire(),))
+        return (from_wire, (self.to_wire(), self.retry))
 
     def copy(self) -> BridgeError:
         """The same error, without the traceback that keeps the frames of the first raise alive."""
-        error = from_wire(self.to_wire())
-        # The wire has no `retry`: the other side takes it from the class.
-        error.retry = self.retry
-        return error
+        return from_wire(self.to_wire(), self.retry)
 
     def to_wire(self) -> dict[str, Any]:
         """The error as a map of msgpack types."""
@@ -494,8 +491,9 @@ def speak_like_onnxruntime() -> None:
     OrtError._brief = RemoteError._brief = True
 
 
-def from_wire(data: Mapping[str, Any]) -> BridgeError:
-    """The error that `to_wire` described. An unknown code becomes a plain `BridgeError` that keeps the code."""
+def from_wire(data: Mapping[str, Any], retry: Retry | None = None) -> BridgeError:
+    """The error that `to_wire` described. An unknown code becomes a plain `BridgeError` that keeps the code.
+    retry: if it is not that of the class; the wire does not have it."""
     code = str(data.get("code", ""))
     details = data.get("details")
     evidence = data.get("evidence")
@@ -510,6 +508,7 @@ def from_wire(data: Mapping[str, Any]) -> BridgeError:
     )
     if cls is None:
         error.details["code"] = code
+    error.retry = retry or error.retry
     return error
 
 

@@ -376,7 +376,7 @@ def parent_watch() -> Any:
     )
     child = start(
         "from qnnbridge_host.start import watch_parent\n"
-        "from qnnbridge_os.sharing import error_dialogs_off\n"
+        "from qnnbridge_os.parent import error_dialogs_off\n"
         "import os, time\n"
         "error_dialogs_off()\n"
         "print(watch_parent(int(sys.argv[1]), lambda: os._exit(77)), flush=True)\n"

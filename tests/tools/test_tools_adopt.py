@@ -101,3 +101,16 @@ def test_no_damage_reaches_qnn_though_the_dates_are_kept() -> None:
     pytest.importorskip("onnxruntime_qnn")
     report = compiled.attack(DAMAGES, seed=1)
     assert report.good, str(report)
+
+
+def test_a_damaged_model_keeps_its_manifest_and_so_does_a_good_one_beside_it(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("F.onnx", "F_qnn.bin"):
+        shutil.copy(compiled.COMPILED / name, other)
+    run(model, other / "F.onnx")
+    before = [read_manifest(model), read_manifest(other / "F.onnx")]
+    (other / "F_qnn.bin").write_bytes(b"")
+    code, said = run(model, other / "F.onnx", "--overwrite")
+    assert code == 1, said
+    assert [read_manifest(model), read_manifest(other / "F.onnx")] == before

@@ -149,3 +149,13 @@ def test_no_samples_are_refused_before_a_host_is_started(folder: Path) -> None:
         evaluate_model(folder / "m.onnx", EvaluateOptions())
     with pytest.raises(OptionError, match="no file"):
         evaluate_model(folder / "m.onnx", EvaluateOptions(inputs=(folder / "in",), metric="no.py:f"))
+
+
+def test_a_metric_file_may_have_dataclasses(tmp_path: Path) -> None:
+    file = tmp_path / "scores.py"
+    file.write_text(
+        "from __future__ import annotations\nimport dataclasses\n"
+        "@dataclasses.dataclass\nclass Score:\n    value: float\n"
+        "def metric(outputs, samples):\n    return Score(2.0).value\n"
+    )
+    assert load_metric(str(file))([{"y": np.zeros(2)}], [{}]) == {"metric": 2.0}

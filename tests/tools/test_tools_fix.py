@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
 pytest.importorskip("onnxruntime")
@@ -267,6 +268,22 @@ def test_the_report_has_every_rewrite_with_its_difference(tmp_path: Path) -> Non
     assert [step["rewrite"] for step in document["steps"]] == ["rank"]
     assert document["steps"][0]["check"]["agrees"] is True
     assert document["inputs"] == {"x": [2, 8, 8, 3]}
+
+
+def test_a_reduction_of_nothing_stays(tmp_path: Path) -> None:
+    made = fix_models.sum_of_six_dimensions()
+    (reduction,) = made.graph.node
+    reduction.input.append("none")
+    del reduction.attribute[:]
+    reduction.attribute.append(helper.make_attribute("noop_with_empty_axes", 1))
+    made.graph.initializer.append(numpy_helper.from_array(np.array([], np.int64), "none"))
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 1, [1, 2, 3, 1, 2, 3]))
+    model = models.saved(made, tmp_path / "m.onnx")
+    done = fix(model, "-o", tmp_path / "o.onnx", "--only", "rank", "--no-check")
+    written = tmp_path / "o.onnx"
+    assert not written.exists() or [node.op_type for node in onnx.load(written).graph.node] == ["ReduceSum"], (
+        done.stdout
+    )
 
 
 def test_the_list_has_all_rewrites() -> None:

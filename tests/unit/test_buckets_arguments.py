@@ -342,3 +342,16 @@ def test_strides_are_found_exactly(divisor: int, up: bool) -> None:
 def test_axes_that_an_exporter_calls_all_alike_are_named_by_their_place() -> None:
     node = NodeInfo("x", "tensor(float)", (None, 3, "?", "?", "width"))
     assert [axis.option for axis in free_dimensions([node])] == ["x:0", "x:2", "x:3", "width"]
+
+
+def test_a_padded_call_too_large_to_compare_leaves_that_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qnnbridge._buckets import verifying
+
+    monkeypatch.setattr(verifying, "MAX_BYTES", 100)
+    check = verifying.PaddingCheck("model", "raise")
+    compared = []
+    for size in (50, 5, 6):
+        check.padded_call(
+            (8,), {"x": np.zeros(size, np.float32)}, lambda feeds: compared.append(len(feeds["x"])) or ""
+        )
+    assert compared == [5]

@@ -39,3 +39,7 @@ def test_a_chip_that_nobody_knows_is_none() -> None:
 def test_the_chip_of_a_windows_pc(processor: str, name: str | None) -> None:
     chip = chips.chip_of_processor(processor)
     assert (chip.name if chip else None) == name
+
+
+def test_a_digit_of_another_script_is_no_number_of_a_chip() -> None:
+    assert chips.simulated_chip("\u00b2", None) is None

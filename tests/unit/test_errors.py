@@ -255,3 +255,9 @@ def test_the_table_has_every_exception_class_of_the_real_onnxruntime() -> None:
         if isinstance(cls, type) and issubclass(cls, Exception)
     }
     assert theirs == set(errors.ORT_ERRORS)
+
+
+def test_a_pickled_death_that_no_repetition_cures_stays_one() -> None:
+    error = errors.HostCrashed("It died.")
+    error.retry = "pointless"
+    assert pickle.loads(pickle.dumps(error)).retry == error.copy().retry == "pointless"

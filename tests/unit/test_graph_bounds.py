@@ -218,6 +218,13 @@ def test_a_division_that_ends_the_process_is_not_computed(tmp_path: Path) -> Non
         runnable.check_runnable(model)
 
 
+def test_a_division_whose_smallest_number_meets_another_divisor_is_computed(tmp_path: Path) -> None:
+    smallest = numpy_helper.from_array(np.array([np.iinfo(np.int64).min, 5]), "a")
+    division = [helper.make_node("Div", ["a", "b"], ["q"]), helper.make_node("Cast", ["q"], ["w"], to=1)]
+    model = _added(*division, weights=(smallest, numpy_helper.from_array(np.array([1, -1]), "b")))
+    runnable.check_runnable(model)
+
+
 def test_texts_count_with_their_letters() -> None:
     text = helper.make_tensor("s", TensorProto.STRING, [1], [b"a" * 1_000_000])
     times = numpy_helper.from_array(np.array([100_000]), "k")

@@ -386,3 +386,12 @@ def test_a_condition_follows_the_makers_of_a_tensor() -> None:
     assert names_in(rms(["w", "m"])) == ["rms-weight-first"]
     assert names_in(rms(["m", "w"])) == []
     assert names_in(rms(["w", "m"], "Neg")) == []
+
+
+@pytest.mark.parametrize("noop", [0, 1])
+def test_an_empty_list_of_axes_reduces_all_or_nothing(noop: int) -> None:
+    nodes = [helper.make_node("ReduceSum", ["x", "none"], ["y"], keepdims=1, noop_with_empty_axes=noop)]
+    data = model_of(nodes, {"x": [2, 3]}, {"none": np.array([], np.int64)})
+    graph = read_graph(io.BytesIO(data), len(data))
+    complete(graph)
+    assert graph.known["y"].shape == ((2, 3) if noop else (1, 1))

@@ -13,6 +13,7 @@ import dataclasses
 import importlib.util
 import numbers
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -278,6 +279,8 @@ def load_metric(text: str) -> Metric:
     if spec is None or spec.loader is None:
         raise OptionError(f"{path} is no Python file.", fix=_FORM)
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up there.
+    sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:

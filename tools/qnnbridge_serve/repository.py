@@ -61,7 +61,7 @@ def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> Loa
         contract = make_contract(
             session.get_inputs(), session.get_overridable_initializers(), session.get_outputs()
         )
-    except BridgeError:
+    except BaseException:
         session.close()
         raise
     served = ServedModel(file.name, file.version, contract, session)

@@ -397,9 +397,9 @@ def _targets(facts: ModelFacts) -> str:
         for target in made.targets
         if target.soc_model or target.known_arch
     ]
-    vtcm = {blob.facts.vtcm_mb for blob in facts.examination.found.blobs} - {None}
+    vtcm = [blob.facts.vtcm_mb for blob in facts.examination.found.blobs if blob.facts.vtcm_mb]
     text = ", ".join(words) or "not known"
-    return text + (f"; {max(size for size in vtcm if size)} MB of VTCM" if vtcm else "")
+    return text + (f"; {max(vtcm)} MB of VTCM" if vtcm else "")
 
 
 def _parts_label(count: int) -> str:

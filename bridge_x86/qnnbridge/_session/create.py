@@ -61,7 +61,7 @@ _STAGES: Final = {
     "compiling": "{} is being compiled for QNN; it is kept for next time",
 }
 
-# Whose frames are not the application's: this package, of which this module lies one folder deeper, and `qnnbridge_os`.
+# Whose frames are not the application's: those of this package, whose folder is one up, and of `qnnbridge_os`.
 _FILES: Final = (os.path.dirname(__file__), shield.__file__)
 _OURS: Final = tuple(os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in _FILES)
 _said: set[str] = set()

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge.genai._generation import GenerationRecipe, GenerationStats, RemoteGeneration
 from qnnbridge.genai._model import Adapters, Model, token_values, tokens_of
-from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded, GenerationUnsupported, OptionError
+from qnnbridge_protocol.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    GenerationError,
+    GenerationUnsupported,
+    OptionError,
+)
 from qnnbridge_protocol.field_types import field
 
 if TYPE_CHECKING:
@@ -222,6 +228,8 @@ class RemoteBatch(RemoteGeneration):
 
     def next_of_all(self) -> list[int]:
         """The next token of each sequence."""
+        if self.done:
+            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
         while not self.ahead and not self._done_after_ahead:
             self._fetch()
         found: Any = self.ahead.popleft()

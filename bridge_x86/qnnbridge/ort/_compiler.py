@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qnnbridge import _ep_context
 from qnnbridge._host import Host
@@ -35,11 +35,6 @@ from qnnbridge_protocol.errors import (
     RemoteValueError,
 )
 from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionSpec
-
-if TYPE_CHECKING:
-    from qnnbridge._host_objects import ObjectReply
-    from qnnbridge._threads import CalledFunction
-
 
 # Of 255 that file systems take: leaves room for suffixes.
 MAX_STEM_BYTES = 215
@@ -191,8 +186,6 @@ class ModelCompiler:
         arguments: dict[str, Any] | None = None,
         functions: Mapping[str, CalledFunction] | None = None,
     ) -> ObjectReply:
-        from qnnbridge.ort._compiler import compile_natively
-
         settings = dict(self._settings)
         if self._binary is not None:
             folder, stem = self._binary

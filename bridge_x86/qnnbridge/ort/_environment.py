@@ -64,8 +64,6 @@ def _normal(name: str) -> str:
 
 def package_folders(python: str) -> Iterator[str]:
     """Where that interpreter has its packages: of the virtual environment it stands in, or its own."""
-    import sys
-
     if os.path.realpath(python) == os.path.realpath(sys.executable) and _same_folder(python, sys.executable):
         # The stand-in has a METADATA file for onnxruntime, with the answer of an earlier process.
         stand_in = os.environ.get("QNNBRIDGE_DROPIN")

@@ -139,10 +139,9 @@ def _is_ours(file: str) -> bool:
     """Whether a frame is of qnnbridge, or of Python's own import on the way to it."""
     import qnnbridge_os
     import qnnbridge_protocol
-    from qnnbridge.ort import _import_hook
 
     folders = [_FOLDER, *(os.path.dirname(str(package.__file__)) for package in (qnnbridge_os, qnnbridge_protocol))]
-    folders.append(os.environ.get(_import_hook.VARIABLE, folders[0]))
+    folders.append(os.environ.get(VARIABLE, folders[0]))
     return file.startswith("<frozen ") or any(file.startswith(folder + os.sep) for folder in folders)
 
 

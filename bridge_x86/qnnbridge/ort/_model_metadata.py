@@ -106,7 +106,7 @@ def metadata_props(model: BinaryIO) -> Iterator[tuple[str, str]]:
                 key, text = entry.get(_ENTRY_KEY, b""), entry.get(_ENTRY_VALUE, b"")
                 if isinstance(key, bytes) and isinstance(text, bytes):
                     yield key.decode(), text.decode()
-    except (ValueError, EOFError, UnicodeDecodeError):
+    except (ValueError, EOFError, OverflowError):  # UnicodeDecodeError is a ValueError
         raise RemoteRuntimeError("Failed to parse the model: it is not in ONNX's format.") from None
 
 

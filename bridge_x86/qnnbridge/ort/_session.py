@@ -298,7 +298,11 @@ class Session(bridge.InferenceSession):
         old, second = self._remote, self._of_first_call
         # Before `_begin`, which may make the next one.
         self._of_first_call = None
-        self._begin(providers, provider_options)
+        try:
+            self._begin(providers, provider_options)
+        except BaseException:
+            self._of_first_call = second  # the old session goes on
+            raise
         old.close()
         if second is not None:
             second.close()

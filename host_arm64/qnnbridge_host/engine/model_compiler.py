@@ -106,7 +106,7 @@ def _compile(compiler: _Compiler, call: ObjectCall, run: Callable[[Any], Any], o
         if calls_back is None or CONTEXT_WRITE not in calls_back:
             return run(native)
         try:
-            # Before 1.32 there is no such function.
+            # Before 1.31 there is no such function.
             native.set_ep_context_data_write_func(lambda name, data: _write_context(calls_back, name, data.read()))
             return run(native)
         except Exception as error:

@@ -44,7 +44,6 @@ from qnnbridge_protocol.errors import (
 
 # How long a token waits for the next one, to share its frame: less than a screen shows, more than a frame costs.
 HOLD_S: Final = 0.002
-_FLOAT32: Final = 1
 # Far below any logit, and finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31

@@ -181,7 +181,10 @@ def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
     if any(one is None or one.data_type not in _SIGNED or one.data_location for one in tensors):
         return False
     dividend, divisor = map(numpy_helper.to_array, tensors)
-    return bool((divisor == -1).any() and (dividend == np.iinfo(dividend.dtype).min).any())
+    try:
+        return bool(((divisor == -1) & (dividend == np.iinfo(dividend.dtype).min)).any())
+    except ValueError:  # shapes that do not go together, which ONNX Runtime refuses
+        return False
 
 
 # Counted as large as the larger of their first two inputs.

@@ -85,7 +85,7 @@ def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
         # A list makes a binary for several chips, which the simulator does not load.
         first = soc_model.split(",")[0]
         chip = chip_named(first)
-        return chip.number if chip else int(first) if first.strip().isdigit() else None
+        return chip.number if chip else int(first) if first.isascii() and first.strip().isdigit() else None
     # Only where no chip is named: QNN, too, goes by soc_model if both are given.
     arch = int(htp_arch) if htp_arch and htp_arch.isascii() and htp_arch.isdigit() else 0
     return _SIMULATED_CHIP_OF_ARCH.get(arch, DEFAULT_SIMULATED_CHIP)

@@ -164,15 +164,16 @@ def examine(
     *,
     folder: str | None = None,
     hash_of: Hash | None = None,
+    by_manifest: bool = True,
 ) -> Examination:
-    """`check_compiled`, with all that was found."""
+    """`check_compiled`, with all that was found. by_manifest: False for a model that is to get another manifest."""
     model = path if isinstance(path, bytes) else os.path.abspath(os.fsdecode(path))
     if folder is None:
         folder = os.curdir if isinstance(model, bytes) else os.path.dirname(model)
     folder = os.path.abspath(folder)
     nodes = scan.ep_contexts
     problem = _name_problem(model) or _structure_problem(nodes)
-    manifest, manifest_problem, notes = _manifest(model)
+    manifest, manifest_problem, notes = _manifest(model) if by_manifest else (None, None, ())
     problem = problem or manifest_problem
     qnn = [node for node in nodes if node.source in QNN_SOURCES]
     # What Genie runs is in a DLC of its own, with neither header nor graphs of a context binary.

@@ -333,7 +333,10 @@ def open_again(
     touched = [
         file.path
         for file in source.known
-        if file.stamp is not None and then.get(file.path) != (file.stamp.size, file.stamp.modified_ns)
+        # A file that was missing then is no suspect: that is put back above, and the fingerprint still differs.
+        if file.stamp is not None
+        and file.path in then
+        and then[file.path] != (file.stamp.size, file.stamp.modified_ns)
     ]
     suspect = touched[0] if touched else source.path or source.label
     raise _changed(suspect, "has other contents now", source.label, source.path)

@@ -241,7 +241,10 @@ def _unsqueeze(given: Inputs, attributes: Attributes) -> Shape:
 
 def _reduce(given: Inputs, attributes: Attributes) -> Shape:
     shape, axes = _sizes(given[0]), _axes(given, attributes, 1)
-    gone = range(len(shape)) if axes is None else [axis % len(shape) for axis in axes]
+    # No axes, or an empty list of them: all, unless the node says that this means none.
+    if not axes and attributes.get("noop_with_empty_axes"):
+        return shape
+    gone = [axis % len(shape) for axis in axes] if axes else range(len(shape))
     keep = attributes.get("keepdims", 1)
     return tuple(1 if axis in gone else size for axis, size in enumerate(shape) if keep or axis not in gone)
 

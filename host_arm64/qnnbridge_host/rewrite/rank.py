@@ -256,6 +256,8 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
         axes = None if value is None else [int(axis) for axis in value.reshape(-1)]
         if axes is None:
             return None
+    if not axes and graphs.attribute_values(node).get("noop_with_empty_axes"):
+        return None  # it reduces nothing
     reduced = {axis % len(shape) for axis in axes} if axes else set(range(len(shape)))
     groups = groups_by([axis in reduced for axis in range(len(shape))])
     if len(groups) > MOST_DIMENSIONS:

@@ -309,6 +309,8 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
             f"{kept} samples held out of {count} leave none to calibrate with.", fix="Give more, or --held-out 0."
         )
     numbers = [int(number) for number in np.linspace(0, count - 1, kept + 2)[1:-1].round()]
+    if len(set(numbers)) < kept:  # most of them are kept: rounding met one twice
+        numbers = [(2 * number + 1) * count // (2 * kept) for number in range(kept)]
     calibrating = SampleSubset(samples, [number for number in range(count) if number not in numbers])
     compared = (
         SampleSubset(samples, numbers) if numbers else SampleSubset(samples, range(min(count, MOST_HELD_OUT)))

@@ -458,15 +458,13 @@ def _files_of(model: Path, *, overwrite: bool) -> tuple[str, ...]:
             fix=f"Compile it: qnnbridge compile {model.name}",
         )
     manifest = manifest_path(model)
-    if os.path.exists(manifest):
-        if not overwrite:
-            raise OptionError(
-                f"{model.name} has a manifest: {manifest}.",
-                fix="Leave it: it is compared before each load. --overwrite writes one of the files as they are.",
-            )
-        # Before the examination, which would hold the files against the old manifest.
-        os.unlink(manifest)
-    examined = examine(model, scan, HostTraits())
+    if os.path.exists(manifest) and not overwrite:
+        raise OptionError(
+            f"{model.name} has a manifest: {manifest}.",
+            fix="Leave it: it is compared before each load. --overwrite writes one of the files as they are.",
+        )
+    # The old manifest stays until the new one replaces it: a damaged model keeps it.
+    examined = examine(model, scan, HostTraits(), by_manifest=False)
     # What is damaged gets no manifest that would call it whole.
     if examined.broken is not None:
         raise examined.broken.error(scan.label, scan.path)
