@@ -14,8 +14,8 @@ a_host_python = pytest.mark.skipif(sys.version_info < (3, 11), reason="the host 
 
 
 def length(short: int, long: int) -> int:
-    """Of a walk or a sweep: the long form with QNNBRIDGE_LONG_TESTS=1, as in CI."""
-    return long if os.environ.get("QNNBRIDGE_LONG_TESTS") == "1" else short
+    """Of a walk or a sweep: the long form with QNNBRIDGE_TEST_LONG=1, as in CI."""
+    return long if os.environ.get("QNNBRIDGE_TEST_LONG") == "1" else short
 
 
 _LABS = {
