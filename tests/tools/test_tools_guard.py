@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from tests import needs
 from typer.testing import CliRunner
 
@@ -47,13 +47,12 @@ LEAVE_THE_MODEL_ALONE = {"doctor", "transcribe"}
 
 
 def commands_with_a_model() -> list[str]:
-    found = []
-    for command in app.registered_commands:
-        assert command.callback is not None
-        parameters = inspect.signature(command.callback).parameters
-        if {"model", "models"} & set(parameters):
-            found.append(command.name or "")
-    return found
+    group: Any = typer.main.get_command(app)
+    return [
+        name
+        for name, command in group.commands.items()
+        if {"model", "models"} & {parameter.name for parameter in command.params}
+    ]
 
 
 GUARDED = [name for name in commands_with_a_model() if name in ARGUMENTS]
