@@ -5,7 +5,9 @@ from __future__ import annotations
 import html.parser
 import json
 import os
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.fakes.commands import in_a_process, qnnbridge
 
 pytest.importorskip("onnxruntime")
 
+from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.values import check_sum
 from qnnbridge_tools.bench import work
 from qnnbridge_tools.bench.measuring import WAYS, Contender, pinned, race, summary
@@ -187,3 +190,15 @@ def test_the_models_of_the_bench_are_those_that_are_made() -> None:
 def test_notes_say_where_the_processes_ran(measured: tuple[dict[str, Any], str]) -> None:
     words = "all processes on one CPU" if measured[0]["pinned"] else "free to move"
     assert any(words in note for note in measured[0]["notes"])
+
+
+@pytest.mark.process
+def test_a_process_that_never_answers_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "TIMEOUT_S", 0.5)
+    begun = time.monotonic()
+    with pytest.raises(BridgeError, match=r"no session within 0\.5 s"):
+        work._first_output_s([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
+    # One that has answered, and does not end.
+    stays = "import os, time; os.write(1, b'!'); time.sleep(60)"
+    work._first_output_s([sys.executable, "-I", "-S", "-c", stays])
+    assert time.monotonic() - begun < 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests import needs
 from typer.testing import CliRunner
 
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.generation import chat, measuring
+from qnnbridge_tools.generation import chat, folder_report, measuring
 from qnnbridge_tools.generation.measuring import Pace
 
 WAIT_TIMEOUT_S = 20.0
@@ -105,3 +106,23 @@ def test_an_option_without_a_use_is_refused(arguments: list[str], words: str, tm
     result = CliRunner().invoke(app, [places.get(one, one) for one in arguments])
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+@needs.posix
+@pytest.mark.process
+def test_the_stages_of_a_folder_are_judged_by_one_start_of_the_interpreter(
+    interpreter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreter(f'echo started >> {tmp_path}/starts; exec {sys.executable} "$@"')
+    chips = {"prompt": "60", "token": "88"}
+    stages = [
+        SimpleNamespace(name=name, path=name, qnn_options={"soc_model": chip}) for name, chip in chips.items()
+    ]
+    monkeypatch.setattr(
+        folder_report,
+        "examine",
+        lambda _path, _scan, host: SimpleNamespace(verdict=SimpleNamespace(message=str(host.soc_model))),
+    )
+    scans: Any = (SimpleNamespace(is_compiled=True),) * 2
+    assert folder_report._verdicts(SimpleNamespace(stages=stages), scans, None) == chips  # type: ignore[arg-type]
+    assert (tmp_path / "starts").read_text() == "started\n"

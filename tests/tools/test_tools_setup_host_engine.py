@@ -59,9 +59,9 @@ def plan_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "
     registered = [RegisteredPython("PythonCore", "3.13-arm64", (3, 13), str(python), str(python.parent))]
     around = surroundings(registered, QNNBRIDGE_CONFIG=str(file))
     traits = PythonTraits((3, 13, 1), "win-arm64", str(python), "cpython", False, True, None)
-    given = SetupOptions(folder=tmp_path / "host", facts=NpuTraits("2.51", 73), **options)
+    given = SetupOptions(folder=tmp_path / "host", **options)
     monkeypatch.setattr("qnnbridge_tools.versions.packages._installed_from", lambda: None)
-    return make_plan(given, around, lambda path: traits)
+    return make_plan(given, NpuTraits("2.51", 73), around, lambda path: traits)
 
 
 def test_the_catalogue_comes_in_the_place_of_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_folder_without_a_provider_and_a_catalogue_without_windows_are_refused
     with pytest.raises(ProviderUnavailable, match="no library of a QNN provider"):
         plan_with(tmp_path, monkeypatch, ep_path=tmp_path)
     with pytest.raises(OptionError, match="Only Windows has a catalogue"):
-        make_plan(SetupOptions(engine="windowsml"), surroundings([]))
+        make_plan(SetupOptions(engine="windowsml"), NpuTraits(), surroundings([]))
 
 
 def test_the_setting_of_another_source_is_replaced_only_when_asked(
@@ -174,6 +174,7 @@ def test_a_host_is_checked_with_the_source_that_it_will_have(tmp_path: Path) -> 
     folder = os.path.dirname(package.get_library_path())
     plan = make_plan(
         SetupOptions(python=sys.executable, ep_path=Path(folder), write_config=False, folder=tmp_path / "host"),
+        NpuTraits(),
         Surroundings.current(),
     )
     info = check_host(Path(sys.executable), plan.variables)

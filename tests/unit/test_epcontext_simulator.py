@@ -13,7 +13,7 @@ import qnnbridge
 from qnnbridge_host.model.compatibility_check import HostTraits, examine
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, CompiledModelRefused, ContextUnusable
-from qnnbridge_tools.inspection import traits_of_interpreter
+from qnnbridge_tools.inspection import installation_of
 
 pytest.importorskip("onnxruntime_qnn")
 pytest.importorskip("onnx")
@@ -169,4 +169,4 @@ def test_bytes_count_from_the_folder_of_the_application(
 
 
 def test_an_interpreter_that_is_asked_says_what_its_running_host_says(host: qnnbridge.Host) -> None:
-    assert traits_of_interpreter(host.info.executable) == HostTraits.of_host(host.info)
+    assert installation_of(host.info.executable).traits({}) == HostTraits.of_host(host.info)

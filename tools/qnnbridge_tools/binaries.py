@@ -36,7 +36,7 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import read_chip
-from qnnbridge_tools.inspection import SCHEMA_VERSION, host_text, traits_of_interpreter
+from qnnbridge_tools.inspection import SCHEMA_VERSION, find_installation, host_text
 
 # To read a binary of some gigabytes from a slow disk takes minutes.
 READ_TIMEOUT_S: Final = 600.0
@@ -111,31 +111,17 @@ def gather(binary: Path, *, soc_model: str | None = None, host_python: str | Non
     # The header is read here, without a host: what is no context binary is refused at once.
     header = look_at_binary(path)
     options = {"soc_model": str(read_chip(soc_model))} if soc_model is not None else {}
-    python, host, problem = _host(host_python, options)
-    examined = examine(path, sketch(path, header), host or HostTraits())
-    facts = BinaryFacts(path, header, examined, host=host, host_python=python, no_host=problem)
-    if python is None:
-        return facts
+    found, seen = find_installation(host_python), sketch(path, header)
+    if isinstance(found, BridgeError):
+        return BinaryFacts(path, header, examine(path, seen, HostTraits()), no_host=found)
+    host = found.traits(options)
+    facts = BinaryFacts(path, header, examine(path, seen, host), host=host, host_python=found.python)
     try:
-        described, _ = _ask(python, {**_REQUEST, "path": path})
+        described, _ = _ask(found.python, {**_REQUEST, "path": path})
     # The header has been read here: its facts are shown, with the reason why there are no more.
     except (ContextUnusable, ProviderUnavailable) as error:
         return dataclasses.replace(facts, unread=error)
     return dataclasses.replace(facts, described=described)
-
-
-def _host(
-    host_python: str | None, options: Mapping[str, str]
-) -> tuple[str | None, HostTraits | None, BridgeError | None]:
-    from qnnbridge._launch.interpreter import find_host
-
-    try:
-        python = find_host(host_python).path
-        return python, traits_of_interpreter(python, options), None
-    except BridgeError as error:
-        if host_python is not None:
-            raise
-        return None, None, error
 
 
 _REQUEST: Final[Mapping[str, Any]] = {"name": None, "graphs": [], "together": False, "float_io": False}

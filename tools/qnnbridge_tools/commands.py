@@ -26,11 +26,11 @@ from qnnbridge_tools.options import (
     Overwrite,
     RunRequest,
     SocModel,
+    SortOrder,
     TargetModel,
     Timeout,
     sized,
 )
-from qnnbridge_tools.top import SortOrder
 
 LEAST_INTERVAL_S = 0.2
 

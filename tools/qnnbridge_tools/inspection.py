@@ -68,22 +68,12 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
     if not scan.is_compiled:
         # A model that is not compiled runs wherever ONNX Runtime does: there is nothing to hold it against.
         return ModelFacts(path, scan, files)
-    host: HostTraits | None = None
-    python: str | None = None
-    problem: BridgeError | None = None
-    try:
-        from qnnbridge._launch.interpreter import find_host
-
-        python = find_host(host_python).path
-        host = traits_of_interpreter(python, options)
-    except BridgeError as error:
-        # The user named it, so the reason why it cannot be asked is the answer.
-        if host_python is not None:
-            raise
-        problem = error
-    # Also without a host: damage shows from the files alone.
-    examination = examine(path, scan, host or HostTraits())
-    return ModelFacts(path, scan, files, examination, host, python, problem)
+    found = find_installation(host_python)
+    if isinstance(found, BridgeError):
+        # Also without a host: damage shows from the files alone.
+        return ModelFacts(path, scan, files, examine(path, scan, HostTraits()), no_host=found)
+    host = found.traits(options)
+    return ModelFacts(path, scan, files, examine(path, scan, host), host, found.python)
 
 
 # A cold start of an emulated interpreter takes some seconds.
@@ -97,22 +87,38 @@ QUESTION: Final = (
 )
 
 
-def traits_of_interpreter(python: str, options: Mapping[str, str] | None = None) -> HostTraits:
-    """Of the host that this interpreter would run. Raises `HostStartFailed` if it does not answer."""
-    from qnnbridge._launch.interpreter import host_environment
+@dataclasses.dataclass(frozen=True, slots=True)
+class Installation:
+    """What an interpreter has installed for a host. simulator: whether its QNN computes in the simulator."""
+
+    python: str
+    versions: Mapping[str, str]
+    simulator: bool | None
+
+    def traits(self, options: Mapping[str, str]) -> HostTraits:
+        """Of its host, with these options of QNN."""
+        return HostTraits.of_installation(self.versions, self.simulator, options)
+
+
+def find_installation(host_python: str | None) -> Installation | BridgeError:
+    """Of the host's interpreter, or why it is not known. Raises the reason for an interpreter that is named."""
+    from qnnbridge._launch.interpreter import find_host
 
     try:
-        done = subprocess.run(
-            # -I: neither the current folder nor PYTHONPATH decides which qnnbridge_host answers.
-            [python, "-I", "-X", "utf8", "-c", QUESTION],
-            capture_output=True,
-            timeout=ASK_TIMEOUT_S,
-            env=host_environment({}),
-            stdin=subprocess.DEVNULL,
-            check=False,
-            # Windows opens a console window for a console program that is started by a process without one.
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
+        return installation_of(find_host(host_python).path)
+    except BridgeError as error:
+        # The user named it, so the reason why it cannot be asked is the answer.
+        if host_python is not None:
+            raise
+        return error
+
+
+def installation_of(python: str) -> Installation:
+    """Raises `HostStartFailed` if the interpreter does not answer."""
+    from qnnbridge_tools.doctor.real_machine import run_interpreter
+
+    try:
+        done = run_interpreter(python, "-c", QUESTION, timeout_s=ASK_TIMEOUT_S)
         # No output at all is treated as an answer that lacks everything.
         answer = json.loads(done.stdout or b"null")
         versions, platform = dict(answer["versions"]), str(answer["platform"])
@@ -126,7 +132,7 @@ def traits_of_interpreter(python: str, options: Mapping[str, str] | None = None)
             # Of a traceback the last line says what is wrong.
             evidence=lines[-1:],
         ) from None
-    return HostTraits.of_installation(versions, _is_simulator(platform), options or {})
+    return Installation(python, versions, _is_simulator(platform))
 
 
 def _is_simulator(platform: str) -> bool | None:

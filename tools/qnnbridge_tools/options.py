@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -202,6 +203,22 @@ def sized_model(
         yield copy, Dimensions()
 
 
+class SortOrder(enum.Enum):
+    """The sorted column of `top`: greatest first, names ascending."""
+
+    RATE = "rate"
+    CALLS = "calls"
+    LATENCY = "latency"
+    ERRORS = "errors"
+    MEMORY = "memory"
+    NAME = "name"
+
+    @property
+    def next(self) -> SortOrder:
+        orders = list(SortOrder)
+        return orders[(orders.index(self) + 1) % len(orders)]
+
+
 # --- records of options ---------------------------------------------------------------------------------
 
 
@@ -366,33 +383,6 @@ class MachineOptions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NpuTraits:
-    """QNN version of the NPU's driver and its Hexagon version; ``None`` if unknown."""
-
-    system_sdk: str | None = None
-    hexagon: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DriverOptions:
-    """What stands for the traits of this computer's driver."""
-
-    system_sdk: SystemSdk = None
-    chip: Chip = None
-
-    def traits(self) -> NpuTraits:
-        """The given values, else those of this computer's driver."""
-        from qnnbridge_tools.setup_host import this_machine
-        from qnnbridge_tools.versions.fitness import read_chip
-
-        sdk, hexagon = this_machine.driver_facts()
-        return NpuTraits(
-            sdk if self.system_sdk is None else this_machine.checked_sdk(self.system_sdk),
-            hexagon if self.chip is None else read_chip(self.chip),
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class SetupOptions:
     """Of `setup-host`; ``None`` for absent options."""
 
@@ -412,9 +402,8 @@ class SetupOptions:
     source: Annotated[
         Path | None, typer.Option("--from", metavar="PATH", help="Wheel, sdist or checkout of qnnbridge.")
     ] = None
-    facts: Annotated[NpuTraits, Read(DriverOptions.traits, DriverOptions)] = dataclasses.field(
-        default_factory=NpuTraits
-    )
+    system_sdk: SystemSdk = None
+    chip: Chip = None
     write_config: Annotated[
         bool, typer.Option("--config/--no-config", help="Enter the new host in the configuration file.")
     ] = True

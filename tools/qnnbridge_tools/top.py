@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from qnnbridge_tools import output
 from qnnbridge_tools.host import figures as words
 from qnnbridge_tools.host.figures import ClientFigures, Figures, HostFigures, ModelFigures, read_figures
 from qnnbridge_tools.host.link import Link, reach, without_us
+from qnnbridge_tools.options import SortOrder
 from qnnbridge_tools.output import size_text
 
 if TYPE_CHECKING:
@@ -31,22 +31,6 @@ if TYPE_CHECKING:
 
 # --- one page of a terminal, drawn by rich --------------------------------------------------------------
 # Pure: figures and a size in, a drawing out.
-
-
-class SortOrder(enum.Enum):
-    """The sorted column: greatest first, names ascending."""
-
-    RATE = "rate"
-    CALLS = "calls"
-    LATENCY = "latency"
-    ERRORS = "errors"
-    MEMORY = "memory"
-    NAME = "name"
-
-    @property
-    def next(self) -> SortOrder:
-        orders = list(SortOrder)
-        return orders[(orders.index(self) + 1) % len(orders)]
 
 
 def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figures:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Above this a difference of two timings says little.
 NOISY = 0.1
 
-# Load per CPU above which a note is due.
+# How far the load per CPU may lie above 1 before a note is due.
 BUSY = 0.5
 
 _CROWD_HEADERS = ("threads", "calls/s", "times one thread")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_protocol.errors import NoSuchFile, OptionError, PlacementRefused
+from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, PlacementRefused
 from qnnbridge_tools import arguments, feeds
 from qnnbridge_tools.bench.measuring import (
     DirectProcess,
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).with_name("assets")
 KIB, MIB = 1024, 1024 * 1024
 
-SIZES = {"4 KB": 4 * KIB, "64 KB": 64 * KIB, "600 KB": 600 * KIB, "4 MB": 4 * MIB, "32 MB": 32 * MIB}
 # Bytes in, and as many out.
+SIZES = {"4 KB": 4 * KIB, "64 KB": 64 * KIB, "600 KB": 600 * KIB, "4 MB": 4 * MIB, "32 MB": 32 * MIB}
 QUICK_SIZES = ("4 KB", "600 KB", "4 MB")
 
 
@@ -401,18 +401,30 @@ def _same(python: str, spec: dict[str, Any]) -> float:
 
 
 def _first_output_s(command: list[str]) -> float:
-    """Seconds from the start of a process to its first output."""
+    """Seconds from the start of a process to its first output; one without any ends after `TIMEOUT_S`."""
     begin = time.perf_counter()
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    # By another thread, since the read below has no deadline of its own. Also for the process' own end.
+    timer = threading.Timer(TIMEOUT_S, child.kill)
+    timer.daemon = True
     with child:
         assert child.stdin is not None
         assert child.stdout is not None
-        # One byte: the process says by it that the session is there.
-        said = child.stdout.read(1)
-        seconds = time.perf_counter() - begin
-        # Its end, which waits for this, is not measured.
-        child.stdin.close()
-        child.wait(TIMEOUT_S)
+        timer.start()
+        try:
+            # One byte: the process says by it that the session is there.
+            said = child.stdout.read(1)
+            seconds = time.perf_counter() - begin
+            # Its end, which waits for this, is not measured.
+            child.stdin.close()
+            child.wait()
+        finally:
+            timer.cancel()
+    if not said and seconds >= TIMEOUT_S:
+        raise BridgeError(
+            f"A fresh process made no session within {TIMEOUT_S:g} s, and was ended.",
+            fix="See whether the machine is busy with other things, and measure again.",
+        )
     if not said:
         raise RuntimeError(f"a fresh process could not make the session (exit code {child.returncode})")
     return seconds

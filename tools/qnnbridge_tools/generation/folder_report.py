@@ -58,21 +58,15 @@ def _verdicts(folder: GenaiFolder, scans: tuple[ModelScan, ...], host_python: st
     compiled = [pair for pair in zip(folder.stages, scans, strict=True) if pair[1].is_compiled]
     if not compiled:
         return {}
-    from qnnbridge._launch.interpreter import find_host
-    from qnnbridge_tools.inspection import traits_of_interpreter
+    from qnnbridge_tools.inspection import find_installation
 
-    found = {}
+    found = find_installation(host_python)
+    verdicts = {}
     for stage, scan in compiled:
-        try:
-            # For each stage: its options may name another chip to simulate.
-            host = traits_of_interpreter(find_host(host_python).path, stage.qnn_options or {})
-        except BridgeError:
-            # The user has named it, so why it cannot be asked is the answer.
-            if host_python is not None:
-                raise
-            host = HostTraits()
-        found[stage.name] = examine(stage.path, scan, host).verdict.message
-    return found
+        # For each stage: its options may name another chip to simulate.
+        host = HostTraits() if isinstance(found, BridgeError) else found.traits(stage.qnn_options or {})
+        verdicts[stage.name] = examine(stage.path, scan, host).verdict.message
+    return verdicts
 
 
 def _load(folder: GenaiFolder, host_python: str | None) -> GenerationModelInfo:

@@ -41,14 +41,16 @@ def setup_host(
     from qnnbridge_tools.doctor.survey import SurveyOptions
     from qnnbridge_tools.setup_host.plan import make_plan
     from qnnbridge_tools.setup_host.steps import carry_out
+    from qnnbridge_tools.setup_host.this_machine import npu_traits
 
+    facts = npu_traits(options.system_sdk, options.chip)
     # Before anything is planned. With --json the question would stand in the document on stdout.
     if not (dry_run or yes) and (as_json or not sys.stdin.isatty()):
         raise OptionError(
             "This command cannot ask here whether to go on.",
             fix="Add --yes, or --dry-run to see what would be done.",
         )
-    plan = make_plan(options, Surroundings.current())
+    plan = make_plan(options, facts, Surroundings.current())
     if not as_json:
         print_plan(plan)
         print()

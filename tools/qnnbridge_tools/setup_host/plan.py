@@ -22,7 +22,7 @@ from qnnbridge_host.model.releases import Release, for_version, generated_on, is
 from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, checked_engine, engine_variables
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.doctor.machine import parsed_toml
-from qnnbridge_tools.options import NpuTraits, SetupOptions
+from qnnbridge_tools.options import SetupOptions
 from qnnbridge_tools.setup_host.environment import (
     AlreadyThere,
     NothingFits,
@@ -33,7 +33,14 @@ from qnnbridge_tools.setup_host.environment import (
     is_taken,
     python_in,
 )
-from qnnbridge_tools.setup_host.this_machine import BaseCandidate, PythonTraits, ask, candidates, install_text
+from qnnbridge_tools.setup_host.this_machine import (
+    BaseCandidate,
+    NpuTraits,
+    PythonTraits,
+    ask,
+    candidates,
+    install_text,
+)
 from qnnbridge_tools.versions.fitness import HostMachine, Judgement, best_of, judge, read_platform, short_sdk
 from qnnbridge_tools.versions.packages import Source, find_source, requirements, requirements_without_qnn
 from qnnbridge_tools.versions.view import advice
@@ -281,7 +288,10 @@ def default_folder() -> Path:
 
 
 def make_plan(
-    options: SetupOptions, surroundings: Surroundings, asker: Callable[[str], PythonTraits | str] = ask
+    options: SetupOptions,
+    facts: NpuTraits,
+    surroundings: Surroundings,
+    asker: Callable[[str], PythonTraits | str] = ask,
 ) -> SetupPlan:
     """Raises the errors of `environment`, `HostNotFound` and `OptionError`."""
     provider = _checked_source(options, surroundings)
@@ -296,7 +306,7 @@ def make_plan(
     looked_at: list[str] = []
     found = candidates(surroundings, options.python, looked_at, asker)
     if engine == "wheel":
-        choice = choose(found, options.version, options.facts, surroundings, looked_at, force=options.force)
+        choice = choose(found, options.version, facts, surroundings, looked_at, force=options.force)
         candidate, words = choice.candidate, requirements(choice.release, source)
     else:
         choice, candidate = None, _newest(found, surroundings, looked_at)
@@ -307,7 +317,7 @@ def make_plan(
     plan = SetupPlan(
         engine=engine,
         candidate=candidate,
-        machine=machine_with(candidate, options.facts, surroundings),
+        machine=machine_with(candidate, facts, surroundings),
         choice=choice,
         provider=provider,
         source=source,

@@ -269,6 +269,22 @@ def machine_of(
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class NpuTraits:
+    """QNN version of the NPU's driver and its Hexagon version; ``None`` if unknown."""
+
+    system_sdk: str | None = None
+    hexagon: int | None = None
+
+
+def npu_traits(system_sdk: str | None, chip: str | None) -> NpuTraits:
+    """The given values, else those of this computer's driver."""
+    sdk, hexagon = driver_facts()
+    return NpuTraits(
+        sdk if system_sdk is None else checked_sdk(system_sdk), hexagon if chip is None else read_chip(chip)
+    )
+
+
 def driver_facts() -> tuple[str | None, int | None]:
     """QNN version of the NPU driver, and the Hexagon version of the chip; ``None`` where this computer has none."""
     from qnnbridge_tools.doctor.subjects.computer import survey_computer, survey_driver

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.metadata
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION
 from qnnbridge_host.model.releases import Release, for_version, is_final, satisfies
@@ -102,6 +99,11 @@ def _given(path: Path) -> Source:
 
 def _installed_from() -> Source | None:
     """pip notes where it got a package from, unless that was the index."""
+    # Not at the top: they take 30 ms, and `versions` and the doctor need none of them.
+    import importlib.metadata
+    from urllib.parse import urlparse
+    from urllib.request import url2pathname
+
     try:
         text = importlib.metadata.distribution(PACKAGE).read_text("direct_url.json")
         record = json.loads(text) if text else {}
