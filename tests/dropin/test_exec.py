@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 from tests import needs
-from tests.dropin.running import MODELS, exec_program, program
+from tests.dropin.running import MODELS, TIMEOUT_S, exec_program, program
 
 MUL = str(MODELS / "mul_1.onnx")
 
@@ -427,3 +427,21 @@ def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str
             timeout=60,
         )
         assert ran.stdout.splitlines() == ["qnnbridge.ort 21.0", str(argv)], ran.stderr
+
+
+def test_the_command_itself_needs_no_numpy(tmp_path: Path) -> None:
+    """What it imports is waited for before every program. The report of imports ends where the program begins."""
+    name = program(tmp_path, "print('the program')")
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "qnnbridge_tools", "exec", name],
+        cwd=tmp_path,
+        env={**os.environ, "QNNBRIDGE_HOST_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert ran.stdout == "the program\n"
+    assert "qnnbridge.ort._environment" in imported
+    assert "numpy" not in imported

@@ -12,6 +12,7 @@ import pytest
 
 ort = pytest.importorskip("onnxruntime")
 
+from qnnbridge.ort import _import_hook  # noqa: E402
 from tests.dropin import ort_walk  # noqa: E402
 from tests.dropin.running import TIMEOUT_S, exec_program, program  # noqa: E402
 
@@ -40,8 +41,8 @@ def run(
 def test_every_module_of_the_wheel_is_found_in_the_hosts_files(tmp_path: Path) -> None:
     walk = next(reversed(ort_walk.recorded().values()))
     files = [name for name in walk["files"] if walk["version"] == ort.__version__]
-    source = "import json\nfrom qnnbridge.ort import _environment\n"
-    source += f"print(json.dumps({{n: _environment.find_in_host(n).origin for n in {files!r}}}))"
+    source = "import json\nfrom qnnbridge.ort import _import_hook\n"
+    source += f"print(json.dumps({{n: _import_hook.find_in_host(n).origin for n in {files!r}}}))"
     found = json.loads(run(tmp_path, source).stdout)
     assert len(found) == len(files)
     for name, origin in found.items():
@@ -143,3 +144,37 @@ def test_quantizing_with_the_bridge_writes_what_onnxruntime_writes(tmp_path: Pat
     assert ours.stdout == theirs.stdout
     for name in ("static.onnx", "dynamic.onnx"):
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+@pytest.mark.parametrize("other", ["reads", "writes the same", "stays"])
+def test_a_file_that_another_process_has_open_is_replaced_as_soon_as_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """Windows replaces no file that is open in another process."""
+    monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", sys.executable)
+    monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path))
+    environ: dict[str, str] = {}
+    _import_hook.offer_to_children(environ)
+    shown = Path(environ["PYTHONPATH"]) / "onnxruntime" / "__init__.py"
+    text = shown.read_text()
+    shown.write_text("of an older release")
+    replaced, replace = [], os.replace
+
+    def busy(source: str, target: str) -> None:
+        replaced.append(target)
+        if other == "writes the same":
+            Path(target).write_text(text)
+        if other != "reads" or len(replaced) < 3:
+            raise PermissionError(13, "it is being used by another process", target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", busy)
+    monkeypatch.setattr(_import_hook, "_WRITE_INTERVAL_S", 0.0)
+    if other == "stays":
+        with pytest.raises(PermissionError):
+            _import_hook.offer_to_children(environ)
+    else:
+        _import_hook.offer_to_children(environ)
+        assert shown.read_text() == text
+    assert len(replaced) == {"reads": 3, "writes the same": 1, "stays": 20}[other]
+    assert [name for name in os.listdir(shown.parent) if name.endswith(".part")] == []

@@ -82,8 +82,7 @@ def exec_program(
     ] = False,
 ) -> None:
     """Run a program written for onnxruntime through the bridge, unchanged."""
-    from qnnbridge.ort._providers import POLICIES, policy
-    from qnnbridge.ort._sizes import given_sizes
+    from qnnbridge.ort._providers import POLICIES, given_sizes, policy
     from qnnbridge_protocol.errors import OptionError
 
     chosen = policy() if provider is None else provider

@@ -17,72 +17,75 @@ from qnnbridge_protocol.errors import speak_like_onnxruntime as _speak_like_onnx
 _speak_like_onnxruntime()
 
 if TYPE_CHECKING:
-    from qnnbridge._ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
-    from qnnbridge._io_binding import IOBinding
-    from qnnbridge._node import ModelMetadata, NodeArg
-    from qnnbridge._option_fields import (
-        ExecutionMode,
-        ExecutionOrder,
-        GraphOptimizationLevel,
-        ModelPackageWriteMode,
-        OrtAllocatorType,
-        OrtCompileApiFlags,
-        OrtDeviceMemoryType,
-        OrtDeviceVendorId,
-        OrtExecutionProviderDevicePolicy,
-        OrtHardwareDeviceType,
-        OrtMemoryInfoDeviceType,
-        OrtMemType,
-        OrtSparseFormat,
-    )
-    from qnnbridge._ort_value import OrtValue
-    from qnnbridge._providers import OrtDevice
-    from qnnbridge._session.run_options import LoraAdapter, RunOptions
-    from qnnbridge._session_options import SessionOptions
-    from qnnbridge._sparse_tensor import SparseTensor
-    from qnnbridge.ort._compiler import ModelCompiler
+    from qnnbridge._ep_context import OrtEpContextData as OrtEpContextData
+    from qnnbridge._ep_context import OrtEpContextDataBuffer as OrtEpContextDataBuffer
+    from qnnbridge._ep_context import OrtExternalInitializerInfo as OrtExternalInitializerInfo
+    from qnnbridge._io_binding import IOBinding as IOBinding
+    from qnnbridge._node import ModelMetadata as ModelMetadata
+    from qnnbridge._node import NodeArg as NodeArg
+    from qnnbridge._option_fields import ExecutionMode as ExecutionMode
+    from qnnbridge._option_fields import ExecutionOrder as ExecutionOrder
+    from qnnbridge._option_fields import GraphOptimizationLevel as GraphOptimizationLevel
+    from qnnbridge._option_fields import ModelPackageWriteMode as ModelPackageWriteMode
+    from qnnbridge._option_fields import OrtAllocatorType as OrtAllocatorType
+    from qnnbridge._option_fields import OrtCompileApiFlags as OrtCompileApiFlags
+    from qnnbridge._option_fields import OrtDeviceMemoryType as OrtDeviceMemoryType
+    from qnnbridge._option_fields import OrtDeviceVendorId as OrtDeviceVendorId
+    from qnnbridge._option_fields import OrtExecutionProviderDevicePolicy as OrtExecutionProviderDevicePolicy
+    from qnnbridge._option_fields import OrtHardwareDeviceType as OrtHardwareDeviceType
+    from qnnbridge._option_fields import OrtMemoryInfoDeviceType as OrtMemoryInfoDeviceType
+    from qnnbridge._option_fields import OrtMemType as OrtMemType
+    from qnnbridge._option_fields import OrtSparseFormat as OrtSparseFormat
+    from qnnbridge._ort_value import OrtValue as OrtValue
+    from qnnbridge._providers import OrtDevice as OrtDevice
+    from qnnbridge._session.run_options import LoraAdapter as LoraAdapter
+    from qnnbridge._session.run_options import RunOptions as RunOptions
+    from qnnbridge._session_options import SessionOptions as SessionOptions
+    from qnnbridge._sparse_tensor import SparseTensor as SparseTensor
+    from qnnbridge.ort._compiler import ModelCompiler as ModelCompiler
+    from qnnbridge.ort._environment import OrtArenaCfg as OrtArenaCfg
+    from qnnbridge.ort._environment import OrtEpDevice as OrtEpDevice
+    from qnnbridge.ort._environment import OrtHardwareDevice as OrtHardwareDevice
+    from qnnbridge.ort._environment import OrtMemoryInfo as OrtMemoryInfo
+    from qnnbridge.ort._environment import OrtSyncStream as OrtSyncStream
+    from qnnbridge.ort._environment import copy_tensors as copy_tensors
+    from qnnbridge.ort._environment import create_and_register_allocator as create_and_register_allocator
+    from qnnbridge.ort._environment import create_and_register_allocator_v2 as create_and_register_allocator_v2
+    from qnnbridge.ort._environment import disable_telemetry_events as disable_telemetry_events
+    from qnnbridge.ort._environment import enable_telemetry_events as enable_telemetry_events
+    from qnnbridge.ort._environment import get_all_providers as get_all_providers
+    from qnnbridge.ort._environment import get_available_providers as get_available_providers
+    from qnnbridge.ort._environment import get_build_info as get_build_info
+    from qnnbridge.ort._environment import get_device as get_device
+    from qnnbridge.ort._environment import get_ep_devices as get_ep_devices
+    from qnnbridge.ort._environment import get_version_string as get_version_string
+    from qnnbridge.ort._environment import has_collective_ops as has_collective_ops
+    from qnnbridge.ort._environment import preload_dlls as preload_dlls
+    from qnnbridge.ort._environment import print_debug_info as print_debug_info
     from qnnbridge.ort._environment import (
-        OrtEpDevice,
-        OrtHardwareDevice,
-        disable_telemetry_events,
-        enable_telemetry_events,
-        get_all_providers,
-        get_available_providers,
-        get_build_info,
-        get_device,
-        get_ep_devices,
-        get_version_string,
-        has_collective_ops,
-        preload_dlls,
-        print_debug_info,
-        register_execution_provider_library,
-        set_default_logger_callback,
-        set_default_logger_severity,
-        set_default_logger_verbosity,
-        set_global_thread_pool_sizes,
-        set_seed,
-        unregister_execution_provider_library,
+        register_execution_provider_library as register_execution_provider_library,
     )
-    from qnnbridge.ort._file_formats import (
-        AdapterFormat,
-        ModelPackage,
-        ModelPackageComponentContext,
-        ModelPackageContext,
-        ModelPackageOptions,
+    from qnnbridge.ort._environment import set_default_logger_callback as set_default_logger_callback
+    from qnnbridge.ort._environment import set_default_logger_severity as set_default_logger_severity
+    from qnnbridge.ort._environment import set_default_logger_verbosity as set_default_logger_verbosity
+    from qnnbridge.ort._environment import set_global_thread_pool_sizes as set_global_thread_pool_sizes
+    from qnnbridge.ort._environment import set_seed as set_seed
+    from qnnbridge.ort._environment import (
+        unregister_execution_provider_library as unregister_execution_provider_library,
     )
-    from qnnbridge.ort._memory import (
-        OrtArenaCfg,
-        OrtMemoryInfo,
-        OrtSyncStream,
-        copy_tensors,
-        create_and_register_allocator,
-        create_and_register_allocator_v2,
-    )
-    from qnnbridge.ort._native import NativeIOBinding as SessionIOBinding
-    from qnnbridge.ort._providers import OrtEpAssignedNode, OrtEpAssignedSubgraph
-    from qnnbridge.ort._session import InferenceSession
+    from qnnbridge.ort._file_formats import AdapterFormat as AdapterFormat
+    from qnnbridge.ort._file_formats import ModelPackage as ModelPackage
+    from qnnbridge.ort._file_formats import ModelPackageComponentContext as ModelPackageComponentContext
+    from qnnbridge.ort._file_formats import ModelPackageContext as ModelPackageContext
+    from qnnbridge.ort._file_formats import ModelPackageOptions as ModelPackageOptions
+    from qnnbridge.ort._native import NativeIOBinding
+    from qnnbridge.ort._providers import OrtEpAssignedNode as OrtEpAssignedNode
+    from qnnbridge.ort._providers import OrtEpAssignedSubgraph as OrtEpAssignedSubgraph
+    from qnnbridge.ort._session import InferenceSession as InferenceSession
 
-# Where each name is, apart from those of `__all__` that are in here.
+    SessionIOBinding = NativeIOBinding
+
+# Where each name is.
 _HOMES: dict[str, str] = {
     name: home
     for home, names in {
@@ -92,15 +95,13 @@ _HOMES: dict[str, str] = {
             "OrtHardwareDeviceType OrtMemType OrtMemoryInfoDeviceType OrtSparseFormat"
         ),
         "qnnbridge.ort._environment": (
-            "OrtEpDevice OrtHardwareDevice disable_telemetry_events enable_telemetry_events get_all_providers "
-            "get_available_providers get_build_info get_device get_ep_devices get_version_string "
-            "has_collective_ops preload_dlls print_debug_info register_execution_provider_library "
+            "OrtArenaCfg OrtEpDevice OrtHardwareDevice OrtMemoryInfo OrtSyncStream copy_tensors "
+            "create_and_register_allocator create_and_register_allocator_v2 disable_telemetry_events "
+            "enable_telemetry_events get_all_providers get_available_providers get_build_info get_device "
+            "get_ep_devices get_version_string has_collective_ops preload_dlls print_debug_info "
+            "register_execution_provider_library "
             "set_default_logger_callback set_default_logger_severity set_default_logger_verbosity "
             "set_global_thread_pool_sizes set_seed unregister_execution_provider_library"
-        ),
-        "qnnbridge.ort._memory": (
-            "OrtArenaCfg OrtMemoryInfo OrtSyncStream copy_tensors create_and_register_allocator "
-            "create_and_register_allocator_v2"
         ),
         "qnnbridge.ort._file_formats": (
             "AdapterFormat ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions"
@@ -120,6 +121,8 @@ _HOMES: dict[str, str] = {
     }.items()
     for name in names.split()
 }
+__all__ = sorted(_HOMES)
+
 # Where the class has another name on this side.
 _OTHER_NAMES = {"SessionIOBinding": "NativeIOBinding"}
 # Classes with members that lead to the inner ones of the bindings.
@@ -128,69 +131,6 @@ _SUBMODULES = ("backend", "capi", "datasets")
 # Modules of ``capi`` that ONNX Runtime's own ``__init__`` leaves here.
 _LEFT_HERE = ("onnxruntime_validation",)
 
-__all__ = [
-    "AdapterFormat",
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
-    "IOBinding",
-    "InferenceSession",
-    "LoraAdapter",
-    "ModelCompiler",
-    "ModelMetadata",
-    "ModelPackage",
-    "ModelPackageComponentContext",
-    "ModelPackageContext",
-    "ModelPackageOptions",
-    "ModelPackageWriteMode",
-    "NodeArg",
-    "OrtAllocatorType",
-    "OrtArenaCfg",
-    "OrtCompileApiFlags",
-    "OrtDevice",
-    "OrtDeviceMemoryType",
-    "OrtDeviceVendorId",
-    "OrtEpAssignedNode",
-    "OrtEpAssignedSubgraph",
-    "OrtEpContextData",
-    "OrtEpContextDataBuffer",
-    "OrtEpDevice",
-    "OrtExecutionProviderDevicePolicy",
-    "OrtExternalInitializerInfo",
-    "OrtHardwareDevice",
-    "OrtHardwareDeviceType",
-    "OrtMemType",
-    "OrtMemoryInfo",
-    "OrtMemoryInfoDeviceType",
-    "OrtSparseFormat",
-    "OrtSyncStream",
-    "OrtValue",
-    "RunOptions",
-    "SessionIOBinding",
-    "SessionOptions",
-    "SparseTensor",
-    "copy_tensors",
-    "create_and_register_allocator",
-    "create_and_register_allocator_v2",
-    "disable_telemetry_events",
-    "enable_telemetry_events",
-    "get_all_providers",
-    "get_available_providers",
-    "get_build_info",
-    "get_device",
-    "get_ep_devices",
-    "get_version_string",
-    "has_collective_ops",
-    "preload_dlls",
-    "print_debug_info",
-    "register_execution_provider_library",
-    "set_default_logger_callback",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-    "set_global_thread_pool_sizes",
-    "set_seed",
-    "unregister_execution_provider_library",
-]
 
 # Of the package, as applications read them.
 import_capi_exception = None

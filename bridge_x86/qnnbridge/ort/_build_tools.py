@@ -16,7 +16,7 @@ import numpy as np
 from qnnbridge._connect import default_host
 from qnnbridge._host_objects import ObjectReply, create_object
 from qnnbridge._session_options import SessionOptions
-from qnnbridge.ort._errors import SessionObjectInitializer
+from qnnbridge_protocol.errors import OptionError
 
 # Where a DLTensor has its type: behind the address, the device and the number of dimensions.
 _DLPACK_TYPE = 8 + 8 + 4
@@ -169,6 +169,17 @@ def is_dlpack_uint8_tensor(capsule: Any, /) -> bool:
     address = pointer_of(capsule, b"dltensor")
     code, bits, lanes = struct.unpack("=BBH", ctypes.string_at(address + _DLPACK_TYPE, 4))
     return (code, bits, lanes) == (_DLPACK_UNSIGNED, 8, 1)
+
+
+class SessionObjectInitializer:
+    """What sets up a native session object. Importing the name works, so that annotations and ``isinstance`` do."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise OptionError(
+            f"{type(self).__name__} cannot be used through qnnbridge.",
+            cause="It is a pointer into ONNX Runtime's memory, which is in another process.",
+            fix="Leave it out: InferenceSession needs none.",
+        )
 
 
 def get_session_initializer() -> SessionObjectInitializer:

@@ -6,17 +6,16 @@ Runtime's text; cause, evidence and fix follow as notes (PEP 678), which traceba
 bridge can raise (a crash, say) keeps all its words.
 
 A name that `qnnbridge.ort` lacks raises an `AttributeError` with the reason, so ``hasattr`` and ``getattr`` with
-a default work. Classes whose objects cannot cross a process can be imported; making one says why, and the
-alternative.
+a default work.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
+from qnnbridge_protocol.errors import OrtError, RemoteError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,35 +68,3 @@ def missing(module: str, name: str) -> NotOffered:
     return NotOffered(
         f"{text} {why.format(name=name)}" if why else f"{text} docs/ort-api.md lists the names that are."
     )
-
-
-def refusal(name: str, cause: str, fix: str) -> OptionError:
-    """The error for something that exists, and cannot be used; not raised here."""
-    return OptionError(f"{name} cannot be used through qnnbridge.", cause=cause, fix=fix)
-
-
-class Refused:
-    """Importing the name works, so that annotations and ``isinstance`` do."""
-
-    _cause = ""
-    _fix = ""
-
-    def __init_subclass__(cls, members: str = "") -> None:
-        """members: names of the class in ONNX Runtime; each says why when it is called."""
-        for name in members.split():
-            if not hasattr(cls, name):
-                setattr(cls, name, classmethod(lambda owner, *_, **__: owner._refuse()))
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self._refuse()
-
-    @classmethod
-    def _refuse(cls) -> NoReturn:
-        raise refusal(cls.__name__, cls._cause, cls._fix)
-
-
-class SessionObjectInitializer(Refused):
-    """What sets up a native session object."""
-
-    _cause = "It is a pointer into ONNX Runtime's memory, which is in another process."
-    _fix = "Leave it out: InferenceSession needs none."

@@ -21,14 +21,15 @@ as Python shows it. A hook that the program sets itself comes later and wins. Ma
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import logging
 import os
 import runpy
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterable, MutableMapping, Sequence
 from importlib.metadata import Distribution, DistributionFinder
@@ -37,8 +38,10 @@ from typing import Any, Final
 
 import platformdirs
 
+from qnnbridge_os import files
+from qnnbridge_os.native import sleep
 from qnnbridge_protocol import __version__
-from qnnbridge_protocol.errors import BreakerOpen, HostStartFailed
+from qnnbridge_protocol.errors import BreakerOpen, BridgeError, HostStartFailed
 from qnnbridge_protocol.process_names import is_frozen
 
 # Set where the drop-in is on; its value is the folder.
@@ -60,6 +63,10 @@ except ModuleNotFoundError as error:
     ) from None
 importlib.import_module(__name__)
 '''
+
+
+_WRITE_TRIES: Final = 20
+_WRITE_INTERVAL_S: Final = 0.05
 
 
 def offer_to_children(environ: MutableMapping[str, str]) -> None:
@@ -86,32 +93,33 @@ def _made() -> str:
     # False: no folder of an author, which platformdirs otherwise puts above the name on Windows.
     base = os.environ.get("QNNBRIDGE_CACHE_DIR") or platformdirs.user_cache_dir("qnnbridge", False)
     folder = os.path.join(base, "dropin", f"{__version__}-{version or 'unknown'}")
-    files = {
+    contents = {
         os.path.join("onnxruntime", "__init__.py"): _MODULE,
         os.path.join("onnxruntime_qnn", "__init__.py"): _MODULE,
         os.path.join("onnxruntime_genai", "__init__.py"): _MODULE,
         os.path.join(f"onnxruntime-{version or '0'}.dist-info", "METADATA"): metadata_text(),
     }
-    for name, text in files.items():
+    for name, text in contents.items():
         _write(os.path.join(folder, name), text)
     return folder
 
 
 def _write(path: str, text: str) -> None:
     """Whole or not at all: another process may be reading it, or writing the same."""
-    try:
-        with open(path, encoding="utf-8") as file:
+    for tries_left in reversed(range(_WRITE_TRIES)):
+        with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
             # Nearly always: the file is only read, and never missing for another process.
             if file.read() == text:
                 return
-    except OSError:
-        pass
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    # Beside its target, so that `os.replace` stays within one file system.
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(temporary, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            files.write_whole(path, text.encode())
+            return
+        except PermissionError:
+            # Windows replaces no file that another process has open. A folder without rights has no such file.
+            if not tries_left or not os.path.exists(path):
+                raise
+            sleep(_WRITE_INTERVAL_S)
 
 
 _NO_HOST: Final = (HostStartFailed, BreakerOpen)
@@ -215,12 +223,12 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
 
 
 def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec:
-    from qnnbridge.ort import _environment
-
-    spec = _environment.find_in_host(fullname)
+    spec = find_in_host(fullname)
     if spec is None:
+        from qnnbridge.ort._errors import missing
+
         parent, _, name = fullname.rpartition(".")
-        raise _not_there(parent, name)
+        raise ModuleNotFoundError(str(missing(parent, name)), name=fullname)
     return spec
 
 
@@ -246,12 +254,6 @@ def _by_our_name(fullname: str) -> importlib.machinery.ModuleSpec | None:
     spec = _of_the_host(name)
     is_package = spec.submodule_search_locations is not None
     return importlib.machinery.ModuleSpec(fullname, _Loader(name), origin=spec.origin, is_package=is_package)
-
-
-def _not_there(parent: str, name: str) -> ModuleNotFoundError:
-    from qnnbridge.ort._errors import missing
-
-    return ModuleNotFoundError(str(missing(parent, name)), name=f"{parent}.{name}")
 
 
 class _Loader(importlib.abc.Loader):
@@ -281,6 +283,106 @@ class _Metadata(Distribution):
         from pathlib import Path
 
         return Path(_FOLDER).parent / path
+
+
+# --- modules of onnxruntime that are plain Python ---
+#
+# ``onnxruntime.quantization``, ``onnxruntime.tools``, ``onnxruntime.transformers`` and what ``onnxruntime.capi``
+# has beside its bindings come from the host's own installation. They are read, never written: no bytecode is left
+# in the host's folder. What they import by the name ``onnxruntime`` is the drop-in, so their sessions run in the
+# host. What else they need (onnx, sympy, torch) is the application's to install; an `ImportError` names it.
+
+_log = logging.getLogger("qnnbridge.ort")
+
+
+def find_in_host(fullname: str) -> importlib.machinery.ModuleSpec | None:
+    """The spec of ``onnxruntime.<...>`` in the host's installation; ``None`` where it has no plain Python."""
+    folder = _folder()
+    if folder is None:
+        return None
+    parts = fullname.split(".")[1:]
+    return _spec(fullname, os.path.join(folder, *parts))
+
+
+_ort_folder: str | None = None
+
+
+def _folder() -> str | None:
+    """Where the host has the package; by its files, or else by the host itself."""
+    global _ort_folder
+    # Only a success is kept: a host that cannot start now may be there at the next import.
+    if _ort_folder is None:
+        places = (path for path in _candidates() if os.path.isfile(os.path.join(path, "__init__.py")))
+        _ort_folder = next(places, None)
+    return _ort_folder
+
+
+def _candidates() -> Iterable[str]:
+    from qnnbridge._connect import default_host
+    from qnnbridge._launch.interpreter import find_host
+    from qnnbridge.ort._environment import package_folders
+
+    try:
+        for site in package_folders(find_host(None).path):
+            path = os.path.join(site, "onnxruntime")
+            # The stand-in package of the drop-in has the same name and no capi.
+            if os.path.isdir(os.path.join(path, "capi")):
+                yield path
+        # Last, since this starts the host: the files above are found without it.
+        yield default_host().info.ort_folder
+    except BridgeError:
+        return
+
+
+def _spec(fullname: str, path: str) -> importlib.machinery.ModuleSpec | None:
+    package = os.path.join(path, "__init__.py")
+    is_package = os.path.isfile(package)
+    source = package if is_package else f"{path}.py"
+    if is_package or os.path.isfile(source):
+        return importlib.util.spec_from_file_location(
+            fullname,
+            source,
+            loader=_HostLoader(fullname, source),
+            submodule_search_locations=[path] if is_package else None,
+        )
+    if os.path.isdir(path):  # of modules, or of folders of such
+        # A loader of None makes it a namespace package, as Python's own finder does for such a folder.
+        spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = [path]
+        return spec
+    return None
+
+
+class _HostLoader(importlib.machinery.SourceFileLoader):
+    """Reads; says what is missing."""
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Bytecode is not kept: the folder is the host's."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        from qnnbridge.ort._environment import host_version
+
+        top = ".".join(self.name.split(".")[:2])
+        # One line for onnxruntime.quantization, and none for each of its modules.
+        if self.name == top:
+            _log.info("%s is that of onnxruntime %s of the host (%s).", top, host_version(), self.path)
+        try:
+            super().exec_module(module)
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            # An import within an import passes through a loader for each module. The innermost one explains it.
+            if not missing or missing in ("onnxruntime", "qnnbridge") or getattr(error, "_explained", False):
+                raise
+            python = f"the Python of the application ({sys.executable})"
+            where = "this frozen application" if is_frozen() else python
+            missing_here = ModuleNotFoundError(
+                f"No module named {error.name!r}: {self.name} of onnxruntime {host_version()} needs the package "
+                f"{missing}, and {where} lacks it. {'Build it with that' if is_frozen() else 'Install it there'}.",
+                name=error.name,
+                path=error.path,
+            )
+            missing_here._explained = True  # type: ignore[attr-defined]
+            raise missing_here from None
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from qnnbridge_os.native import Lock, local
 
@@ -35,14 +35,8 @@ class ModelRecord:
     seconds: float = 0.0
 
 
-class Journal(Protocol):
-    def opened(self, session: Any, because: str | None = None) -> None: ...
-    def running(self, session: Any) -> AbstractContextManager[None]:
-        """Around one run. What a run does within itself, in the same thread, is part of it."""
-
-
-class _Silent:
-    """No report was asked for."""
+class Journal:
+    """Of a process for which no report was asked: writes nothing."""
 
     _nothing = contextlib.nullcontext()
 
@@ -50,6 +44,7 @@ class _Silent:
         pass
 
     def running(self, session: Any) -> AbstractContextManager[None]:
+        """Around one run. What a run does within itself, in the same thread, is part of it."""
         return self._nothing
 
 
@@ -59,7 +54,7 @@ class _Thread(local):
     runs = False
 
 
-class _Writing:
+class _Writing(Journal):
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._lock = Lock()
@@ -150,5 +145,5 @@ def journal() -> Journal:
         with _lock:
             if _made is None:
                 folder = os.environ.get(REPORT_VARIABLE)
-                _made = _Writing(folder) if folder else _Silent()
+                _made = _Writing(folder) if folder else Journal()
     return _made

@@ -17,7 +17,7 @@ from qnnbridge._io_binding import IOBinding, view_of_memory
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU_DEVICE, DeviceNumbers, refused_device
 from qnnbridge._sparse_tensor import SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
-from qnnbridge.ort._memory import copy_tensors
+from qnnbridge.ort._environment import copy_tensors
 from qnnbridge_protocol.element_types import ElementType
 from qnnbridge_protocol.errors import RemoteIndexError, RemoteRuntimeError, RemoteTypeError
 
@@ -306,30 +306,11 @@ class NativeSession:
     def __hash__(self) -> int:
         return id(self._made)
 
-    def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any], run_options: Any = None, /) -> Any:
-        return self.session.run(output_names, input_feed, run_options)
-
     def run_with_ort_values(
         self, input_feed: Mapping[str, Any], output_names: Sequence[str], run_options: Any = None, /
     ) -> OrtValueVector:
         """Feeds come first here."""
         return vector_of(self.session.run_with_ort_values(output_names, input_feed, run_options))
-
-    def run_async(
-        self,
-        output_names: Sequence[str],
-        input_feed: Mapping[str, Any],
-        callback: Any,
-        user_data: Any,
-        options: Any,
-    ) -> None:
-        self.session.run_async(output_names, input_feed, callback, user_data, options)
-
-    def run_with_ortvaluevector(self, *arguments: Any) -> None:
-        self.session.run_with_ortvaluevector(*arguments)
-
-    def run_with_iobinding(self, binding: IOBinding, run_options: Any = None, /) -> None:
-        self.session.run_with_iobinding(binding, run_options)
 
     def create_ortvalue_from_shape_and_type(self, shape: Any, element_type: Any, device: Any, /) -> NativeOrtValue:
         return NativeOrtValue.ortvalue_from_shape_and_type(shape, element_type, device)
@@ -374,7 +355,8 @@ for _name, _method in {
 }.items():
     setattr(NativeSession, _name, _forwarded(_method, is_property=True))
 for _name in (
-    *("end_profiling", "get_providers", "get_provider_options", "get_provider_graph_assignment_info"),
+    *("run", "run_async", "run_with_iobinding", "run_with_ortvaluevector", "end_profiling"),
+    *("get_providers", "get_provider_options", "get_provider_graph_assignment_info"),
     *("get_tuning_results", "set_ep_dynamic_options", "release_captured_graph"),
 ):
     setattr(NativeSession, _name, _forwarded(_name, is_property=False))

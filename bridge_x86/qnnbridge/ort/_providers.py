@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,24 @@ def policy() -> Policy:
     if value not in POLICIES:
         raise OptionError(f"{POLICY_VARIABLE}={value!r} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
     return value  # type: ignore[return-value]
+
+
+def given_sizes() -> dict[str, int | list[int]]:
+    """Of the environment: dimension -> size, or sizes. Raises `OptionError` for an invalid value."""
+    text = os.environ.get(SIZES_VARIABLE, "")
+    if not text:
+        return {}
+    from qnnbridge._buckets import make_arguments
+
+    try:
+        sizes = json.loads(text)
+        make_arguments(sizes)
+    except (ValueError, OptionError) as error:
+        raise OptionError(
+            f"{SIZES_VARIABLE}={text!r:.200} gives no sizes: {error}",
+            fix='Give a JSON object: {"batch": 1, "seq": [16, 32]}. `qnnbridge exec --dim` and --bucket set it.',
+        ) from None
+    return dict(sizes)
 
 
 def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy) -> ProviderChoice:

@@ -25,9 +25,9 @@ from qnnbridge._session_options import SessionOptions
 from qnnbridge._threads import unraisable
 from qnnbridge.ort import _environment as environment
 from qnnbridge.ort import _providers as provider_choice
+from qnnbridge.ort._environment import OrtMemoryInfo, cpu_memory
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge.ort._journal import journal
-from qnnbridge.ort._memory import OrtMemoryInfo, cpu_memory
 from qnnbridge.ort._native import NativeSession
 from qnnbridge.ort._providers import Named, OrtEpAssignedNode, OrtEpAssignedSubgraph
 from qnnbridge_protocol.errors import (
@@ -164,10 +164,10 @@ class Session(bridge.InferenceSession):
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if os.environ.get(provider_choice.SIZES_VARIABLE) and asks_for_qnn and self._bucket_arguments is None:
-            from qnnbridge.ort._sizes import arguments_for, given_sizes
+            from qnnbridge.ort._sizes import arguments_for
 
             if self._may_have_sizes(recipe):
-                self._bucket_arguments = arguments_for(given_sizes(), recipe, host, self._timeout)
+                self._bucket_arguments = arguments_for(provider_choice.given_sizes(), recipe, host, self._timeout)
             if self._bucket_arguments is not None:
                 try:
                     super()._open(recipe, host, *args, **kwargs)

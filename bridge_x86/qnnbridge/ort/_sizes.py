@@ -8,9 +8,7 @@ sizes go there. Calls of other sizes run in the first session, whose free nodes 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +20,8 @@ from qnnbridge._buckets.variants import opener
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._session.create import identify, show_notices
 from qnnbridge._supervision.host_process import deadline_after
-from qnnbridge.ort._providers import SIZES_VARIABLE
 from qnnbridge_os.native import Lock
-from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.model_records import Notice
 
 if TYPE_CHECKING:
@@ -37,22 +34,6 @@ _log = logging.getLogger("qnnbridge.ort")
 
 # Sizes of every free axis in the feeds of a call, by (input, axis).
 Seen = dict[tuple[str, int], int]
-
-
-def given_sizes() -> dict[str, int | list[int]]:
-    """Of the environment: dimension -> size, or sizes. Raises `OptionError` for an invalid value."""
-    text = os.environ.get(SIZES_VARIABLE, "")
-    if not text:
-        return {}
-    try:
-        sizes = json.loads(text)
-        make_arguments(sizes)
-    except (ValueError, OptionError) as error:
-        raise OptionError(
-            f"{SIZES_VARIABLE}={text!r:.200} gives no sizes: {error}",
-            fix='Give a JSON object: {"batch": 1, "seq": [16, 32]}. `qnnbridge exec --dim` and --bucket set it.',
-        ) from None
-    return dict(sizes)
 
 
 def arguments_for(

@@ -43,7 +43,6 @@ INNER: dict[str, tuple[str, str]] = {
     "OrtDeviceEpIncompatibilityReason": ("qnnbridge._option_fields", "OrtDeviceEpIncompatibilityReason"),
     "OrtValue": ("qnnbridge.ort._native", "NativeOrtValue"),
     "OrtValueVector": ("qnnbridge.ort._native", "OrtValueVector"),
-    "SessionObjectInitializer": ("qnnbridge.ort._errors", "SessionObjectInitializer"),
     "SparseBlockSparseView": ("qnnbridge._sparse_tensor", "SparseBlockSparseView"),
     "SparseCooView": ("qnnbridge._sparse_tensor", "SparseCooView"),
     "SparseCsrView": ("qnnbridge._sparse_tensor", "SparseCsrView"),
@@ -62,6 +61,7 @@ INNER: dict[str, tuple[str, str]] = {
     **{
         name: ("qnnbridge.ort._build_tools", name)
         for name in (
+            "SessionObjectInitializer",
             "get_all_operator_schema",
             "get_all_opkernel_def",
             "get_default_session_options",
