@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from qnnbridge._node import Node
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of, from_ort_type
 from qnnbridge_protocol.tensors import Sparse, Typed
@@ -78,6 +79,11 @@ def make_rule(
         required=declared.kind != "optional" and not overridable,
         role=role,
     )
+
+
+def rule_of(node: Node, overridable: bool = False, role: Role = "input") -> FeedRule:
+    """The rule for an input or output as a file or a session describes it."""
+    return make_rule(node.name, node.type, tuple(node.shape or ()), overridable, role)
 
 
 def shape_fits(rule: FeedRule, shape: Sequence[int]) -> bool:

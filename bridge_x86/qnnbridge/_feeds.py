@@ -24,6 +24,7 @@ from qnnbridge._feed_rules import (
     check_tensor,
     make_rule,
     missing,
+    rule_of,
     shape_fits,
     unable,
     unsupported,
@@ -273,9 +274,8 @@ class FeedChecker:
         self._rules: dict[str, FeedRule] = {}
         for nodes, optional in ((inputs, False), (overridable, True)):
             for node in nodes:
-                rule = make_rule(node.name, node.type, tuple(node.shape or ()), optional)
                 # An initializer that is an input as well: the input's rule counts.
-                self._rules.setdefault(node.name, rule)
+                self._rules.setdefault(node.name, rule_of(node, optional))
         self._required_names = [rule.name for rule in self._rules.values() if rule.required]
         self._required = frozenset(self._required_names)
 

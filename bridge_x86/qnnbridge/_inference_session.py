@@ -166,12 +166,14 @@ class InferenceSession(BaseSession):
     # --- running ---
 
     def _run_slow_path(self, names: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
-        run = super()._run_slow_path if self._bucketed is None else self._bucketed.run
-        return run(names, input_feed, how)
+        if self._bucketed is None:
+            return super()._run_slow_path(names, input_feed, how)
+        return self._bucketed.run(names, input_feed, how, wire=False)
 
     def _run_values(self, names: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
-        run = super()._run_values if self._bucketed is None else self._bucketed.run_values
-        return run(names, input_feed, how)
+        if self._bucketed is None:
+            return super()._run_values(names, input_feed, how)
+        return self._bucketed.run(names, input_feed, how, wire=True)
 
     # --- buckets ---
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from qnnbridge._fastpath.call import Wish
 from qnnbridge._fastpath.memory import SHARED_BYTES, ArraySource, SharedBlock, allocate
-from qnnbridge._feed_rules import INVALID_ARGUMENT, FeedRule, check_tensor, make_rule
+from qnnbridge._feed_rules import INVALID_ARGUMENT, check_tensor, rule_of
 from qnnbridge._node import Node
 from qnnbridge._ort_value import OrtValue, as_numpy, checked_shape, element_from, typed_view
 from qnnbridge._providers import require_cpu
@@ -72,12 +72,10 @@ class IOBinding:
     def __init__(self, session: BindableSession) -> None:
         self.session = session
         nodes = (*session.get_inputs(), *session.get_overridable_initializers())
-        self._input_rules = {node.name: _rule(node) for node in nodes}
+        self._input_rules = {node.name: rule_of(node) for node in nodes}
         outputs = session.get_outputs()
         self._declared = {node.name: node.type for node in outputs}
-        self._output_rules = {
-            node.name: make_rule(node.name, node.type, tuple(node.shape or ()), role="output") for node in outputs
-        }
+        self._output_rules = {node.name: rule_of(node, role="output") for node in outputs}
         self._inputs: dict[str, OrtValue] = {}
         self._outputs: dict[str, _Output] = {}
 
@@ -230,10 +228,6 @@ class IOBinding:
                 output.holder.replace(value)
             elif value is not output.holder.content:
                 output.holder.update_inplace(OrtValue(value))
-
-
-def _rule(node: Node) -> FeedRule:
-    return make_rule(node.name, node.type, tuple(node.shape or ()))
 
 
 def _ort_value(value: object) -> OrtValue:

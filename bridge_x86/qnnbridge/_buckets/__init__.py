@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -196,10 +197,7 @@ def make_arguments(
     if not isinstance(buckets, Mapping) or not buckets:
         raise OptionError(f"buckets={buckets!r} names no dimension.", fix=f"Give names and sizes: {_EXAMPLE}.")
     sizes = {_symbol(name): _sizes(name, given) for name, given in buckets.items()}
-    count = 1
-    for of_symbol in sizes.values():
-        count *= len(of_symbol)
-    count = count if only is None else len(only)
+    count = math.prod(map(len, sizes.values())) if only is None else len(only)
     if count > MAX_VARIANTS:
         raise OptionError(
             f"These buckets make {count} variants of the model, each of which is compiled for itself.",
@@ -278,6 +276,11 @@ def _size(name: str, given: Any) -> int:
     if not 0 < size <= MAX_SIZE:
         raise _no_size(name, given)
     return size
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """How messages call a variant."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def _no_size(name: str, given: object) -> OptionError:

@@ -39,7 +39,14 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
             if known is None:
                 found[number], first[number] = size, f"{name!r} (axis {axis})"
             elif known != size:
-                raise _differ(plan.symbols[number], first[number], known, f"{name!r} (axis {axis})", size)
+                symbol = plan.symbols[number]
+                raise InvalidArgument(
+                    f"{INVALID_ARGUMENT}The dimension {symbol!r} is {known} in input {first[number]} and {size} in "
+                    f"input {name!r} (axis {axis}).",
+                    cause="In the model both have the same name, so buckets pad them to the same size.",
+                    fix="Give inputs that agree. If they need not, the model has to name the dimensions apart.",
+                    details={"symbol": symbol},
+                )
     # A symbol that no fed input has takes its smallest bucket, which computes least.
     return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
 
@@ -100,23 +107,10 @@ def refuse_pair(plan: BucketPlan, sizes: Sizes) -> InvalidArgument:
     )
 
 
-def _differ(symbol: str, one: str, size: int, other: str, other_size: int) -> InvalidArgument:
-    return InvalidArgument(
-        f"{INVALID_ARGUMENT}The dimension {symbol!r} is {size} in input {one} and {other_size} in input {other}.",
-        cause="In the model both have the same name, so buckets pad them to the same size.",
-        fix="Give inputs that agree. If they need not, the model has to name the dimensions apart.",
-        details={"symbol": symbol},
-    )
-
-
 def pad_feeds(plan: BucketPlan, feeds: Mapping[str, Any], variant: Sizes) -> dict[str, Any]:
     """The feeds of a call in the sizes of `variant`, which are not smaller than theirs."""
-    out = dict(feeds)
-    for name, padded in plan.inputs.items():
-        value = feeds.get(name)
-        if value is not None:
-            out[name] = _pad(plan, padded, value, variant)
-    return out
+    fed = {name: padded for name, padded in plan.inputs.items() if feeds.get(name) is not None}
+    return {**feeds, **{name: _pad(plan, padded, feeds[name], variant) for name, padded in fed.items()}}
 
 
 def unpadded(plan: BucketPlan, name: str, value: Any, sizes: Sizes) -> Any:
@@ -166,9 +160,6 @@ class OutputShapes:
     uncut: Mapping[str, str] = dataclasses.field(default_factory=dict)
     given: frozenset[str] = frozenset()
 
-    def relations(self, name: str) -> Relations | None:
-        return self.found.get(name)
-
     def texts(self) -> dict[str, tuple[str | None, ...]]:
         return {
             name: tuple(None if relation is None else str(relation) for relation in relations)
@@ -187,7 +178,7 @@ def cut(
 
 
 def _cut(name: str, value: Any, shapes: OutputShapes, at: Mapping[str, int], true: Sizes, variant: Sizes) -> Any:
-    relations = shapes.relations(name)
+    relations = shapes.found.get(name)
     if relations is None:
         raise ModelError(
             f"The output {name!r} cannot be cut back to the size of the inputs.",
@@ -236,15 +227,16 @@ def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) ->
     largest = plan.buckets[number][-1]
     for start in range(0, size, largest):
         part = dict(feeds)
-        for name, padded in plan.inputs.items():
-            value = feeds.get(name)
-            if value is None:
-                continue
-            for axis, symbol in padded.axes.items():
-                if symbol == number:
-                    value = value[(slice(None),) * axis + (slice(start, start + largest),)]
-            part[name] = value
+        for name, axis in axes_of(plan, feeds, number):
+            part[name] = part[name][(slice(None),) * axis + (slice(start, start + largest),)]
         yield part
+
+
+def axes_of(plan: BucketPlan, feeds: Mapping[str, Any], number: int) -> Iterator[tuple[str, int]]:
+    """The axes of this symbol, of the inputs that are fed."""
+    for name, padded in plan.inputs.items():
+        if feeds.get(name) is not None:
+            yield from ((name, axis) for axis, symbol in padded.axes.items() if symbol == number)
 
 
 def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[int]:
@@ -254,35 +246,32 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
     for name in names:
         axes = [
             axis
-            for axis, relation in enumerate(shapes.relations(name) or ())
+            for axis, relation in enumerate(shapes.found.get(name) or ())
             if relation is not None and relation.symbol == symbol
         ]
         # With the dimension in two axes the parts would be blocks of the diagonal, and the others are not computed.
         if len(axes) != 1:
-            raise _no_joint(name, symbol, plan.buckets[number][-1])
+            raise InvalidArgument(
+                f"The output {name!r} cannot be put together from parts: it does not have the dimension "
+                f"{symbol!r} once.",
+                cause=f"More than {plan.buckets[number][-1]}, the largest bucket, are done in several parts.",
+                fix=f"Ask for other outputs, give a larger bucket for {symbol!r}, or say in which dimension it is: "
+                f"cut={{{name!r}: [{symbol!r}, ...]}}.",
+            )
         found.append(axes[0])
     return found
 
 
 def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
     """The outputs of all parts, put together."""
-    return [_concatenate([part[at] for part in results], axis) for at, axis in enumerate(axes)]
-
-
-def _concatenate(values: list[Any], axis: int) -> Any:
-    if not isinstance(values[0], Typed):
-        return np.concatenate(values, axis)
-    data = np.concatenate([value.data for value in values], axis)
-    return Typed(data, values[0].element_type, data.shape)
-
-
-def _no_joint(name: str, symbol: str, largest: int) -> InvalidArgument:
-    return InvalidArgument(
-        f"The output {name!r} cannot be put together from parts: it does not have the dimension {symbol!r} once.",
-        cause=f"More than {largest}, the largest bucket, are done in several parts.",
-        fix=f"Ask for other outputs, give a larger bucket for {symbol!r}, or say in which dimension it is: "
-        f"cut={{{name!r}: [{symbol!r}, ...]}}.",
-    )
+    found: list[Any] = []
+    for axis, values in zip(axes, zip(*results, strict=True), strict=True):
+        if isinstance(values[0], Typed):
+            data = np.concatenate([value.data for value in values], axis)
+            found.append(Typed(data, values[0].element_type, data.shape))
+        else:
+            found.append(np.concatenate(values, axis))
+    return found
 
 
 def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[NodeInfo]:
@@ -294,7 +283,7 @@ def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapp
     """Dimensions that the model does not declare have the name of the size that they are."""
     shown = []
     for node in outputs:
-        relations = shapes.relations(node.name)
+        relations = shapes.found.get(node.name)
         declared: tuple[int | str | None, ...] | None = node.shape
         if relations is not None and (declared is None or len(declared) != len(relations)):
             declared = (None,) * len(relations)

@@ -10,15 +10,14 @@ the outputs that change show how far it is seen. Pure functions around a `Run`, 
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from qnnbridge._buckets import Relation
-from qnnbridge._buckets.batches import OutputShapes, joints
-from qnnbridge._buckets.plan import BucketPlan, Sizes
+from qnnbridge._buckets.batches import OutputShapes, axes_of, joints
+from qnnbridge._buckets.plan import BucketPlan
 from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import OptionError
 
@@ -26,6 +25,8 @@ from qnnbridge_protocol.errors import OptionError
 Run = Callable[[Mapping[str, Any]], Sequence[Any]]
 # Feeds of zeros for this size of the symbol.
 Zeros = Callable[[int], Mapping[str, Any]]
+# How an output follows from the symbol, and in which of its dimensions.
+End = tuple[Relation, int]
 
 PROBES: Final = 3
 # A longer input is not tried; what is seen over all of this is seen everywhere.
@@ -84,27 +85,16 @@ def window_feeds(
     """The feeds of each window. number: of the symbol."""
     for window in cuts:
         part = dict(feeds)
-        for name, padded in plan.inputs.items():
-            for axis, symbol in padded.axes.items() if part.get(name) is not None else ():
-                if symbol == number:
-                    inside = (slice(None),) * axis + (slice(window.start, window.start + length),)
-                    part[name] = np.ascontiguousarray(part[name][inside])
+        for name, axis in axes_of(plan, feeds, number):
+            inside = (slice(None),) * axis + (slice(window.start, window.start + length),)
+            part[name] = np.ascontiguousarray(part[name][inside])
         yield part
 
 
-def join(
-    results: Sequence[Sequence[Any]],
-    cuts: Sequence[Chunk],
-    relations: Sequence[Relation],
-    axes: Sequence[int],
-    size: int,
-) -> list[Any]:
-    """The outputs of all windows, put together.
-
-    relations, axes: of each output: how long it is, and in which dimension.
-    """
+def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence[End], size: int) -> list[Any]:
+    """The outputs of all windows, put together."""
     joined = []
-    for at, (relation, axis) in enumerate(zip(relations, axes, strict=True)):
+    for at, (relation, axis) in enumerate(ends):
         kept = []
         for values, window in zip(results, cuts, strict=True):
             # In steps of the output: a vocoder makes `factor` samples of each frame.
@@ -116,14 +106,11 @@ def join(
     return joined
 
 
-def output_relations(
-    plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int
-) -> tuple[list[Relation], list[int]]:
-    """How each output follows from the symbol, and in which dimension. Raises `OptionError`, `InvalidArgument`."""
-    axes = joints(plan, shapes, names, number)
-    relations = []
-    for name, axis in zip(names, axes, strict=True):
-        relation = (shapes.relations(name) or ())[axis]
+def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[End]:
+    """Of each output. Raises `OptionError`, `InvalidArgument`."""
+    ends = []
+    for name, axis in zip(names, joints(plan, shapes, names, number), strict=True):
+        relation = shapes.found[name][axis]
         assert relation is not None
         if relation.divisor != 1:
             raise OptionError(
@@ -131,19 +118,17 @@ def output_relations(
                 cause="Several steps of the input make one value, so windows would begin between two values.",
                 fix="Leave chunk= away, and give buckets for the lengths that are needed.",
             )
-        relations.append(relation)
-    return relations, axes
+        ends.append((relation, axis))
+    return ends
 
 
-def measure(
-    plan: BucketPlan, number: int, relations: Sequence[Relation], axes: Sequence[int], zeros: Zeros, run: Run
-) -> Context:
+def measure(plan: BucketPlan, number: int, ends: Sequence[End], zeros: Zeros, run: Run) -> Context:
     """How far the model looks along a symbol. Raises `OptionError` if that is everywhere."""
     # Doubled until what is seen does not reach an end: the smallest input that shows the context is the
     # cheapest to run.
     size = plan.buckets[number][0]
     while size <= LONGEST_PROBE:
-        found = [_seen(plan, number, relations, axes, zeros, run, size, seed) for seed in range(PROBES)]
+        found = [_seen(plan, number, ends, zeros(size), run, size, seed) for seed in range(PROBES)]
         seen = [one for one in found if one is not None]
         if len(seen) == len(found):
             # One more than was seen: a tap with a weight of nearly nothing does not show.
@@ -161,26 +146,23 @@ def measure(
 def _seen(
     plan: BucketPlan,
     number: int,
-    relations: Sequence[Relation],
-    axes: Sequence[int],
-    zeros: Zeros,
+    ends: Sequence[End],
+    zeros: Mapping[str, Any],
     run: Run,
     size: int,
     seed: int,
 ) -> Context | None:
     """From the outputs that a change in the middle changes; ``None`` if they reach an end."""
-    feeds = random_feeds(zeros(size), seed)
+    feeds = random_feeds(zeros, seed)
     changed = dict(feeds)
     place = size // 2
-    for name, padded in plan.inputs.items():
-        value = feeds.get(name)
-        for axis, symbol in padded.axes.items() if value is not None else ():
-            if symbol == number and value is not None:
-                value = value.copy()
-                value[(slice(None),) * axis + (place,)] = _other(value[(slice(None),) * axis + (place,)], seed)
-                changed[name] = value
+    for name, axis in axes_of(plan, feeds, number):
+        value = changed[name].copy()
+        there = (slice(None),) * axis + (place,)
+        value[there] = _other(value[there], seed)
+        changed[name] = value
     left = right = 0
-    for before, after, relation, axis in zip(run(feeds), run(changed), relations, axes, strict=True):
+    for before, after, (relation, axis) in zip(run(feeds), run(changed), ends, strict=True):
         # Exactly: both run the same kernels with the same sizes, so what is not reached is equal in every
         # bit.
         differs = np.asarray(before) != np.asarray(after)
@@ -199,8 +181,7 @@ def _seen(
 def check_exact(
     plan: BucketPlan,
     number: int,
-    relations: Sequence[Relation],
-    axes: Sequence[int],
+    ends: Sequence[End],
     context: Context,
     zeros: Zeros,
     run: Run,
@@ -222,7 +203,7 @@ def check_exact(
     cuts = windows(size, length, context)
     results = [run(part) for part in window_feeds(plan, feeds, number, cuts, length)]
     whole = [np.asarray(value) for value in run(feeds)]
-    for expected, found in zip(whole, join(results, cuts, relations, axes, size), strict=True):
+    for expected, found in zip(whole, join(results, cuts, ends, size), strict=True):
         gap = np.abs(expected.astype(np.float64) - found) if expected.shape == found.shape else np.asarray(np.inf)
         # `not ... <=`, so that NaN counts as a difference.
         if not float(gap.max(initial=0.0)) <= TOLERANCE * float(np.abs(expected).max(initial=0.0)):
@@ -250,54 +231,10 @@ def _other(values: Array, seed: int) -> Array:
     return np.asarray(~values if values.dtype.kind == "b" else values + 1, values.dtype)
 
 
-# --- the windows of one session: measured when it is made, used by its calls --------------------------------
-
-_log = logging.getLogger("qnnbridge.buckets")
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windowing:
-    """number: of the symbol. ends: of each output, how it follows from the symbol and in which dimension."""
+    """The windows of one session, measured when it is made. number: of the symbol."""
 
     number: int
     context: Context
-    ends: Mapping[str, tuple[Relation, int]]
-
-    def length(self, plan: BucketPlan, true: Sizes) -> int:
-        """Of the windows of a call; its own size if no bucket is short enough, so that nothing is ever padded."""
-        size = true[self.number]
-        return window_length(plan.buckets[self.number], size, self.context) or size
-
-    def cut_up(
-        self, plan: BucketPlan, feeds: Mapping[str, Any], true: Sizes, length: int
-    ) -> tuple[list[Chunk], Iterator[dict[str, Any]]]:
-        """The windows of a call and their feeds."""
-        cuts = windows(true[self.number], length, self.context)
-        return cuts, window_feeds(plan, feeds, self.number, cuts, length)
-
-    def join(
-        self, names: Sequence[str], results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], true: Sizes
-    ) -> list[Any]:
-        """The outputs of the call."""
-        relations, axes = zip(*(self.ends[name] for name in names), strict=True)
-        return join(results, cuts, relations, axes, true[self.number])
-
-
-def windowing_of(
-    plan: BucketPlan,
-    shapes: OutputShapes,
-    names: Sequence[str],
-    given: int | None,
-    zeros: Zeros,
-    run: Run,
-) -> Windowing:
-    """Measured on the CPU, or as given, and tried there. Raises `OptionError` for a model that has no windows."""
-    assert plan.chunk is not None
-    number = plan.chunk
-    relations, axes = output_relations(plan, shapes, names, number)
-    as_given = None if given is None else Context(given, given)
-    context = as_given or measure(plan, number, relations, axes, zeros, run)
-    check_exact(plan, number, relations, axes, context, zeros, run)
-    name = plan.symbols[number]
-    _log.info("an output looks at %d steps of %s before it and %d behind it", context.left, name, context.right)
-    return Windowing(number, context, dict(zip(names, zip(relations, axes, strict=True), strict=True)))
+    ends: Mapping[str, End]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,14 +16,15 @@ import numpy as np
 
 from qnnbridge._buckets import BucketArguments
 from qnnbridge._buckets.batches import OutputShapes
+from qnnbridge._buckets.chunks import Context, Windowing, check_exact, ends_of, measure
 from qnnbridge._buckets.output_sizes import OF_THE_MODEL, find_shapes, zeros
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
-from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding
+from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding, worst_change
 from qnnbridge._feed_rules import Array
+from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge_protocol.errors import BridgeError, OptionError
 
 if TYPE_CHECKING:
-    from qnnbridge._buckets.chunks import Windowing
     from qnnbridge._buckets.variants import Variants
     from qnnbridge._session import SessionRecipe
     from qnnbridge_protocol.model_records import ModelDescription
@@ -63,9 +63,9 @@ class FreeModel:
         self, variants: Variants, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str] = ()
     ) -> list[Any]:
         """Outputs on the CPU; all by default."""
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        every = {**feeds, **self.constants}
-        return variants.free(deadline).run_values(list(names) or self.outputs, every, timeout=left_s)
+        # First: it may compile, which uses up a part of the time.
+        free, every = variants.free(deadline), {**feeds, **self.constants}
+        return free.run_values(list(names) or self.outputs, every, timeout=seconds_left(deadline))
 
     def shapes(self, variants: Variants, arguments: BucketArguments, deadline: float | None) -> OutputShapes:
         """How the outputs follow from the sizes."""
@@ -84,9 +84,8 @@ class FreeModel:
     def windows(
         self, variants: Variants, shapes: OutputShapes, given: int | None, deadline: float | None
     ) -> Windowing:
-        """How far the model looks along the symbol that is chunked. given: by the application."""
-        from qnnbridge._buckets.chunks import windowing_of
-
+        """How far the model looks along the symbol that is chunked: measured, or as the application gives it, and
+        tried. Raises `OptionError` for a model that has no windows."""
         plan = variants.plan
         number = plan.chunk
         assert number is not None
@@ -98,7 +97,12 @@ class FreeModel:
         def run(feeds: Mapping[str, Any]) -> list[Any]:
             return self.run(variants, feeds, deadline)
 
-        return windowing_of(plan, shapes, self.outputs, given, free_feeds, run)
+        ends = ends_of(plan, shapes, self.outputs, number)
+        context = measure(plan, number, ends, free_feeds, run) if given is None else Context(given, given)
+        check_exact(plan, number, ends, context, free_feeds, run)
+        name = plan.symbols[number]
+        _log.info("an output looks at %d steps of %s before it and %d behind it", context.left, name, context.right)
+        return Windowing(number, context, dict(zip(self.outputs, ends, strict=True)))
 
     # --- deciding ---
 
@@ -166,8 +170,7 @@ class FreeModel:
         except BridgeError as error:  # the session is whole without it
             _log.debug("%s: its padding was not tried: %s", self.recipe.label, error.message)
             return ""
-        bad = [output for output in report.outputs if not output.ok] if report is not None else []
-        return str(max(bad, key=lambda output: output.difference)) if bad else ""
+        return worst_change(report)
 
     def _trial(
         self, variants: Variants, shapes: OutputShapes, deadline: float | None, tolerance: float

@@ -17,7 +17,7 @@ import numpy as np
 from qnnbridge._buckets import MAX_DENOMINATOR, BucketArguments, Relation, fit, offsets_of
 from qnnbridge._buckets.batches import OutputShapes, Relations
 from qnnbridge._buckets.plan import BucketPlan, Sizes
-from qnnbridge._feed_rules import Array, make_rule
+from qnnbridge._feed_rules import Array, rule_of
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS
 from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
@@ -84,7 +84,7 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
     """Feeds for a probe. sizes: of the free dimensions that have a name; the others are 1."""
     feeds: dict[str, Any] = {}
     for node in inputs:
-        rule = make_rule(node.name, node.type, tuple(node.shape or ()))
+        rule = rule_of(node)
         if not rule.required:
             continue
         if rule.inner.kind != "tensor" or rule.inner.element is None or not LAYOUTS[rule.inner.element].named:

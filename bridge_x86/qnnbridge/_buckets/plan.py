@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qnnbridge._buckets import BucketArguments
-from qnnbridge._feed_rules import Array, FeedRule, make_rule
+from qnnbridge._buckets import BucketArguments, sizes_text
+from qnnbridge._feed_rules import Array, FeedRule, rule_of
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
@@ -85,11 +85,6 @@ def name_axes(
     return dataclasses.replace(recipe, spec=spec), found
 
 
-def without_shape(model: ModelDescription) -> tuple[str, ...]:
-    """Inputs of which the model does not even give the number of dimensions."""
-    return tuple(node.name for node in model.inputs if node.shape is None and "tensor" in node.type)
-
-
 # Configuration entries of the QNN provider that write a compiled model.
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
@@ -150,7 +145,7 @@ class BucketPlan:
 
     def text(self, sizes: Sizes) -> str:
         """How messages call a variant."""
-        return ", ".join(f"{name}={size}" for name, size in zip(self.symbols, sizes, strict=True))
+        return sizes_text(self.named(sizes))
 
 
 def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -> BucketPlan:
@@ -165,7 +160,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
             cause="Its sizes were fixed when it was compiled.",
             fix="Give the original model; the cache keeps each bucket's compiled model.",
         )
-    if nameless := without_shape(model):
+    if nameless := [node.name for node in model.inputs if node.shape is None and "tensor" in node.type]:
         raise OptionError(
             f"Input {nameless[0]!r} of {label} has no shape in the model, so it cannot have buckets.",
             fix="Export the model with shapes whose free dimensions have names.",
@@ -173,8 +168,13 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
     free = free_dimensions(model.inputs)
     symbols = tuple(arguments.sizes)
     _check_symbols(symbols, free, label)
-    rules = {node.name: make_rule(node.name, node.type, tuple(node.shape or ())) for node in model.inputs}
-    _check_pad_names(arguments, rules, label)
+    rules = {node.name: rule_of(node) for node in model.inputs}
+    for name in arguments.pad:
+        if name not in rules:
+            raise OptionError(
+                f"pad: {label} has no input {name!r}.",
+                fix=f"Its inputs are {', '.join(map(repr, rules))}.{suggest(str(name), rules)}",
+            )
     split = frozenset(symbols.index(name) for name in arguments.split)
     said = not arguments.decided
     padded = {dim.symbol for dim in free if said and (arguments.pad_all is not None or dim.input in arguments.pad)}
@@ -191,8 +191,10 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
         axes = {dim.axis: symbols.index(dim.symbol) for dim in free if dim.input == name and dim.symbol in symbols}
         if axes:
             needed = tuple(dict.fromkeys(symbols[number] for number in axes.values() if number not in whole_rows))
-            edge = _is_edge(arguments, rule)
-            value = None if edge else _pad_value(arguments, rule, needed, batches)
+            given = arguments.pad.get(name, arguments.pad_all)
+            # For texts the word is a text.
+            edge = isinstance(given, str) and given == EDGE and rule.inner.element is not ElementType.STRING
+            value = None if edge else _pad_value(given, rule, needed, batches)
             inputs[name] = PaddedInput(name, axes, value, edge)
         elif name in arguments.pad:
             raise OptionError(
@@ -209,9 +211,8 @@ def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[
     values: dict[str, Any] = {}
     for node in model.inputs:
         if node.name in constants:
-            rule = make_rule(node.name, node.type, tuple(node.shape or ()))
             sizes = [dim if isinstance(dim, int) else 1 for dim in node.shape or ()]
-            values[node.name] = np.full(sizes, constants[node.name]).astype(rule.dtype)
+            values[node.name] = np.full(sizes, constants[node.name]).astype(rule_of(node).dtype)
     inputs = tuple(node for node in model.inputs if node.name not in constants)
     return values, dataclasses.replace(model, inputs=inputs)
 
@@ -293,24 +294,7 @@ def _meant(name: str, known: list[str]) -> str:
     return suggest(name, known) or (f" Did you mean {(longer + shorter)[0]!r}?" if longer + shorter else "")
 
 
-def _check_pad_names(arguments: BucketArguments, rules: Mapping[str, FeedRule], label: str) -> None:
-    for name in arguments.pad:
-        if name not in rules:
-            raise OptionError(
-                f"pad: {label} has no input {name!r}.",
-                fix=f"Its inputs are {', '.join(map(repr, rules))}.{suggest(str(name), rules)}",
-            )
-
-
-def _is_edge(arguments: BucketArguments, rule: FeedRule) -> bool:
-    """Whether it is padded with its last row; for texts the word is a text."""
-    value = arguments.pad.get(rule.name, arguments.pad_all)
-    return isinstance(value, str) and value == EDGE and rule.inner.element is not ElementType.STRING
-
-
-def _pad_value(
-    arguments: BucketArguments, rule: FeedRule, needed: tuple[str, ...], batches: set[str | None]
-) -> Array | None:
+def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set[str | None]) -> Array | None:
     """As an array without dimensions. Raises `OptionError` if it does not fit, or is not there.
 
     needed: the symbols for which it is. batches: those that may be a batch.
@@ -320,7 +304,6 @@ def _pad_value(
             f"Input {rule.name!r} is {rule.declared}, which cannot be padded.",
             fix="Only tensors of types that numpy has can have buckets.",
         )
-    value = arguments.pad.get(rule.name, arguments.pad_all)
     if value is None:
         if not needed:
             return None

@@ -6,6 +6,7 @@ into, padded, and its outputs are cut back. The first variant, the smallest, is 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import logging
@@ -31,6 +32,7 @@ from qnnbridge._buckets.batches import (
     variant_for,
     wanted_variants,
 )
+from qnnbridge._buckets.chunks import Windowing, join, window_feeds, window_length, windows
 from qnnbridge._buckets.free_model import FreeModel, lacks_padding
 from qnnbridge._buckets.output_sizes import OF_THE_MODEL, check_cut
 from qnnbridge._buckets.plan import (
@@ -45,7 +47,14 @@ from qnnbridge._buckets.plan import (
     without_constants,
 )
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, Warn, opener, warm
-from qnnbridge._buckets.verifying import TOLERANCE, PaddingCheck, PaddingReport, RunFree, verify_padding
+from qnnbridge._buckets.verifying import (
+    TOLERANCE,
+    PaddingCheck,
+    PaddingReport,
+    RunFree,
+    verify_padding,
+    worst_change,
+)
 from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import Counted, FeedChecker
 from qnnbridge._ort_value import to_application
@@ -54,7 +63,7 @@ from qnnbridge._session.create import identify
 from qnnbridge._session.numbers_check import NOT_RUN, verify_mode
 from qnnbridge._session.run_variants import RunArguments
 from qnnbridge._session.session import CpuFallbackWarning, check_outputs
-from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
@@ -62,7 +71,6 @@ from qnnbridge_protocol.model_records import NumbersReport
 from qnnbridge_protocol.specs import Placement
 
 if TYPE_CHECKING:
-    from qnnbridge._buckets.chunks import Windowing
     from qnnbridge._host import Host
     from qnnbridge._session import SessionRecipe
     from qnnbridge._supervision.host_process import OnDeadline
@@ -79,20 +87,9 @@ class _Call:
     """What all parts of a call share. names: of the outputs. wire: they are wanted as the wire has them."""
 
     names: list[str]
-    run_options: Any
+    how: RunArguments
     deadline: float | None
-    retry: int | None
-    on_deadline: OnDeadline
     wire: bool
-
-
-@dataclasses.dataclass(slots=True)
-class _Counts:
-    calls: int = 0
-    padded: int = 0
-    split: int = 0
-    on_cpu: int = 0
-    chunked: int = 0
 
 
 class BucketedSession:
@@ -114,7 +111,9 @@ class BucketedSession:
         warn: Warn = warnings.warn,
     ) -> None:
         self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
-        self._counts, self._counting = _Counts(), Lock()
+        # Of calls, by the names that `BucketStatus` has for them.
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._counting = Lock()
         self._ruled_out: dict[str, str] = {}
         deadline = deadline_after(timeout)
         try:
@@ -171,8 +170,7 @@ class BucketedSession:
         check_overrides(plan, spec.free_dimensions_by_name)
         check_cut(plan, arguments, model.outputs)
         check_options(spec.options, spec.config_entries)
-        asks_for_qnn = not spec.providers or any(provider.name == QNN for provider in spec.providers)
-        if asks_for_qnn and spec.fallback == "error" and not spec.free_dimensions_by_denotation:
+        if self._asks_for_qnn and spec.fallback == "error" and not spec.free_dimensions_by_denotation:
             left = dimensions_left(plan, model, spec.free_dimensions_by_name)
             if left:
                 raise refuse_dimensions_left(left, recipe.label)
@@ -195,20 +193,10 @@ class BucketedSession:
     # --- running ---
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments, *, wire: bool
     ) -> list[Any]:
-        """As `InferenceSession.run`. The first call of a size that is not made yet waits for its compilation."""
-        return self._run(output_names, input_feed, how, wire=False)
-
-    def run_values(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments
-    ) -> list[Any]:
-        """As `InferenceSession.run_values`."""
-        return self._run(output_names, input_feed, how, wire=True)
-
-    def _run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments, wire: bool
-    ) -> list[Any]:
+        """As `InferenceSession.run`; with `wire` as its `run_values`. The first call of a size that is not made yet
+        waits for its compilation."""
         try:
             how.check()
             checked = self.checker.check(input_feed)
@@ -217,8 +205,7 @@ class BucketedSession:
             names = check_outputs(output_names, self.output_names) or self.output_names
             deadline = deadline_after(self._timeout if how.timeout is None else how.timeout)
             self._count("calls")
-            call = _Call(names, how.run_options, deadline, how.retry, how.on_deadline, wire)
-            return self._answer(call, feeds)
+            return self._answer(_Call(names, how, deadline, wire), feeds)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 
@@ -240,22 +227,31 @@ class BucketedSession:
         variant = variant_for(plan, true)
         if variant is None:
             raise refuse_pair(plan, true)
-        # Cut in any case: `cut` returns the values as they are where nothing was padded.
         if variant != true:
             self._count("padded")
-        values = self._run_in(variant, call, pad_feeds(plan, feeds, variant), true)
-        return cut(plan, self._shapes, call.names, values, true, variant)
+        return self._answer_padded(call, feeds, true, variant)
 
-    def _answer_windows(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, windows: Windowing) -> list[Any]:
+    def _answer_padded(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, variant: Sizes) -> list[Any]:
+        values = self._run_in(variant, call, pad_feeds(self._plan, feeds, variant), true)
+        # In any case: `cut` returns the values as they are where nothing was padded.
+        return cut(self._plan, self._shapes, call.names, values, true, variant)
+
+    def _answer_windows(
+        self, call: _Call, feeds: Mapping[str, Any], true: Sizes, windowing: Windowing
+    ) -> list[Any]:
         """In overlapping windows of the symbol that is chunked; other symbols are padded as in any call."""
-        length = windows.length(self._plan, true)
+        number, context = windowing.number, windowing.context
+        size = true[number]
+        # Its own size if no bucket is short enough, so that nothing is ever padded.
+        length = window_length(self._plan.buckets[number], size, context) or size
         # Exactly one window: no overlap, nothing to join.
-        if length == true[windows.number]:
-            return self._answer_window(call, feeds, windows.number)
+        if length == size:
+            return self._answer_window(call, feeds, number)
         self._count("chunked")
-        cuts, window_feeds = windows.cut_up(self._plan, feeds, true, length)
-        results = [self._answer_window(call, part, windows.number) for part in window_feeds]
-        return windows.join(call.names, results, cuts, true)
+        cuts = windows(size, length, context)
+        feeds_of_windows = window_feeds(self._plan, feeds, number, cuts, length)
+        results = [self._answer_window(call, part, number) for part in feeds_of_windows]
+        return join(results, cuts, [windowing.ends[name] for name in call.names], size)
 
     def _answer_window(self, call: _Call, feeds: Mapping[str, Any], number: int) -> list[Any]:
         """One window, in the variant of its length. A length that is no bucket gets a variant of its own."""
@@ -269,8 +265,7 @@ class BucketedSession:
         # Short inputs are not padded along this symbol, since padding would be seen: each such length is
         # compiled once.
         self._variants.add(variant)
-        values = self._run_in(variant, call, pad_feeds(plan, feeds, variant), true)
-        return cut(plan, self._shapes, call.names, values, true, variant)
+        return self._answer_padded(call, feeds, true, variant)
 
     def _answer_large(
         self, call: _Call, feeds: Mapping[str, Any], true: Sizes, large: tuple[int, ...]
@@ -302,8 +297,9 @@ class BucketedSession:
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
         """true: the sizes before padding."""
         # May compile, which uses up a part of the call's time; what is left goes to the run.
-        session = self._variants.get(variant, "call", call.deadline, call.on_deadline)
-        left_s = None if call.deadline is None else max(0.0, call.deadline - time.monotonic())
+        how = call.how
+        session = self._variants.get(variant, "call", call.deadline, how.on_deadline)
+        left_s = seconds_left(call.deadline)
         run: Callable[..., list[Any]] = session.run_values if call.wire else session.run
         looked_at = true != variant and session.looks_at_next_call
         if true != variant and self._windows is None:
@@ -315,27 +311,22 @@ class BucketedSession:
             run = functools.partial(session.run_values, counted=self._counted(true, variant))
         self._variants.count(variant)
         values = run(
-            call.names, feeds, call.run_options, timeout=left_s, retry=call.retry, on_deadline=call.on_deadline
+            call.names, feeds, how.run_options, timeout=left_s, retry=how.retry, on_deadline=how.on_deadline
         )
         return [to_application(value) for value in values] if looked_at and not call.wire else values
 
     def _changed_by_padding(self, variant: Sizes, timeout_s: float | None, feeds: Mapping[str, Any]) -> str:
         """What padding to this variant changes in the CPU's results for these inputs; "" for nothing."""
         plan = dataclasses.replace(self._plan, buckets=tuple((size,) for size in variant), only=None)
-        report = verify_padding(
-            plan, self._shapes, self.output_names, [feeds], self._run_free(timeout_s), TOLERANCE
-        )
-        bad = [output for output in report.outputs if not output.ok]
-        return str(max(bad, key=lambda output: output.difference)) if bad else ""
+        run_free = self._run_free(timeout_s)
+        return worst_change(verify_padding(plan, self._shapes, self.output_names, [feeds], run_free, TOLERANCE))
 
     def _run_free(self, timeout_s: float | None) -> RunFree:
         deadline = deadline_after(self._timeout if timeout_s is None else timeout_s)
 
         def run(feeds: Mapping[str, Any]) -> list[Any]:
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            return self._variants.free(deadline).run(
-                self.output_names, {**feeds, **self._free.constants}, timeout=left_s
-            )
+            free = self._variants.free(deadline)
+            return free.run(self.output_names, {**feeds, **self._free.constants}, timeout=seconds_left(deadline))
 
         return run
 
@@ -348,9 +339,8 @@ class BucketedSession:
 
     def _count(self, what: str) -> int:
         with self._counting:
-            count: int = getattr(self._counts, what) + 1
-            setattr(self._counts, what, count)
-            return count
+            self._counts[what] += 1
+            return self._counts[what]
 
     # --- ahead, and in hindsight ---
 
@@ -415,7 +405,7 @@ class BucketedSession:
 
     def status(self) -> BucketStatus:
         with self._counting:
-            counts = dataclasses.replace(self._counts)
+            counts = self._counts.copy()
         variants = tuple(
             VariantStatus(
                 sizes=self._plan.named(variant.sizes),
@@ -429,16 +419,15 @@ class BucketedSession:
             )
             for variant in self._variants
         )
-        texts, uncut = self._shapes.texts(), dict(self._shapes.uncut)
         return BucketStatus(
             variants,
-            counts.calls,
-            counts.padded,
-            counts.split,
-            counts.on_cpu,
-            texts,
-            uncut,
-            chunked=counts.chunked,
+            counts["calls"],
+            counts["padded"],
+            counts["split"],
+            counts["on_cpu"],
+            self._shapes.texts(),
+            dict(self._shapes.uncut),
+            chunked=counts["chunked"],
             ruled_out=dict(self._ruled_out),
             decided=self._decided,
             padding=self._padding.found,
@@ -449,7 +438,7 @@ class BucketedSession:
         they were too large."""
         placements = [variant.placement for variant in self.status().variants]
         found = max((one for one in placements if one is not None), key=lambda one: one.cpu_nodes)
-        on_cpu = self._counts.on_cpu
+        on_cpu = self._counts["on_cpu"]
         if not on_cpu:
             return found
         words = f"{on_cpu} {'call' if on_cpu == 1 else 'calls'} that fit into no bucket ran on the CPU"
@@ -482,9 +471,8 @@ class BucketedSession:
             deadline = deadline_after(self._timeout if timeout is None else timeout)
             padded = pad_feeds(self._plan, checked, sizes)
             session = self._variants.get(sizes, "call", deadline)
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             counted = None if true == sizes else self._counted(true, sizes)
-            return session.verify_part(padded, left_s, counted)
+            return session.verify_part(padded, seconds_left(deadline), counted)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 

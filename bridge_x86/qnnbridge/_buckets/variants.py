@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from qnnbridge._buckets import sizes_text
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._providers import CPU
 from qnnbridge._session.session import BaseSession
 from qnnbridge._session_options import SessionOptions
+from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Background
+from qnnbridge._transport.open_requests import remaining
 from qnnbridge_os.native import Lock, RLock
 from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
@@ -53,7 +56,7 @@ class VariantStatus:
     verified: NumbersReport | None = None
 
     def __str__(self) -> str:
-        text = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        text = sizes_text(self.sizes)
         if self.placement is None:
             return f"{text}: not made yet"
         where = f"{self.placement.qnn_nodes} nodes on QNN, {self.placement.cpu_nodes} on the CPU"
@@ -171,7 +174,7 @@ class Variants:
         try:
             # A lock for each variant: two sizes compile at the same time, two callers of one size wait for
             # the same session.
-            return in_turn(variant.lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), made)
+            return in_turn(variant.lock, remaining(deadline), made)
         except TooLate:
             raise DeadlineExceeded(
                 f"The time was over while another thread was making the variant for {self.text(sizes)}.",
@@ -224,9 +227,8 @@ class Variants:
         if made_by == "call":
             _log.info("%s: making the variant for %s at its first call", label, self.text(variant.sizes))
         begun = time.monotonic()
-        left_s = None if deadline is None else max(0.0, deadline - begun)
         try:
-            session = self._open_session(self._recipe_of(variant.sizes), left_s, on_deadline)
+            session = self._open_session(self._recipe_of(variant.sizes), seconds_left(deadline), on_deadline)
             if self._dynamic and variant.sizes != FREE:
                 session.set_ep_dynamic_options(self._dynamic)
         except BridgeError as error:
@@ -285,61 +287,47 @@ def warm(
     # True is an int, and would be taken for one worker.
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise OptionError(f"workers={workers!r} is no number of workers.", fix="Give 1 or more.")
-    work = _Work(variants, wanted, deadline, on_progress)
-    if workers == 1 or len(wanted) < 2:
-        work.go_on()
+    left, done, lock = collections.deque(wanted), 0, Lock()
+    failure: BaseException | None = None
+
+    def show(sizes: Sizes) -> None:
+        if on_progress is not None:
+            try:
+                on_progress(done, len(wanted), variants.plan.named(sizes))
+            except Exception:  # noqa: BLE001 - showing progress must not decide whether the work succeeds
+                _log.exception("on_progress failed")
+
+    def go_on() -> None:
+        """A worker: until nothing is left, or something failed."""
+        nonlocal done, failure
+        while True:
+            with lock:
+                # After a failure the other workers finish what they compile and begin nothing new.
+                if failure is not None or not left:
+                    return
+                sizes = left.popleft()
+                show(sizes)
+            try:
+                session = variants.get(sizes, "warm", deadline)
+                if sizes != FREE:
+                    session.verify_ahead(deadline)
+            except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
+                with lock:
+                    failure = failure or error
+                return
+            with lock:
+                done += 1
+                if done == len(wanted):
+                    show(sizes)
+
+    most = min(workers, len(wanted))
+    if most < 2:
+        go_on()
     else:
         # Not a pool of the standard library: it would keep the interpreter from ending while one compiles.
-        threads = Background("qnnbridge warm", threads=min(workers, len(wanted)))
-        for _ in range(min(workers, len(wanted))):
-            threads.submit(work.go_on)
+        threads = Background("qnnbridge warm", threads=most)
+        for _ in range(most):
+            threads.submit(go_on)
         threads.wait(None)
-    if work.failure is not None:
-        raise work.failure
-
-
-class _Work:
-    """The remaining variants, shared by the workers."""
-
-    def __init__(
-        self, variants: Variants, wanted: Sequence[Sizes], deadline: float | None, on_progress: Progress | None
-    ) -> None:
-        self._variants = variants
-        self._left = collections.deque(wanted)
-        self._total = len(wanted)
-        self._done = 0
-        self._deadline = deadline
-        self._on_progress = on_progress
-        self._lock = Lock()
-        self.failure: BaseException | None = None
-
-    def go_on(self) -> None:
-        """Until nothing is left, or something failed."""
-        while True:
-            with self._lock:
-                # After a failure the other workers finish what they compile and begin nothing new.
-                if self.failure is not None or not self._left:
-                    return
-                sizes = self._left.popleft()
-                self._tell(sizes)
-            try:
-                session = self._variants.get(sizes, "warm", self._deadline)
-                if sizes != FREE:
-                    session.verify_ahead(self._deadline)
-            except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
-                with self._lock:
-                    self.failure = self.failure or error
-                return
-            with self._lock:
-                self._done += 1
-                if self._done == self._total:
-                    self._tell(sizes)
-
-    def _tell(self, sizes: Sizes) -> None:
-        """Showing progress must not decide whether the work succeeds."""
-        if self._on_progress is None:
-            return
-        try:
-            self._on_progress(self._done, self._total, self._variants.plan.named(sizes))
-        except Exception:  # noqa: BLE001 - see above
-            _log.exception("on_progress failed")
+    if failure is not None:
+        raise failure

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from qnnbridge._buckets import sizes_text
 from qnnbridge._buckets.batches import (
     OutputShapes,
     cut,
@@ -54,7 +55,7 @@ class PaddingDifference:
     where: str = ""
 
     def __str__(self) -> str:
-        case = f"{self.output!r}, {_named(self.sizes)} padded to {_named(self.bucket)}"
+        case = f"{self.output!r}, {sizes_text(self.sizes)} padded to {sizes_text(self.bucket)}"
         if self.ok:
             return f"{case}: the same" + (f" (difference {self.difference:.2g})" if self.difference else "")
         return f"{case}: {self.where}"
@@ -79,7 +80,7 @@ class PaddingReport:
     def __str__(self) -> str:
         bad = [output for output in self.outputs if not output.ok]
         if not bad:
-            cases = len({(_named(o.sizes), _named(o.bucket)) for o in self.outputs})
+            cases = len({(sizes_text(o.sizes), sizes_text(o.bucket)) for o in self.outputs})
             return f"Padding does not change the results ({cases} cases, {len(self.outputs)} outputs compared)."
         return "\n".join(
             ["Padding changes the results:", *(f"  {output}" for output in bad), *_advice(bad, self.masks)]
@@ -111,7 +112,7 @@ def verify_padding(
         for variant in variants:
             padded = run_free(pad_feeds(plan, feeds, variant))
             for name, expected, value in zip(names, whole, padded, strict=True):
-                if shapes.relations(name) is not None:
+                if name in shapes.found:
                     result = cut(plan, shapes, [name], [value], true, variant)[0]
                     found.append(_compare(plan, name, expected, result, true, variant, tolerance))
     if not found:
@@ -120,6 +121,12 @@ def verify_padding(
             fix=f"Give feeds that are smaller than their bucket; the largest is {plan.text(plan.largest())}.",
         )
     return PaddingReport(tuple(found), tolerance, tuple(name for name in plan.inputs if "mask" in name.lower()))
+
+
+def worst_change(report: PaddingReport | None) -> str:
+    """What padding changes most, as text; "" for nothing."""
+    bad = [output for output in report.outputs if not output.ok] if report is not None else []
+    return str(max(bad, key=lambda output: output.difference)) if bad else ""
 
 
 def _run_unpadded(plan: BucketPlan, true: Sizes, feeds: Mapping[str, Any], run_free: RunFree) -> list[Any]:
@@ -209,10 +216,6 @@ def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]
         "  Fix: Pad with a value that the model ignores (pad=), export the model with a mask as an input, or give "
         "buckets of exactly the sizes that are needed.",
     ]
-
-
-def _named(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 # --- when it is tried: as the session is made, and at a variant's first padded call -------------------------

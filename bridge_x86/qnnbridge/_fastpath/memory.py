@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qnnbridge._fastpath import Room, Sharing, next_slab_number
-from qnnbridge._feed_rules import FeedRule, check_shape, make_rule
+from qnnbridge._feed_rules import Role, check_shape, rule_of
 from qnnbridge._node import Node
 from qnnbridge._option_fields import suggest
 from qnnbridge_os.native import Lock
@@ -256,10 +256,8 @@ def empty(
     host: ArraySource, name: str, shape: Sequence[int] | None, nodes: Iterable[Node], *, host_writes: bool
 ) -> Array:
     """An array in shared memory for this input or output; an ordinary array if memory cannot be shared."""
-    role = "output" if host_writes else "input"
-    rules: dict[str, FeedRule] = {}
-    for node in nodes:
-        rules[node.name] = make_rule(node.name, node.type, tuple(node.shape or ()), role=role)
+    role: Role = "output" if host_writes else "input"
+    rules = {node.name: rule_of(node, role=role) for node in nodes}
     rule = rules.get(name)
     if rule is None:
         raise InvalidArgument(

@@ -435,6 +435,11 @@ def deadline_after(timeout: float | None) -> float | None:
     return None if math.isinf(timeout) else time.monotonic() + min(timeout, LONGEST_S)
 
 
+def seconds_left(deadline: float | None) -> float | None:
+    """What is left until a point of `deadline_after`: never below 0, and ``None`` for ever."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
 # How long a call without a deadline is repeated after deaths of the host that it did not cause.
 # Long enough for some cold starts of a host under load, and an end for a program that is killed again and
 # again.
