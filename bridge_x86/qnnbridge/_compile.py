@@ -327,7 +327,7 @@ class Running:
     ) -> Frame:
         context = self._contexts[0]
         try:
-            return process.call(header, buffers, self._deadline, context, request_id.append, self._news)
+            return process.channel.call(header, buffers, self._deadline, context, request_id.append, self._news)
         except ChannelFailed as failure:
             raise self._host.supervisor.lost(process, failure, self._deadline) from None
         except Deadline as late:

@@ -370,7 +370,9 @@ class Host:
             try:
                 # One attempt has one relay: a CANCEL names a request of this process.
                 with TerminateRelay(stop, process.channel) as on_sent:
-                    return process.call(header, buffers, deadline, CallContext(str(header.get("op"))), on_sent)
+                    return process.channel.call(
+                        header, buffers, deadline, CallContext(str(header.get("op"))), on_sent
+                    )
             except Deadline:
                 raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
             except ChannelRetired:
@@ -402,12 +404,12 @@ class Host:
         header, buffers = message
         log = self.log_function
         if log is None and not functions:
-            return process.call(header, buffers, deadline, context, on_sent, on_news)
+            return process.channel.call(header, buffers, deadline, context, on_sent, on_news)
         from qnnbridge._threads import CalledFunctions
 
         called = CalledFunctions(functions, on_news, log)
         with called.around(process.channel):
-            return process.call({**header, **called.header()}, buffers, deadline, context, on_sent, called)
+            return process.channel.call({**header, **called.header()}, buffers, deadline, context, on_sent, called)
 
     def remember(self, kind: str, arguments: Mapping[str, Any], generation: int) -> None:
         """Make this object in each further generation too, before its first session."""
@@ -420,7 +422,7 @@ class Host:
             return
         for kind, arguments in self._remembered:
             header = {"op": "object.create", "kind": kind, "arguments": dict(arguments)}
-            made = process.call(header, (), deadline, CallContext("object.create", kind)).header
+            made = process.channel.call(header, (), deadline, CallContext("object.create", kind)).header
             # The handle only: what it set up in the host's process stays.
             process.channel.one_way.add({"op": "object.release", "objects": [made["object"]]})
         self._remembered_in = process.generation
@@ -447,7 +449,7 @@ class Host:
             return
         # It answers when all is loaded. What goes wrong there is the error of the call that follows.
         with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
-            process.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
+            process.channel.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
 
     def before_call(self, process: HostProcess) -> None:
         """Between calls: release the queue of the finalizers, replace a host that has grown too large."""

@@ -231,7 +231,7 @@ def test_what_is_given_back_while_another_is_sending_is_told_behind_him(no_leaks
         caller.join(GRACE_S)
         assert np.array_equal(out[0][0], LARGE * 3)
         assert not process.channel.one_way
-        until(lambda: process.call({"op": "host.stats"}).header["sessions"] == 1)
+        until(lambda: process.channel.call({"op": "host.stats"}).header["sessions"] == 1)
 
 
 def test_memory_that_was_released_while_it_was_shown_does_not_stay(host: qnnbridge.Host) -> None:

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import logging
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,7 +58,7 @@ from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import Counted, FeedChecker
 from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
-from qnnbridge._session.create import identify
+from qnnbridge._session.create import identify, warn_application
 from qnnbridge._session.numbers_check import NOT_RUN, verify_mode
 from qnnbridge._session.run_variants import RunArguments
 from qnnbridge._session.session import CpuFallbackWarning, check_outputs
@@ -108,7 +107,7 @@ class BucketedSession:
         retry: int,
         timeout: float | None,
         on_deadline: OnDeadline = "raise",
-        warn: Warn = warnings.warn,
+        warn: Warn = warn_application,
     ) -> None:
         self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
         # Of calls, by the names that `BucketStatus` has for them.
@@ -291,7 +290,7 @@ class BucketedSession:
             text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}"
             self.first.host.supervisor.counters.cpu_fallbacks += 1
             _log.warning("%s", text)
-            self._warn(text, CpuFallbackWarning, stacklevel=8)
+            self._warn(text, CpuFallbackWarning)
         return self._run_in(FREE, call, {**feeds, **self._free.constants}, FREE)
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:

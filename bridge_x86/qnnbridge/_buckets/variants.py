@@ -117,8 +117,8 @@ MadeBy = Literal["open", "warm", "call"]
 # Makes a session from its recipe, within this many seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "BaseSession"]
 
-# As `warnings.warn`.
-Warn = Callable[..., None]
+# Warns the application: text, category.
+Warn = Callable[[str, type[Warning]], None]
 
 # Configuration entries that say nothing to the CPU, or forbid it.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
 from qnnbridge_os import shield
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from qnnbridge._session import SessionRecipe
     from qnnbridge._supervision.host_process import HostProcess
 
-
-# --- Makes a session in one host: the request, the host's progress reports, the answer, the cause of a failure.
 
 _log = logging.getLogger("qnnbridge.session")
 _cache_log = logging.getLogger("qnnbridge.cache")
@@ -307,7 +306,7 @@ def identify(
     header["config_entries"] = dict(recipe.spec.config_entries)
     if recipe.spec.model_path is not None:
         header["path"] = recipe.spec.model_path
-    timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+    timeout = seconds_left(deadline)
     reply = host.call(header, timeout, () if recipe.spec.model_path is not None else (recipe.data or b"",), stop)
     try:
         return ModelDescription.from_wire(reply.header)
@@ -360,7 +359,8 @@ def show_notices(notices: Sequence[Notice]) -> None:
         elif notice.kind == "done":
             _log.info("%s", notice.text)
         elif notice.kind == "cache" and _is_new(notice.text):
-            _warn(notice.text)
+            _cache_log.warning("%s", notice.text)
+            warn_application(notice.text, CacheWarning)
 
 
 def _is_new(text: str) -> bool:
@@ -369,12 +369,6 @@ def _is_new(text: str) -> bool:
         new = text not in _said
         _said.add(text)
     return new
-
-
-def _warn(text: str) -> None:
-    """A warning at the line of the application that led here, and one in the log."""
-    _cache_log.warning("%s", text)
-    warn_application(text, CacheWarning)
 
 
 def warn_application(text: str, category: type[Warning]) -> None:

@@ -7,9 +7,9 @@ explained and repeated like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from qnnbridge._fastpath.channel import (
     FastChannel,
     NoSharedMemory,
 )
-from qnnbridge._fastpath.memory import SHARED_BYTES, SharedArrays, allocate
+from qnnbridge._fastpath.memory import SHARED_BYTES, allocate
 from qnnbridge._supervision.host_process import FastCallFailed, deadline_after
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.native import locks_hold
@@ -33,16 +33,11 @@ from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.values import Decoder
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath import Sharing
     from qnnbridge._fastpath.channel_pool import ChannelPool
-    from qnnbridge._session.replay import Live
-    from qnnbridge._supervision.blame import Blame
+    from qnnbridge._host import Host
+    from qnnbridge._session.replay import Live, ReplayingSession
     from qnnbridge._supervision.host_process import HostProcess
-    from qnnbridge._supervision.supervisor import Supervisor
-    from qnnbridge._transport.open_requests import CallContext
 
-
-# --- Makes repeated calls over fast channels, or leaves them to the slow path.
 
 # How long to wait for the answer of a stopped call, so that its channel can be used again.
 SETTLE_TIMEOUT_S = 0.2
@@ -61,47 +56,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 OnChannel = Callable[["HostProcess", FastChannel], None]
 
 
-class FastHost(Protocol):
-    """The part of `Host` that the fast path uses."""
-
-    sharing: Sharing
-
-    @property
-    def blame(self) -> Blame: ...
-    @property
-    def supervisor(self) -> Supervisor: ...
-    @property
-    def arrays(self) -> SharedArrays: ...
-    @property
-    def own_arrays(self) -> SharedArrays | None: ...
-    @property
-    def log_function(self) -> object: ...
-    @property
-    def slow_path_reasons(self) -> tuple[Sized, ...]:
-        """Collections that are all empty unless calls must take the slow path."""
-
-    def before_call(self, process: HostProcess) -> None: ...
-
-
-class FastSession(Protocol):
-    """The part of a session that the fast path uses. live: where the session is now."""
-
-    live: Live | None
-    next_upkeep: float
-
-    @property
-    def host(self) -> FastHost: ...
-    @property
-    def context(self) -> CallContext: ...
-    @property
-    def closed(self) -> bool: ...
-
-
 _PLAIN = Wish()
 
 
 def run(
-    remote: FastSession,
+    remote: ReplayingSession,
     find: Find,
     names: Names,
     feed: Feed,
@@ -187,7 +146,7 @@ def _open(process: HostProcess, pool: ChannelPool, deadline: float | None) -> Ch
 
 
 def _call(
-    remote: FastSession,
+    remote: ReplayingSession,
     live: Live,
     plans: ChannelPlans,
     plan: CallPlan | None,
@@ -227,7 +186,7 @@ def _call(
         raise
 
 
-def _fresh(host: FastHost, signature: CallSignature, wish: Wish) -> list[Array | None]:
+def _fresh(host: Host, signature: CallSignature, wish: Wish) -> list[Array | None]:
     """The arrays for the outputs, with new ones for large results that have none."""
     out: list[Array | None] = list(wish.out or (None,) * len(signature.outputs))
     borrowed = wish.fresh == "borrowed"
@@ -272,7 +231,7 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
     return values
 
 
-def _upkeep(remote: FastSession, process: HostProcess) -> bool:
+def _upkeep(remote: ReplayingSession, process: HostProcess) -> bool:
     """Do once a second what the slow path does before every call. False if the call must take the slow path."""
     supervisor = remote.host.supervisor
     # `locks_hold` is false once eventlet has replaced the locks of objects that exist (`_native`).

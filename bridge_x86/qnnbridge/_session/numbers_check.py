@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from qnnbridge._session.remote_session import RemoteSession
 
 
-# --- Compares a session's results with the CPU's, once, for the first call.
-
 _log = logging.getLogger("qnnbridge.numbers")
 
 VERIFY_VARIABLE: Final = "QNNBRIDGE_VERIFY"
@@ -113,18 +111,20 @@ class NumbersCheck:
             self.waits = False
         background = self._mode == "warn" and not ahead
         try:
-            request = self._request(names, feeds, results, counted, copied=background)
+            header, buffers = self._message(names, feeds, results, counted)
         except BridgeError as error:
             self.report = NumbersReport("unknown", reason=f"its values cannot be compared: {error.message}")
             return
-        if request is None:
+        if sum(memoryview(buffer).nbytes for buffer in buffers) > MAX_BYTES:
             reason = f"inputs and outputs have more than {MAX_BYTES >> 20} MiB; verify(feeds) compares them"
             self.report = NumbersReport("unknown", reason=reason)
         elif background:
+            header |= {"patient": True, "budget_s": PATIENCE_S}
+            # Copied: the application may change its arrays meanwhile.
+            copies = tuple(bytes(buffer) for buffer in buffers)
             self.report = NumbersReport("pending", reason="it is being compared with the CPU")
-            start_thread("qnnbridge verify", self._look_behind, *request)
+            start_thread("qnnbridge verify", self._look_behind, header, copies)
         else:
-            header, buffers = request
             if ahead:
                 header["of"] = MADE_UP
             self.report = self._ask(header, buffers, PATIENCE_S if ahead else self._remote.timeout_s)
@@ -167,24 +167,6 @@ class NumbersCheck:
         return {name: decoder.value(item) for name, item in inputs}
 
     # --- asking the host ---
-
-    def _request(
-        self,
-        names: Sequence[str],
-        feeds: Sequence[tuple[str, Any, Any]],
-        results: list[Any],
-        counted: Counted | None,
-        *,
-        copied: bool,
-    ) -> tuple[dict[str, Any], tuple[Any, ...]] | None:
-        """``None`` for too many bytes. copied: the application may change its arrays meanwhile."""
-        header, buffers = self._message(names, feeds, results, counted)
-        if sum(memoryview(buffer).nbytes for buffer in buffers) > MAX_BYTES:
-            return None
-        if copied:
-            header |= {"patient": True, "budget_s": PATIENCE_S}
-            buffers = tuple(bytes(buffer) for buffer in buffers)
-        return header, buffers
 
     def _message(
         self,
@@ -230,7 +212,7 @@ class NumbersCheck:
         wait_s = header.get("budget_s")
         try:
             deadline = None if wait_s is None else deadline_after(float(wait_s) + ANSWER_S)
-            frame = live.process.call(header, buffers, deadline, CallContext("model.verify"))
+            frame = live.process.channel.call(header, buffers, deadline, CallContext("model.verify"))
             return NumbersReport.from_wire(frame.header["numbers"])
         except UnknownOperation:
             reason = "the host does not know how to compare; upgrade qnnbridge there"

@@ -30,20 +30,19 @@ from qnnbridge._session.replay import Live, ReplayingSession
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.open_requests import remaining
 from qnnbridge_os.shield import TooLate, in_turn, when_gone
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, StateLost
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.model_records import CacheReply, ModelDescription, Notice, NumbersReport
-from qnnbridge_protocol.specs import FixSpec, RunSpec, SessionInfo, SessionSpec, asks_to_terminate
+from qnnbridge_protocol.specs import FixSpec, RunSpec, SessionInfo, asks_to_terminate
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._supervision.host_process import FastCallFailed, HostProcess
     from qnnbridge_protocol.elements import ValueType
 
-
-# --- A session that lives in the host, and survives it.
 
 # Tell sessions apart for the counting of creations.
 _keys = itertools.count(1)
@@ -97,7 +96,9 @@ class RemoteSession(ReplayingSession):
         self._dynamic: dict[str, str] = {}
         # Its number in the host of `generation`.
         self.session_id = 0
-        self._profile = SessionProfile()
+        # The generation in which the profile began that `end_profiling` is to end, and whether it was ended.
+        self._profile_in: int | None = None
+        self._profile_ended = False
         # Generation and number, while there is something to release. Known to what releases it in place of a
         # finalizer, which must not know the session.
         self._place: list[tuple[int, int]] = []
@@ -198,8 +199,11 @@ class RemoteSession(ReplayingSession):
     @property
     def is_in_host(self) -> bool:
         """Whether it is in the host that runs now."""
+        return self._is_running_in(self._generation)
+
+    def _is_running_in(self, generation: int) -> bool:
         process = self.host.supervisor.running
-        return process is not None and process.generation == self._generation
+        return process is not None and process.generation == generation
 
     def unload(self) -> Callable[[float], None]:
         """Keep its recipe only: the next call makes it again.
@@ -223,21 +227,30 @@ class RemoteSession(ReplayingSession):
                 process.channel.one_way.add(close)
                 return
             with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
-                process.call(close, (), deadline_after(wait_s), CallContext("session.close"))
+                process.channel.call(close, (), deadline_after(wait_s), CallContext("session.close"))
 
         return release
 
     def end_profiling(self) -> str:
         """The profile's file, empty if there is no profile. Raises `StateLost`, once, if a host took it along."""
-
-        def ask(generation: int | None) -> str:
-            retry = None if generation is None else 0
-            header = {"op": "session.end_profiling"}
-            reply = self.forward(header, (), self.timeout_s, retry, only_in=generation)
+        begun_in, header = self._profile_in, {"op": "session.end_profiling"}
+        if begun_in is None:
+            if self._profile_ended:
+                return ""
+            # Not known to have one: any host says so.
+            reply = self.forward(header, timeout_s=self.timeout_s)
             return str(field(reply.header, "file", "str"))
-
-        running = self.host.supervisor.running
-        return self._profile.end(ask, running.generation if running is not None else None, lambda: self._generation)
+        try:
+            if not self._is_running_in(begun_in):
+                raise profile_lost()
+            reply = self.forward(header, (), self.timeout_s, 0, only_in=begun_in)
+            file = str(field(reply.header, "file", "str"))
+        except StateLost:
+            # A later record is for the next call.
+            self._profile_in = self._generation if self._generation > begun_in else None
+            raise
+        self._profile_in, self._profile_ended = None, True
+        return file
 
     def assignment(self) -> list[Any]:
         """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
@@ -261,7 +274,9 @@ class RemoteSession(ReplayingSession):
         # A session of an earlier generation ended with its host: there is nothing to release.
         if process is not None and process.generation == self._generation:
             try:
-                process.call({"op": "session.close", "session": self.session_id}, deadline=time.monotonic() + 2.0)
+                process.channel.call(
+                    {"op": "session.close", "session": self.session_id}, deadline=time.monotonic() + 2.0
+                )
             except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
                 pass  # it is gone, or will be with the host
         self._place.clear()  # last: what is interrupted before is released when the session is dropped
@@ -302,16 +317,11 @@ class RemoteSession(ReplayingSession):
                 if kill and deadline is not None:
                     request["kill_after_s"] = _seconds_until(deadline)
                     deadline += KILL_ANSWER_S
-            context = self._context_of(
-                header["op"]
-            )  # the session may be another than at the attempt before, on the CPU
+            # The session may be another than at the attempt before, on the CPU.
+            context = self._context_of(header["op"])
             # `isolate` first: a suspect that waits for its turn to run alone has no request yet that could be
             # cancelled.
             with self.host.isolate(context, deadline), TerminateRelay(stop, process.channel, terminates) as on_sent:
-                # With a function for log lines the host calls back before it answers; a thread of the call
-                # serves it.
-                if self.host.log_function is None:
-                    return process.call(request, buffers, deadline, context, on_sent)
                 return self.host.call_with_functions(process, (request, buffers), deadline, context, on_sent)
 
         if self._closed:
@@ -351,7 +361,7 @@ class RemoteSession(ReplayingSession):
                         raise
 
         try:
-            in_turn(self._lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), make)
+            in_turn(self._lock, remaining(deadline), make)
         except TooLate:
             # The turn did not come in time, so the host never had the request.
             raise Deadline("not-started") from None
@@ -365,7 +375,10 @@ class RemoteSession(ReplayingSession):
             recipe = self.recipe
         # A profile that the application has ended is not recorded again by the next host, which would write a
         # second file.
-        spec = self._profile.to_make(recipe.spec)
+        spec = recipe.spec
+        if self._profile_ended:
+            options = {name: value for name, value in spec.options.items() if name != PROFILING}
+            spec = dataclasses.replace(spec, options=options)
         if again and self.fix is not None and not recipe.on_cpu:
             spec = dataclasses.replace(spec, fix=self.fix)  # never again with the numbers that it cured
         cached = not again or self._from_cache
@@ -423,7 +436,8 @@ class RemoteSession(ReplayingSession):
         # them again.
         for where in invalid:
             host.invalid_entries.pop(where, None)
-        self._profile.made(spec, process.generation)
+        if self._profile_in is None and spec.options.get(PROFILING):
+            self._profile_in = process.generation
         if host.is_daemon and self.info.placement.qnn_nodes:
             text = engine_not_taken(lambda: host.learn(deadline).qnn_source)
             show_notices((Notice("once", text),) if text else ())
@@ -483,49 +497,6 @@ def _release_later(host: Host, place: list[tuple[int, int]]) -> None:
 
 def _seconds_until(moment: float) -> float:
     return round(max(0.0, moment - time.monotonic()), 3)
-
-
-class SessionProfile:
-    """The profile of a session that outlives hosts: in which of them it began, and whether it has been ended.
-
-    A profile lives in the host that records it; if that host is gone, the loss is reported once. Any thread.
-    """
-
-    def __init__(self) -> None:
-        # The generation in which the profile began that `end` is to end.
-        self._begun_in: int | None = None
-        self._ended = False
-
-    def to_make(self, spec: SessionSpec) -> SessionSpec:
-        """The spec for this creation: an ended profile is not begun again."""
-        if not self._ended:
-            return spec
-        return dataclasses.replace(spec, options={k: v for k, v in spec.options.items() if k != PROFILING})
-
-    def made(self, spec: SessionSpec, generation: int) -> None:
-        """The session was made from it there."""
-        if self._begun_in is None and spec.options.get(PROFILING):
-            self._begun_in = generation
-
-    def end(self, ask: Callable[[int | None], str], running: int | None, made_in: Callable[[], int]) -> str:
-        """The profile's file, empty if there is none. Raises `StateLost`, once, if a host took it along.
-
-        ask: the host of the generation that has it, or any. running: the generation that there is. made_in: the one
-        in which the session was made last.
-        """
-        begun_in = self._begun_in
-        if begun_in is None:
-            return "" if self._ended else ask(None)
-        try:
-            if running != begun_in:
-                raise profile_lost()
-            file = ask(begun_in)
-        except StateLost:
-            # A later record is for the next call.
-            self._begun_in = made_in() if made_in() > begun_in else None
-            raise
-        self._begun_in, self._ended = None, True
-        return file
 
 
 def profile_lost() -> StateLost:

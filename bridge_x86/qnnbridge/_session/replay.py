@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from qnnbridge._supervision.host_process import FastCallFailed, HostProcess
 
 
-# --- Replays calls that a death ended: in the next host; those of a session also on the CPU, or without the cache.
-
 _log = logging.getLogger("qnnbridge.session")
 
 T = TypeVar("T")

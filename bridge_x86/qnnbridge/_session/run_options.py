@@ -23,8 +23,6 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import NoSuchFile, RemoteRuntimeError
 from qnnbridge_protocol.specs import RunSpec
 
-# --- `RunOptions`, `LoraAdapter`, and the options objects of a real onnxruntime turned into ours.
-
 
 class LoraAdapter:
     """With the one method of ``onnxruntime.LoraAdapter``."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._node import ModelMetadata, NodeArg, checked_name
-from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge._threads import Background, refuse_at_the_end
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import (
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from qnnbridge._session.run_options import RunOptions
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline
-
-
-# --- What surrounds `run` in a session: its getters and properties, and the runs that end in `run` or `run_values`.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,7 +169,7 @@ class RunVariants:
 
         def work() -> None:
             try:
-                left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+                left_s = seconds_left(deadline)
                 results = self.run(
                     output_names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
                 )

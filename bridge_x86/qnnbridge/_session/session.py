@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,11 +17,12 @@ from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe, Verify
+from qnnbridge._session.create import warn_application
 from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge._session.run_options import RunOptions, coerce_run_options
 from qnnbridge._session.run_variants import RunArguments, RunVariants, check_call, read_only
 from qnnbridge._session_options import SessionOptions
-from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline
+from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline, seconds_left
 from qnnbridge._threads import Background, refuse_at_the_end
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from qnnbridge._session.numbers_check import NumbersCheck
     from qnnbridge_protocol.model_records import NumbersReport
 
-
-# --- A session in the host process: how it is opened, run and closed.
 
 _log = logging.getLogger("qnnbridge.session")
 
@@ -55,7 +53,7 @@ S = TypeVar("S", bound="BaseSession")
 class BaseSession(RunVariants):
     """A session in a host. `_open` fills its fields; `InferenceSession` takes the arguments of the application."""
 
-    _warn = staticmethod(warnings.warn)
+    _warn: Callable[[str, type[Warning]], None] = staticmethod(warn_application)
     # The look at its numbers; ``None`` if it was not asked for.
     _numbers: NumbersCheck | None = None
 
@@ -91,7 +89,7 @@ class BaseSession(RunVariants):
 
             no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
             if no_results is not None:
-                warnings.warn(f"{remote.recipe.label}: {no_results}", RuntimeWarning, stacklevel=4)
+                warn_application(f"{remote.recipe.label}: {no_results}", RuntimeWarning)
         # No CPU by accident: with fallback="cpu" a session in which QNN took no node is counted, logged and
         # warned of. A host whose placement is not known (`known`) proves nothing in either direction.
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
@@ -100,7 +98,7 @@ class BaseSession(RunVariants):
             if not remote.moved:  # that was counted and logged
                 host.supervisor.counters.cpu_fallbacks += 1
                 _log.warning("%s", text)
-            self._warn(text, CpuFallbackWarning, stacklevel=4)
+            self._warn(text, CpuFallbackWarning)
 
     # --- numbers ---
 
@@ -132,7 +130,7 @@ class BaseSession(RunVariants):
         check = self._numbers
         if check is None or not check.waits:
             return
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left_s = seconds_left(deadline)
         try:
             feeds = self._checker.check(check.samples(left_s))
         # `samples` raises it for inputs that cannot be made up, such as strings or sizes that the model

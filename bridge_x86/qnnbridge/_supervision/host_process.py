@@ -15,8 +15,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal
 
 from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge._transport.channel import CallContext, Channel, ChannelFailed, Deadline
@@ -32,7 +32,6 @@ from qnnbridge_protocol.errors import (
     OptionError,
     VersionMismatch,
 )
-from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.process_names import this_system
 
@@ -208,18 +207,6 @@ class HostProcess:
             self.kill("it does not fit")  # it may not understand a GOODBYE
             raise
         self.ready_at = time.monotonic()
-
-    def call(
-        self,
-        header: dict[str, Any],
-        buffers: tuple[Any, ...] = (),
-        deadline: float | None = None,
-        context: CallContext | None = None,
-        on_sent: Callable[[int], None] | None = None,
-        on_news: Callable[[Frame], None] | None = None,
-    ) -> Frame:
-        """See `Channel.call`."""
-        return self.channel.call(header, buffers, deadline, context, on_sent, on_news)
 
     def ping(self, deadline: float | None) -> None:
         """Ask for a sign of life, over a channel if one is open. See `Channel.ping`."""

@@ -107,7 +107,7 @@ def call_object(
     """
     header, buffers = operation_request(number, operation, arguments, values)
     with TerminateRelay(stopping, process.channel) as on_sent:
-        return process.call(header, buffers, deadline, context, on_sent)
+        return process.channel.call(header, buffers, deadline, context, on_sent)
 
 
 def operation_request(
@@ -172,7 +172,7 @@ class Remade:
         # Read before the request: a host of the daemon that dies during it makes this object count as lost.
         losses = _losses.get(self.host, 0)
         try:
-            frame = process.call(header, buffers, deadline, context, sent.append)
+            frame = process.channel.call(header, buffers, deadline, context, sent.append)
         except BaseException:
             # It may be made all the same; its number is that of the request.
             for number in sent:

@@ -80,7 +80,7 @@ class Session(bridge.InferenceSession):
         self._fallback_on = enable_fallback
 
     @staticmethod
-    def _warn(*_: Any, **__: Any) -> None:
+    def _warn(text: str, category: type[Warning]) -> None:
         """A log line says it; as a warning, which may be made an error, a program for ONNX Runtime never met it."""
 
     def _begin(self, providers: Any, provider_options: Any) -> None:
