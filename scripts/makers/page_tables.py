@@ -15,8 +15,7 @@ import typer
 from qnnbridge_host.model.releases import Release, generated_on, load_releases
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
-from qnnbridge_tools.doctor.catalogue import CATALOGUE
-from qnnbridge_tools.doctor.findings import Effect, Severity
+from qnnbridge_tools.doctor.findings import CATALOGUE, Effect, Severity
 from qnnbridge_tools.versions.fitness import (
     KNOWN_FAULTS,
     NEWEST_ORT_TRIED,

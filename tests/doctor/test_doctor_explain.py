@@ -11,8 +11,8 @@ from qnnbridge._diagnosis.death_rules import DEATH_RULES
 from qnnbridge._diagnosis.log_rules import MODEL_RULES, SETUP_RULES
 from qnnbridge._diagnosis.ort_log import search
 from qnnbridge_tools import known_texts
-from qnnbridge_tools.doctor.catalogue import CATALOGUE
 from qnnbridge_tools.doctor.examine import explained, explanation_text
+from qnnbridge_tools.doctor.findings import CATALOGUE
 from qnnbridge_tools.known_texts import LAST_RULES, MESSAGE_RULES, explain_text
 
 KNOWN = [

@@ -13,8 +13,7 @@ import typer
 from scripts.makers.page_tables import findings_table, with_tables
 
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.doctor.catalogue import CATALOGUE
-from qnnbridge_tools.doctor.findings import SCHEMA, Severity
+from qnnbridge_tools.doctor.findings import CATALOGUE, SCHEMA, Severity
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "doctor.md").read_text("utf-8")

@@ -13,9 +13,9 @@ from qnnbridge._diagnosis.exit_codes import ExitStatus
 from qnnbridge._supervision.blame import NativeCall, Points
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge_host.cache.store import Store
-from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.examine import FIXES
 from qnnbridge_tools.doctor.facts import SavedState
+from qnnbridge_tools.doctor.findings import finding
 from qnnbridge_tools.doctor.real_machine import RealMachine
 from qnnbridge_tools.doctor.subjects.environment import survey_state
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from qnnbridge_tools import output
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.catalogue import CATALOGUE, finding, is_hidden, rank
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import (
+    CATALOGUE,
     Finding,
     Healthy,
     Remedy,
@@ -26,6 +26,9 @@ from qnnbridge_tools.doctor.findings import (
     Screen,
     Severity,
     SubjectCheck,
+    finding,
+    is_hidden,
+    rank,
     report_document,
     report_text,
 )
@@ -76,7 +79,13 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
             findings = tuple(one for one in tempered if one is not None)
             line = check.healthy(facts) if not findings else None
         except Exception as error:  # noqa: BLE001 - a fault of one check must not hide what the others found
-            findings, line = (_broken_check(check.name, error),), None
+            broken = finding(
+                "doctor.incomplete",
+                f"the check of {check.name} failed",
+                f"{type(error).__name__}: {error}",
+                fix=Remedy("Report it with a snapshot.", _SNAPSHOT),
+            )
+            findings, line = (broken,), None
         found += findings
         if line:
             healthy.append(Healthy(check.name, line))
@@ -90,10 +99,7 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
                 fix=Remedy("Run it again; if it stays, report it with a snapshot.", _SNAPSHOT),
             )
         )
-    all_found = tuple(found)
-    shown = tuple(sorted((one for one in all_found if not is_hidden(one, all_found)), key=rank))
-    # The failure of the probe is hidden as a consequence in most reports; there it is the proof of the cause.
-    shown = _with_probe(shown, all_found)
+    shown = _with_probe(tuple(sorted((one for one in found if not is_hidden(one, found)), key=rank)), found)
     return Report(shown, tuple(healthy), verdict(facts, shown))
 
 
@@ -148,29 +154,20 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
 
 def _is_unknown_and_whole(facts: Facts) -> bool:
     """A later release than the table's, with all its files as they were packed."""
-    packages = facts.host_packages
+    packages = facts.host.packages
     wheel = packages.distribution(fixes.QNN) if packages is not None else None
     return wheel is not None and wheel.has_record and not wheel.wrong and fixes.is_unknown_release(facts)
 
 
-def _with_probe(shown: tuple[Finding, ...], all_found: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """A hidden failure of the live probe proves the cause that it was hidden for."""
-    probe = next((one for one in all_found if one.code.startswith("probe.")), None)
+def _with_probe(shown: tuple[Finding, ...], found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The failure of the live probe is hidden as a consequence in most reports; there it proves the cause."""
+    probe = next((one for one in found if one.code.startswith("probe.")), None)
     if probe is None or probe in shown or not shown:
         return shown
     proved = dataclasses.replace(
         shown[0], notes=(*shown[0].notes, f"The live probe failed accordingly: {probe.title}.")
     )
     return (proved, *shown[1:])
-
-
-def _broken_check(name: str, error: Exception) -> Finding:
-    return finding(
-        "doctor.incomplete",
-        f"the check of {name} failed",
-        f"{type(error).__name__}: {error}",
-        fix=Remedy("Report it with a snapshot.", _SNAPSHOT),
-    )
 
 
 EXIT_UNKNOWN_TEXT = 1
@@ -197,7 +194,12 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
     """
     # A text is explained without looking at this computer: it may come from another one.
     if request.explain is not None:
-        return _print_explanation(sys.stdin.read() if request.explain == "-" else request.explain, request.as_json)
+        meanings = explained(sys.stdin.read() if request.explain == "-" else request.explain)
+        if request.as_json:
+            output.print_json({"meanings": meanings})
+        else:
+            print(explanation_text(meanings))
+        return 0 if meanings else EXIT_UNKNOWN_TEXT
     if request.order.dimensions:
         from qnnbridge_tools.arguments import read_dimensions
 
@@ -206,10 +208,16 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
         report, snapshot = diagnose(read_snapshot(request.from_snapshot)), ""
     else:
         report, snapshot = examined(request.order, snapshot=request.snapshot is not None)
-    _print(report, request.as_json)
+    if request.as_json:
+        output.print_json(report_document(report))
+    else:
+        print(report_text(report, Screen.of_terminal()))
     # Facts of another computer never lead to a repair of this one.
     if request.fix and request.from_snapshot is None:
-        _mend(report, request.as_json, confirm)
+        # Nobody can answer at a pipe: each repair is then listed as not done.
+        for line in apply_fixes(report, lambda question: sys.stdin.isatty() and confirm(question)):
+            # On stderr beside a JSON document, so that stdout holds one document.
+            print(line, file=sys.stderr if request.as_json else sys.stdout)
     if request.snapshot is not None and snapshot and not _write(request.snapshot, snapshot):
         return max(report.exit_code, EXIT_NOT_WRITTEN)
     return report.exit_code
@@ -235,29 +243,6 @@ def _write(path: Path, text: str) -> bool:
         return False
     print(f"Snapshot: {path}", file=sys.stderr)
     return True
-
-
-def _print(report: Report, as_json: bool) -> None:
-    if as_json:
-        output.print_json(report_document(report))
-    else:
-        print(report_text(report, Screen.of_terminal()))
-
-
-def _mend(report: Report, as_json: bool, confirm: Callable[[str], bool]) -> None:
-    """Prints to stderr beside a JSON document, so that stdout holds one document."""
-    # Nobody can answer at a pipe: each repair is then listed as not done.
-    for line in apply_fixes(report, lambda question: sys.stdin.isatty() and confirm(question)):
-        print(line, file=sys.stderr if as_json else sys.stdout)
-
-
-def _print_explanation(text: str, as_json: bool) -> int:
-    meanings = explained(text)
-    if as_json:
-        output.print_json({"meanings": meanings})
-    else:
-        print(explanation_text(meanings))
-    return 0 if meanings else EXIT_UNKNOWN_TEXT
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -361,12 +346,10 @@ UNKNOWN = (
 def explained(text: str) -> list[dict[str, Any]]:
     """Meanings, best first; empty if nothing is known."""
     # In square brackets, too: so a report prints its codes, and so they are copied.
-    entry = CATALOGUE.get(text.strip().strip("[]"))
-    if entry is not None:
+    code = text.strip().strip("[]")
+    if code in CATALOGUE:
         fix = "Run `qnnbridge doctor` on the computer concerned: it names the command."
-        return [
-            {"title": text.strip().strip("[]"), "cause": entry.why, "fix": fix, "seen": "a finding of this doctor"}
-        ]
+        return [{"title": code, "cause": CATALOGUE[code].why, "fix": fix, "seen": "a finding of this doctor"}]
     from qnnbridge_tools.known_texts import explain_text
 
     return [meaning.to_json() for meaning in explain_text(text)]
@@ -375,14 +358,11 @@ def explained(text: str) -> list[dict[str, Any]]:
 def explanation_text(meanings: list[dict[str, Any]]) -> str:
     if not meanings:
         return UNKNOWN
-    return "\n\n".join(_meaning(meaning) for meaning in meanings)
-
-
-def _meaning(meaning: dict[str, Any]) -> str:
-    lines = [output.visible(meaning["title"])]
-    for label, key in (("seen", "seen"), ("cause", "cause"), ("fix", "fix")):
-        if meaning[key]:
-            lines += textwrap.wrap(
-                output.visible(meaning[key]), 110, initial_indent=f"  {label:<6}", subsequent_indent=" " * 8
-            )
-    return "\n".join(lines)
+    parts = []
+    for meaning in meanings:
+        lines = [output.visible(meaning["title"])]
+        for key in filter(meaning.get, ("seen", "cause", "fix")):
+            shown = output.visible(meaning[key])
+            lines += textwrap.wrap(shown, 110, initial_indent=f"  {key:<6}", subsequent_indent=" " * 8)
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)

@@ -486,7 +486,3 @@ class Facts:
     @property
     def is_arm(self) -> bool:
         return self.computer.machine in ("ARM64", "aarch64")
-
-    @property
-    def host_packages(self) -> Packages | None:
-        return self.host.packages

@@ -1,6 +1,6 @@
 """A finding: one thing that is wrong, described, with its fix; and what a whole examination comes to.
 
-What is always the same for a code (how bad, why it matters) is in `catalogue`; a check adds what it saw and the fix
+What is always the same for a code (how bad, why it matters) is in `CATALOGUE`; a check adds what it saw and the fix
 for this very machine. `report_text` and `report_document` show a report to a person and to a program.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import json
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_protocol import __version__
@@ -48,10 +50,6 @@ class Remedy:
     words: str = ""
     commands: tuple[str, ...] = ()
 
-    @property
-    def text(self) -> str:
-        return "\n".join((*([self.words] if self.words else []), *self.commands))
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
@@ -75,7 +73,7 @@ class Finding:
     @property
     def fix(self) -> str:
         """The words and, on lines of their own, the commands."""
-        return self.remedy.text
+        return "\n".join((*filter(None, [self.remedy.words]), *self.remedy.commands))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -129,6 +127,65 @@ class SubjectCheck:
     name: str
     find: Callable[[Facts], Iterable[Finding]]
     healthy: Callable[[Facts], str | None] = lambda _facts: None
+
+
+# --- all findings: `assets/findings.json` ---
+#
+# The order is the order of a report: causes come before consequences. `hides` names findings (or beginnings of
+# their codes) that are consequences of this one, or of each of its section. docs/doctor.md has the same table; a
+# test compares both.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    severity: Severity
+    why: str
+    effect: Effect
+    hides: tuple[str, ...]
+
+
+def _catalogue() -> dict[str, Problem]:
+    sections = json.loads(Path(__file__).with_name("assets").joinpath("findings.json").read_text("utf-8"))
+    return {
+        code: Problem(
+            Severity[entry["severity"].upper()],
+            entry["why"],
+            Effect[entry.get("effect", "unusable").upper()],
+            (*section.get("hides", ()), *entry.get("hides", ())),
+        )
+        for section in sections
+        for code, entry in section["findings"].items()
+    }
+
+
+CATALOGUE: Final = _catalogue()
+_ORDER: Final = {code: index for index, code in enumerate(CATALOGUE)}
+
+
+def finding(code: str, title: str, *seen: str, fix: Remedy | str, notes: tuple[str, ...] = ()) -> Finding:
+    """A finding of the catalogue, with what is particular to this computer.
+
+    Args:
+        fix: As a text, without a command.
+    """
+    entry = CATALOGUE[code]
+    remedy = fix if isinstance(fix, Remedy) else Remedy(fix)
+    shown = tuple(line for line in seen if line)
+    return Finding(code, entry.severity, title, shown, entry.why, remedy, entry.effect, notes)
+
+
+def rank(found: Finding) -> tuple[int, int]:
+    """Sorts a report: the most blocking first, causes before what rests on them."""
+    return -int(found.severity), _ORDER[found.code]
+
+
+def is_hidden(found: Finding, others: Iterable[Finding]) -> bool:
+    """Whether it is a mere consequence of one of the others, which then stands before it."""
+    return any(
+        # Strictly before: `model.unreadable` hides all of "model.", and must not hide itself.
+        found.code.startswith(CATALOGUE[other.code].hides) and _ORDER[other.code] < _ORDER[found.code]
+        for other in others
+    )
 
 
 # --- a report as text for a terminal and as a JSON document ---
@@ -301,5 +358,5 @@ def report_document(report: Report) -> dict[str, Any]:
         "verdict": report.verdict,
         "seconds": round(report.seconds, 3),
         "findings": [one.to_json() for one in report.findings],
-        "healthy": [{"check": one.check, "text": one.text} for one in report.healthy],
+        "healthy": [dataclasses.asdict(one) for one in report.healthy],
     }

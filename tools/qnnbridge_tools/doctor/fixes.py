@@ -154,7 +154,7 @@ def fits(facts: Facts, version: str) -> bool:
 
 
 def _is_newer_than_system(facts: Facts, version: str, machine: HostMachine) -> bool:
-    packages = facts.host_packages
+    packages = facts.host.packages
     bundled = packages.qnn_sdk if packages is not None and packages.version(QNN) == version else None
     if bundled is None or machine.system_sdk is None or not machine.has_npu:
         return False
@@ -176,7 +176,7 @@ def release_of(facts: Facts, version: str) -> Release | None:
 
 def known_reasons(facts: Facts) -> dict[str, Reason]:
     """Known faults of the installed onnxruntime and onnxruntime-qnn, by the table's codes."""
-    packages, machine = facts.host_packages, host_machine(facts)
+    packages, machine = facts.host.packages, host_machine(facts)
     version = packages.version(QNN) if packages else None
     release = release_of(facts, version) if version else None
     if packages is None or machine is None or version is None or release is None:
@@ -222,7 +222,7 @@ def is_1x(version: str) -> bool:
 
 def is_unknown_release(facts: Facts) -> bool:
     """Whether the version table does not have the host's onnxruntime-qnn: then that came later."""
-    version = facts.host_packages.version(QNN) if facts.host_packages else None
+    version = facts.host.packages.version(QNN) if facts.host.packages else None
     release = release_of(facts, version) if version else None
     return release is not None and release.version != version
 
@@ -230,7 +230,7 @@ def is_unknown_release(facts: Facts) -> bool:
 def unknown_packages(facts: Facts) -> list[str]:
     """The host's onnxruntime and onnxruntime-qnn as far as the table and the tried versions say nothing of
     them. What is unknown speaks neither for nor against a computer."""
-    packages = facts.host_packages
+    packages = facts.host.packages
     version = packages.version(QNN) if packages else None
     if packages is None or version is None:
         return []
@@ -239,12 +239,6 @@ def unknown_packages(facts: Facts) -> list[str]:
     ort = packages.version("onnxruntime") if not is_1x(version) else None
     found = [f"onnxruntime {ort}"] if ort is not None and is_untried(ort) else []
     return [*found, f"{QNN} {version}"] if is_unknown_release(facts) else found
-
-
-def table_date() -> str:
-    from qnnbridge_host.model.releases import generated_on
-
-    return generated_on()
 
 
 # --- commands ---
@@ -309,16 +303,20 @@ def install_fitting(facts: Facts, words: str = "") -> Remedy:
 
 def install_again(facts: Facts, name: str, version: str, flags: str = "--no-deps") -> Remedy:
     """The same version anew; what does not fit this host in any case is replaced by what does."""
-    if name == QNN and not fits(facts, version):
-        return install_fitting(
-            facts, f"{QNN} {version} does not fit this computer anyway; install the one that does."
-        )
-    return by_pip(facts, f"install --force-reinstall {flags} {name}=={version}")
+    instead = fitting_instead(facts, version) if name == QNN else None
+    return instead or by_pip(facts, f"install --force-reinstall {flags} {name}=={version}")
+
+
+def fitting_instead(facts: Facts, version: str) -> Remedy | None:
+    """The release that fits in place of this one, if that does not."""
+    if fits(facts, version):
+        return None
+    return install_fitting(facts, f"{QNN} {version} does not fit this computer anyway; install the one that does.")
 
 
 def reinstall(facts: Facts) -> Remedy:
     """Installs again what is there, the same versions."""
-    packages = facts.host_packages
+    packages = facts.host.packages
     version = packages.version(QNN) if packages else None
     return install_again(facts, QNN, version) if version else install_fitting(facts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import hashlib
 import json
@@ -19,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from qnnbridge_protocol.errors import BridgeError, VersionMismatch
+from qnnbridge_protocol.field_types import read_document
 from qnnbridge_tools.doctor import running_interpreter
 from qnnbridge_tools.doctor.facts import (
     Catalogue,
@@ -224,7 +226,7 @@ class RealMachine:
             return StartFailure(done.returncode, said)
         try:
             return answer_of(last_line(done))
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError):
             return StartFailure(0, said or "it printed something else than an answer: it may be no Python")
 
     def catalogue(self, python: str) -> Catalogue | None:
@@ -293,17 +295,8 @@ def last_line(done: subprocess.CompletedProcess[bytes]) -> Any:
 
 
 def answer_of(answer: dict[str, object]) -> PythonReport:
-    """Reads the output of `running_interpreter`. Raises `LookupError` or `TypeError` for other output."""
-    path = answer["path"]
-    if not isinstance(path, list):
-        raise TypeError("path")
-    words = {name: str(answer[name]) for name in running_interpreter.WORDS}
-    return PythonReport(
-        **words,
-        path=tuple(map(str, path)),
-        user_site=str(answer.get("user_site", "")),
-        externally_managed=answer.get("externally_managed") is True,
-    )
+    """Reads the output of `running_interpreter`. Raises `ValueError` for other output."""
+    return read_document(PythonReport, answer, "the answer")
 
 
 ANSWER_TIMEOUT_S: Final = 5.0
@@ -347,19 +340,18 @@ def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFact
     """Asks a daemon that has written its file whether it answers."""
     from qnnbridge_tools.host import link
 
-    def facts(state: str, version: str, said: str = "", fix: str = "", fits: bool = True) -> DaemonFacts:
-        return DaemonFacts(state, folder, version, found.pid, said, fix, fits, dies_with_us)
-
+    runs = DaemonFacts("runs", folder, found.qnnbridge, found.pid, dies_with_us=dies_with_us)
     try:
         with link.reach(ANSWER_TIMEOUT_S) as daemon:
             status = daemon.status().get("daemon")
     except VersionMismatch as error:
         # It has answered, so it runs; it only serves no application of this version.
-        return facts("runs", found.qnnbridge, error.message, error.fix or "", fits=False)
+        return dataclasses.replace(runs, said=error.message, fix=error.fix or "", fits=False)
     except BridgeError as error:
-        return facts("stale" if link.is_none(error) else "silent", found.qnnbridge, error.cause or error.message)
+        state = "stale" if link.is_none(error) else "silent"
+        return dataclasses.replace(runs, state=state, said=error.cause or error.message)
     version = status.get("qnnbridge") if isinstance(status, dict) else None
-    return facts("runs", str(version or found.qnnbridge))
+    return dataclasses.replace(runs, version=str(version or found.qnnbridge))
 
 
 # --- libraries: machine type and version, read from the file without loading it, on any computer ---

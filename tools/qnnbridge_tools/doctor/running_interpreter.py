@@ -11,8 +11,6 @@ import site
 import sys
 import sysconfig
 
-WORDS = ("executable", "version", "platform", "machine", "env_machine", "prefix", "base_executable")
-
 
 def describe() -> "dict[str, object]":  # as a text: a Python that is older must not read it
     try:
@@ -28,8 +26,9 @@ def describe() -> "dict[str, object]":  # as a text: a Python that is older must
         "prefix": sys.prefix,
         # In an environment on Windows `sys.executable` is a launcher; this is the program that it starts.
         "base_executable": getattr(sys, "_base_executable", None) or sys.executable or "",
-        "path": [folder for folder in sys.path if folder],
-        "user_site": user_site,
+        # A program may have put a `Path` there.
+        "path": [str(folder) for folder in sys.path if folder],
+        "user_site": user_site or "",
         "externally_managed": _is_externally_managed(),
         # The text of the version may end in "rc1" or "+".
         "version_info": list(sys.version_info[:3]),

@@ -53,37 +53,27 @@ class SurveyOptions:
     dimensions: tuple[str, ...] = ()
 
 
-class _Parts:
-    """Does the parts of a survey one by one and notes those that fail."""
+def survey(machine: Machine, order: SurveyOptions) -> Facts:
+    complete, unknown = not order.quick, list[str]()
 
-    def __init__(self) -> None:
-        self.unknown: list[str] = []
-
-    def do(self, name: str, part: Callable[[], T], otherwise: T) -> T:
+    def part(name: str, otherwise: T, ask: Callable[..., T], *given: Any, **more: Any) -> T:
         try:
-            return part()
+            return ask(*given, **more)
         except Exception as error:  # noqa: BLE001 - whatever is broken there, the other parts are still worth knowing
-            self.unknown.append(f"{name}: {type(error).__name__}: {error}")
+            unknown.append(f"{name}: {type(error).__name__}: {error}")
             return otherwise
 
-
-def survey(machine: Machine, order: SurveyOptions) -> Facts:
-    parts, complete = _Parts(), not order.quick
-    running = parts.do("running interpreter", machine.running, _NOBODY)
+    running = part("running interpreter", _NOBODY, machine.running)
     # Before the rest: the driver's name for the NPU helps to recognise the chip, its folder to recognise foreign
     # files.
-    driven = parts.do("driver", lambda: computer.survey_driver(machine), Driver("unknown"))
+    driven = part("driver", Driver("unknown"), computer.survey_driver, machine)
     nothing: tuple[Interpreter, ...] = ()
-    found = parts.do("interpreters", lambda: interpreters.survey_interpreters(machine), nothing)
-    hosted = parts.do(
-        "host", lambda: host.survey_host(machine, order.host_python, found, complete=complete), HostFacts()
-    )
+    found = part("interpreters", nothing, interpreters.survey_interpreters, machine)
+    hosted = part("host", HostFacts(), host.survey_host, machine, order.host_python, found, complete=complete)
     # Where both sides are one environment, its libraries are looked at once.
     own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None
     # Not hashed below: what the application imports itself is not what QNN runs from.
-    application = own or parts.do(
-        "packages", lambda: packages.survey_packages(machine, running, complete=False), Packages()
-    )
+    application = own or part("packages", Packages(), packages.survey_packages, machine, running, complete=False)
     # Folders whose QNN libraries are accounted for: found on a search path, they are not foreign.
     folders = (
         tuple(one.folder for installed in (hosted.packages, application) if installed for one in installed.sets)
@@ -96,35 +86,33 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
         taken_at=datetime.datetime.fromtimestamp(machine.now(), datetime.timezone.utc).isoformat(
             timespec="seconds"
         ),
-        computer=parts.do(
-            "computer", lambda: computer.survey_computer(machine, driven), Computer(machine.system, machine.machine)
+        computer=part(
+            "computer", Computer(machine.system, machine.machine), computer.survey_computer, machine, driven
         ),
         application=running,
-        application_machine=parts.do("process", lambda: _machine_of(machine, running), ""),
+        application_machine=part("process", "", _machine_of, machine, running),
         application_packages=application,
         host=hosted,
         driver=driven,
         interpreters=found,
-        environment=parts.do("environment", lambda: environment.survey_environment(machine), {}),
-        unknown_variables=parts.do("variables", lambda: environment.survey_unknown_variables(machine), ()),
-        unusable_values=parts.do("values", lambda: environment.survey_unusable_values(machine), ()),
-        sdks=parts.do("SDKs", lambda: qnn.survey_sdks(machine), ()),
-        engine=parts.do("source of QNN", lambda: qnn.survey_engine(machine, hosted), EngineFacts()),
-        foreign=parts.do("search paths", lambda: qnn.survey_foreign(machine, folders), ()),
-        places=parts.do("folders", lambda: environment.survey_places(machine, hosted.answer, home), ()),
-        state=parts.do("state", lambda: environment.survey_state(machine), SavedState()),
-        daemon=parts.do("daemon", machine.daemon, DaemonFacts()),
-        missing_vc_runtime=parts.do(
-            "C++ runtime", lambda: environment.survey_vc_runtime(machine, hosted.answer), ()
-        ),
-        backend=parts.do("backend_path", lambda: qnn.survey_backend(machine, order.backend), None),
+        environment=part("environment", {}, environment.survey_environment, machine),
+        unknown_variables=part("variables", (), environment.survey_unknown_variables, machine),
+        unusable_values=part("values", (), environment.survey_unusable_values, machine),
+        sdks=part("SDKs", (), qnn.survey_sdks, machine),
+        engine=part("source of QNN", EngineFacts(), qnn.survey_engine, machine, hosted),
+        foreign=part("search paths", (), qnn.survey_foreign, machine, folders),
+        places=part("folders", (), environment.survey_places, machine, hosted.answer, home),
+        state=part("state", SavedState(), environment.survey_state, machine),
+        daemon=part("daemon", DaemonFacts(), machine.daemon),
+        missing_vc_runtime=part("C++ runtime", (), environment.survey_vc_runtime, machine, hosted.answer),
+        backend=part("backend_path", None, qnn.survey_backend, machine, order.backend),
         # A snapshot says whether hashes were compared: without them a library that looks whole may be changed.
         complete=complete,
     )
     # Last: these take the longest, and need all that was found before.
-    probe = parts.do("probe", lambda: _probe(machine, facts, order), None)
-    model = parts.do("model", lambda: _model(machine, facts, order), None)
-    return dataclasses.replace(facts, probe=probe, model=model, unknown=tuple(parts.unknown))
+    probe = part("probe", None, _probe, machine, facts, order)
+    model = part("model", None, _model, machine, facts, order)
+    return dataclasses.replace(facts, probe=probe, model=model, unknown=tuple(unknown))
 
 
 def _sees_the_same(machine: Machine, running: PythonReport, host: PythonReport) -> bool:

@@ -9,9 +9,8 @@ from typing import Final
 
 from qnnbridge_host.model.chips import chip_of_processor
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Computer, Driver, Facts
-from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 from qnnbridge_tools.doctor.machine import Machine, text_of, variable_of
 
 _PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
@@ -314,7 +313,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
 
 def _stubs_without_driver(facts: Facts) -> Iterator[str]:
     """The libraries of the host that cannot be loaded without the driver (WinError 126)."""
-    loaded = facts.host_packages.loaded_set if facts.host_packages else None
+    loaded = facts.host.packages.loaded_set if facts.host.packages else None
     stubs = [file.name for file in loaded.of("stub")] if loaded else []
     if stubs:
         yield f"{', '.join(stubs)} cannot be loaded: {FASTRPC}, which comes with the driver, is not there"

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Crash, Facts, FolderFacts, PythonReport, SavedState
-from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 from qnnbridge_tools.doctor.fixes import set_variable, unset_variable
 from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of, variable_of
 
@@ -213,10 +212,7 @@ _FOLDER_VARIABLES: Final = {"cache": "QNNBRIDGE_CACHE_DIR", "state": "QNNBRIDGE_
 
 def find_paths(facts: Facts) -> Iterator[Finding]:
     for place in facts.places:
-        if place.what == "host packages":
-            yield from _host_folder(facts, place)
-        else:
-            yield from _own_folder(facts, place)
+        yield from (_host_folder if place.what == "host packages" else _own_folder)(facts, place)
 
 
 def _host_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
@@ -329,8 +325,11 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
         if not name.endswith(".json") or len(found) >= _MAX_CRASHES:
             continue
         report = _read_json(machine, paths.join(folder, name))
-        age = _age(machine, report.get("when"))
-        if age is None or age > CRASH_WINDOW_S or _was_wanted(report.get("killed_because")):
+        try:
+            age = machine.now() - datetime.datetime.fromisoformat(str(report.get("when"))).timestamp()
+        except ValueError:
+            continue
+        if age > CRASH_WINDOW_S or _was_wanted(report.get("killed_because")):
             continue
         exit_record = report.get("exit")
         diagnoses = report.get("diagnoses")
@@ -352,13 +351,6 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
 def _was_wanted(killed_because: object) -> bool:
     """Whether qnnbridge ended the host for a reason of the application's (Ctrl+C, a deadline), not for a hang."""
     return isinstance(killed_because, str) and _HUNG.match(killed_because) is None
-
-
-def _age(machine: Machine, when: object) -> float | None:
-    try:
-        return machine.now() - datetime.datetime.fromisoformat(str(when)).timestamp()
-    except ValueError:
-        return None
 
 
 def _read_json(machine: Machine, path: str) -> dict[str, Any]:
@@ -416,7 +408,6 @@ def healthy_memory(facts: Facts) -> str:
 MEMORY_CHECK = SubjectCheck("memory", find_memory, healthy_memory)
 
 
-WANTED_BY_VARIABLE: Final = "QNNBRIDGE_HOST"
 _LOGS: Final = "qnnbridge host logs"
 
 
@@ -451,17 +442,14 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
             daemon.said,
             fix=daemon.fix or Remedy("Start it anew with this version.", ("qnnbridge host restart --daemon",)),
         )
-    if daemon.dies_with_us and daemon.state != "runs" and _is_wanted(facts):
+    is_wanted = facts.environment.get("QNNBRIDGE_HOST", "").lower() == "daemon"
+    if daemon.dies_with_us and daemon.state != "runs" and is_wanted:
         yield finding(
             "daemon.ends-with-window",
             "no daemon can be started from this window, and none runs",
             "this process is in a job of Windows that ends its programs and lets none out",
             fix=Remedy("Have Windows start the daemon.", ("qnnbridge host service --task-scheduler",)),
         )
-
-
-def _is_wanted(facts: Facts) -> bool:
-    return facts.environment.get(WANTED_BY_VARIABLE, "").lower() == "daemon"
 
 
 def healthy_daemon(facts: Facts) -> str | None:

@@ -14,9 +14,8 @@ from typing import Final
 from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, WINDOWS_MACHINES
 from qnnbridge._launch.interpreter import CONFIG_VARIABLE, VARIABLE
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Facts, HostFacts, Interpreter, PythonReport, StartFailure
-from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 from qnnbridge_tools.doctor.fixes import python_lines, set_variable, word
 from qnnbridge_tools.doctor.machine import (
     Machine,
@@ -379,7 +378,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
 
 def _fix_modules(facts: Facts) -> Remedy:
     """pip brings what a package needs also where the package itself is there."""
-    packages = facts.host_packages
+    packages = facts.host.packages
     if packages is None or packages.version(fixes.QNN) is None:
         return fixes.host_packages(facts)
     words = "pip brings what is missing with qnnbridge, which needs it."

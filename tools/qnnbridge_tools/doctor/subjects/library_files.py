@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import DamagedFile, Facts, Packages, PythonReport, QnnFile, QnnSet
-from qnnbridge_tools.doctor.findings import Finding, SubjectCheck
+from qnnbridge_tools.doctor.findings import Finding, SubjectCheck, finding
 from qnnbridge_tools.doctor.machine import Machine, paths_of
 
 _ROLES: Final = (
@@ -111,7 +110,7 @@ MAX_SEEN: Final = 6
 
 
 def find(facts: Facts) -> Iterator[Finding]:
-    packages = facts.host_packages
+    packages = facts.host.packages
     if packages is None or facts.host.answer is None:
         return
     yield from _damaged(facts, packages)
@@ -259,7 +258,7 @@ def _signed(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
 
 
 def healthy(facts: Facts) -> str | None:
-    loaded = facts.host_packages.loaded_set if facts.host_packages else None
+    loaded = facts.host.packages.loaded_set if facts.host.packages else None
     if loaded is None:
         return None
     archs = ", ".join(f"V{arch}" for arch in sorted(loaded.archs("stub")))

@@ -8,12 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import Final, cast
 
-from qnnbridge_host.model.genai_folder import OLDEST, is_too_old, version_of
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.catalogue import finding
-from qnnbridge_tools.doctor.facts import Distribution, ExaminedModel, Facts, Packages
-from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.facts import Distribution, ExaminedModel, Facts, Packages, ProbeResult
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 from qnnbridge_tools.doctor.fixes import word
 from qnnbridge_tools.doctor.machine import Machine, paths_of
 from qnnbridge_tools.doctor.subjects.packages import GENAI, fits_platform, fits_python
@@ -22,10 +20,11 @@ from qnnbridge_tools.doctor.subjects.probe import died_text
 
 def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
     # A folder is a model only with its configuration; any other folder is a typing error.
-    if machine.kind(path) == "folder" and machine.kind(paths_of(machine.system).join(path, CONFIG)) == "file":
+    kind = machine.kind(path)
+    if kind == "folder" and machine.kind(paths_of(machine.system).join(path, CONFIG)) == "file":
         return _survey_folder(path)
-    if machine.kind(path) != "file":
-        return ExaminedModel(path, exists=False, is_folder=machine.kind(path) == "folder")
+    if kind != "file":
+        return ExaminedModel(path, exists=False, is_folder=kind == "folder")
     from qnnbridge_host.model.scan import scan_model
 
     try:
@@ -38,8 +37,17 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         size_bytes=scan.size_bytes,
         is_compiled=scan.is_compiled,
         node_count=scan.node_count,
-        dynamic=tuple(f"{node.name}: {_free(node.shape)}" for node in scan.inputs if _free(node.shape)),
-        free=tuple(name for node in scan.inputs for name in _names(node.name, node.shape)),
+        dynamic=tuple(
+            f"{node.name}: {', '.join('?' if dim is None else str(dim) for _, dim in free)}"
+            for node in scan.inputs
+            if (free := _free(node.shape))
+        ),
+        # As `--dim` takes them: by name, or by input and axis where they have none.
+        free=tuple(
+            dim if isinstance(dim, str) else f"{node.name}:{axis}"
+            for node in scan.inputs
+            for axis, dim in _free(node.shape)
+        ),
         # Inputs and outputs alone: what is empty inside of the model is found by `qnnbridge analyze`.
         zero=tuple(node.name for node in (*scan.inputs, *scan.outputs) if 0 in (node.shape or ())),
         quarantined=name in facts.state.quarantined,
@@ -85,21 +93,10 @@ def _judge(model: ExaminedModel, scan: object, facts: Facts) -> ExaminedModel:
     return dataclasses.replace(model, verdict=verdict.level, reasons=tuple(reason for reason in reasons if reason))
 
 
-def _free(shape: object) -> str:
-    if not isinstance(shape, (tuple, list)):
-        return ""
-    return ", ".join("?" if dim is None else str(dim) for dim in shape if not isinstance(dim, int) or dim < 0)
-
-
-def _names(name: str, shape: object) -> list[str]:
-    """The free dimensions as ``--dim`` takes them: by name, or by input and axis where they have none."""
-    if not isinstance(shape, (tuple, list)):
-        return []
-    return [
-        dim if isinstance(dim, str) else f"{name}:{axis}"
-        for axis, dim in enumerate(shape)
-        if not isinstance(dim, int) or dim < 0
-    ]
+def _free(shape: object) -> list[tuple[int, int | str | None]]:
+    """Axis and declared size of the free dimensions."""
+    dims = shape if isinstance(shape, (tuple, list)) else ()
+    return [(axis, dim) for axis, dim in enumerate(dims) if not isinstance(dim, int) or dim < 0]
 
 
 CONFIG: Final = "genai_config.json"
@@ -125,7 +122,8 @@ def find(facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield from _contents(facts, model, name)
-        yield from _live(model, name)
+        if model.probe is not None and model.probe.failed:
+            yield _live(model, model.probe, name)
 
 
 def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding]:
@@ -139,9 +137,9 @@ def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Findi
             fix="Copy or download the folder again, all of its files.",
         )
         return
-    if facts.host_packages is None:
+    if facts.host.packages is None:
         return
-    version = facts.host_packages.version(GENAI)
+    version = facts.host.packages.version(GENAI)
     if version is None:
         yield finding(
             "model.genai-missing",
@@ -225,13 +223,10 @@ def _ran_on_qnn(model: ExaminedModel) -> bool:
     return probe is not None and not probe.failed and not probe.skipped and not probe.cpu_nodes
 
 
-def _live(model: ExaminedModel, name: str) -> Iterator[Finding]:
-    probe = model.probe
-    if probe is None or not probe.failed:
-        return
+def _live(model: ExaminedModel, probe: ProbeResult, name: str) -> Finding:
     # The placement was refused: no fault of the host.
     if probe.error == "PlacementRefused":
-        yield finding(
+        return finding(
             "model.on-cpu",
             f"QNN does not take all of {name}",
             probe.message,
@@ -239,19 +234,14 @@ def _live(model: ExaminedModel, name: str) -> Iterator[Finding]:
             fix=probe.fix or "Change these nodes, or allow fallback='cpu'.",
             notes=(probe.cause,) if probe.cause else (),
         )
-        return
-    yield finding(
+    return finding(
         "model.fails",
         f"{name} does not work on this host{died_text(probe)}",
         probe.message,
         *probe.evidence[:4],
-        fix=Remedy(probe.fix) if probe.fix else _whole_error(model),
+        fix=probe.fix or Remedy("See the whole error.", (f"qnnbridge run {word(model.path)} --random",)),
         notes=(probe.cause,) if probe.cause else (),
     )
-
-
-def _whole_error(model: ExaminedModel) -> Remedy:
-    return Remedy("See the whole error.", (f"qnnbridge run {word(model.path)} --random",))
 
 
 def healthy(facts: Facts) -> str | None:
@@ -277,7 +267,7 @@ _LEAST: Final = re.compile(r">=\s*([\d.]+)")
 
 
 def find_genai(facts: Facts) -> Iterator[Finding]:
-    packages = facts.host_packages
+    packages = facts.host.packages
     installed = packages.distribution(GENAI) if packages is not None else None
     if packages is not None and installed is not None:
         yield from _wheel(facts, installed)
@@ -292,8 +282,7 @@ def _wheel(facts: Facts, installed: Distribution) -> Iterator[Finding]:
     # As wheels write it: win_arm64 for win-arm64.
     platform = answer.platform.replace("-", "_").replace(".", "_")
     tags = [tag.split("-") for tag in installed.tags]
-    fits = any(fits_platform(tag[-1], platform) and fits_python(tag[0], answer.tag) for tag in tags)
-    if not fits:
+    if not any(fits_platform(tag[-1], platform) and fits_python(tag[0], answer.tag) for tag in tags):
         yield finding(
             "genai.wheel",
             f"the host's {GENAI} {installed.version} is made for another interpreter",
@@ -303,6 +292,9 @@ def _wheel(facts: Facts, installed: Distribution) -> Iterator[Finding]:
 
 
 def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iterator[Finding]:
+    # Not at the top: it brings the reader of models along, and most computers have no onnxruntime-genai.
+    from qnnbridge_host.model.genai_folder import OLDEST, TRIED, is_too_old, version_of
+
     if is_too_old(installed.version):
         yield finding(
             "genai.too-old",
@@ -323,16 +315,12 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             f"onnxruntime {runtime} is too old for {GENAI} {installed.version}",
             f"{GENAI} {installed.version} needs {wanted}",
             # With 1.x, onnxruntime-genai gives way: another onnxruntime would overwrite files of the provider.
-            fix=_older_genai(facts) if is_whole else fixes.by_pip(facts, f"install {word(wanted)}"),
+            fix=fixes.by_pip(
+                facts, f"install {GENAI}=={TRIED[0]}", "Install a release for the onnxruntime that is there."
+            )
+            if is_whole
+            else fixes.by_pip(facts, f"install {word(wanted)}"),
         )
-
-
-def _older_genai(facts: Facts) -> Remedy:
-    from qnnbridge_host.model.genai_folder import TRIED
-
-    return fixes.by_pip(
-        facts, f"install {GENAI}=={TRIED[0]}", "Install a release for the onnxruntime that is there."
-    )
 
 
 def _emulated(facts: Facts, *, has_host: bool) -> Iterator[Finding]:
@@ -355,7 +343,7 @@ def _emulated(facts: Facts, *, has_host: bool) -> Iterator[Finding]:
 
 
 def healthy_genai(facts: Facts) -> str | None:
-    packages = facts.host_packages
+    packages = facts.host.packages
     version = packages.version(GENAI) if packages is not None else None
     return f"{GENAI} {version}" if version else None
 

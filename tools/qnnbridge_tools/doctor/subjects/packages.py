@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import DamagedFile, Distribution, Facts, Packages, PythonReport, QnnSet
-from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 from qnnbridge_tools.doctor.fixes import QNN, is_1x, word
 from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.library_files import survey_set
@@ -47,7 +46,9 @@ def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -
     capi = paths.join(runtime, "capi") if runtime else None
     built = _constants(machine, capi) if capi else {}
     plugin_built = _constants(machine, plugin) if plugin else {}
-    places = [place for place in (capi, *_plugin_folders(machine, plugin)) if place]
+    libraries = paths.join(plugin, "libs") if plugin else ""
+    plugins = [plugin, *(paths.join(libraries, name) for name in machine.names(libraries))] if plugin else []
+    places = [place for place in (capi, *plugins) if place]
     found = (survey_set(machine, place, complete=complete) for place in places)
     # A folder with neither is no set of QNN that anything would load.
     sets = tuple(one for one in found if one is not None and (one.of("backend") or one.of("provider")))
@@ -82,15 +83,6 @@ def loaded_folder(
     # An emulated Python 3.12 says ARM64 and has AMD64 in its environment: the loader then takes the ARM64EC set.
     name = ("arm64ec" if answer.env_machine.upper() == "AMD64" else "arm64") if on_arm else "amd64"
     return str(paths_of(system).join(plugin, "libs", name))
-
-
-def _plugin_folders(machine: Machine, plugin: str | None) -> Iterator[str]:
-    if plugin is None:
-        return
-    yield plugin
-    libraries = paths_of(machine.system).join(plugin, "libs")
-    for name in machine.names(libraries):
-        yield paths_of(machine.system).join(libraries, name)
 
 
 def _module(machine: Machine, folders: Sequence[str], name: str) -> str | None:
@@ -178,7 +170,7 @@ _MANY_FILES: Final = 5
 
 
 def find(facts: Facts) -> Iterator[Finding]:
-    packages, answer = facts.host_packages, facts.host.answer
+    packages, answer = facts.host.packages, facts.host.answer
     if packages is None or answer is None:
         return
     yield from _wheels(facts, packages)
@@ -219,19 +211,17 @@ def _wheels(facts: Facts, packages: Packages) -> Iterator[Finding]:
             continue
         platforms = {tag.split("-")[-1] for tag in one.tags}
         if not any(fits_platform(tag, platform) for tag in platforms):
-            yield finding(
-                "packages.wheel-machine",
-                f"{one.name} {one.version} is installed for another machine type",
-                f"wheel {', '.join(one.tags)} in a {answer.platform} interpreter ({one.folder})",
-                fix=fixes.install_again(facts, one.name, one.version, "--only-binary :all:"),
-            )
+            code, what, where = "wheel-machine", "machine type", f"a {answer.platform} interpreter"
         elif not any(fits_python(tag.split("-")[0], answer.tag) for tag in one.tags):
-            yield finding(
-                "packages.wheel-python",
-                f"{one.name} {one.version} is installed for another version of Python",
-                f"wheel {', '.join(one.tags)} in Python {answer.version} ({one.folder})",
-                fix=fixes.install_again(facts, one.name, one.version, "--only-binary :all:"),
-            )
+            code, what, where = "wheel-python", "version of Python", f"Python {answer.version}"
+        else:
+            continue
+        yield finding(
+            f"packages.{code}",
+            f"{one.name} {one.version} is installed for another {what}",
+            f"wheel {', '.join(one.tags)} in {where} ({one.folder})",
+            fix=fixes.install_again(facts, one.name, one.version, "--only-binary :all:"),
+        )
 
 
 def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
@@ -289,7 +279,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
     qnn = packages.version(QNN)
     runtimes = {one.name: one for one in packages.distributions if _is_runtime(one) and one.name != QNN}
     copies = [one for one in packages.distributions if one.name == QNN]
-    if len({one.version for one in copies}) > 1 or len(copies) > 1:
+    if len(copies) > 1:
         yield finding(
             "packages.twice",
             "onnxruntime-qnn is installed more than once",
@@ -402,7 +392,8 @@ def _pair(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 def _once(facts: Facts, copies: list[Distribution]) -> Remedy:
     """pip takes away one copy at a time, the one that it finds first."""
-    remedy = fixes.install_version(facts, _kept(facts, _newest(copies)))
+    newest = max(copies, key=lambda one: [int(part) for part in one.version.split(".") if part.isdigit()])
+    remedy = fixes.install_version(facts, _kept(facts, newest.version))
     if fixes.is_managed(facts):
         return remedy
     # pip removes one copy at a time, so it is called once for each of them.
@@ -418,17 +409,8 @@ def _kept(facts: Facts, version: str | None) -> str | None:
 
 def _with_runtime(facts: Facts, qnn: str, how: str) -> Remedy:
     """An onnxruntime for this plugin."""
-    if not fixes.fits(facts, qnn):
-        return fixes.install_fitting(
-            facts, f"{QNN} {qnn} does not fit this computer anyway; install the one that does."
-        )
-    return fixes.by_pip(facts, f"{how} {word(fixes.ort_requirement(facts, qnn))}")
-
-
-def _newest(copies: list[Distribution]) -> str:
-    return max(
-        copies, key=lambda one: tuple(int(part) for part in one.version.split(".") if part.isdigit())
-    ).version
+    instead = fixes.fitting_instead(facts, qnn)
+    return instead or fixes.by_pip(facts, f"{how} {word(fixes.ort_requirement(facts, qnn))}")
 
 
 def lacking(packages: Packages) -> list[str]:
@@ -440,7 +422,7 @@ def _is_runtime(one: Distribution) -> bool:
 
 
 def healthy(facts: Facts) -> str | None:
-    packages = facts.host_packages
+    packages = facts.host.packages
     qnn = packages.version(QNN) if packages is not None else None
     if packages is None or qnn is None:
         return None

@@ -8,21 +8,19 @@ report and puts no model in quarantine. It prints one line of JSON when a stage 
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import Facts, ProbeResult
-from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck
+from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 from qnnbridge_tools.doctor.machine import ProbeRequest
 
 # Above the probe's own deadline, for its own end.
@@ -115,9 +113,11 @@ def find(facts: Facts) -> Iterator[Finding]:
 def _unknown(facts: Facts) -> Iterator[str]:
     unknown = fixes.unknown_packages(facts)
     if unknown:
+        from qnnbridge_host.model.releases import generated_on
+
         yield (
             f"Whether the versions are to blame is unknown: the tables here lack {' and '.join(unknown)}. "
-            f"This qnnbridge has a table of {fixes.table_date()}; another may know more."
+            f"This qnnbridge has a table of {generated_on()}; another may know more."
         )
 
 
@@ -211,6 +211,9 @@ def main() -> int:
 
 
 def _probe(order: ProbeRequest, run: ProbeLog) -> None:
+    # Not at the top: the doctor's own process, and its --quick, need none of it.
+    import importlib.resources
+
     from qnnbridge import Host
 
     run.begin("start")
@@ -224,34 +227,40 @@ def _probe(order: ProbeRequest, run: ProbeLog) -> None:
             "devices": [str(device.get("device_type", "")) for device in info.devices],
         }
         if order.model:
-            _compute(host, order.model, order, run, _random_feeds(order), None)
+            _compute(host, order.model, order, run)
         else:
-            with importlib.resources.as_file(_asset()) as model:
-                _compute(host, str(model), order, run, _probe_feeds, _right_numbers())
+            assets = importlib.resources.files("qnnbridge_tools.doctor").joinpath("assets")
+            with importlib.resources.as_file(assets.joinpath(PROBE_MODEL)) as model:
+                _compute(host, str(model), order, run)
 
 
-def _asset() -> Any:
-    return importlib.resources.files("qnnbridge_tools.doctor").joinpath("assets").joinpath(PROBE_MODEL)
-
-
-def _compute(
-    host: Any, model: str, order: ProbeRequest, run: ProbeLog, feeds: Callable[[Any], dict[str, Any]], right: Any
-) -> None:
+def _compute(host: Any, model: str, order: ProbeRequest, run: ProbeLog) -> None:
     import numpy as np
 
     from qnnbridge import InferenceSession
+    from qnnbridge_tools.arguments import read_dimensions, session_options
 
+    dimensions = read_dimensions(order.dimensions)
     run.begin("create")
     # No repetition: one death shows it.
-    with InferenceSession(model, _options(order), host=host, timeout=order.timeout_s, retry=0) as session:
+    with InferenceSession(
+        model, session_options(dimensions), host=host, timeout=order.timeout_s, retry=0
+    ) as session:
         placement = session.placement
         run.result |= {"qnn_nodes": placement.qnn_nodes, "cpu_nodes": placement.cpu_nodes}
         run.result["simulator"] = placement.simulator
         run.begin("run")
-        outputs = session.run(None, feeds(session))
-        if right is None:
+        if order.model:
+            from qnnbridge_tools import feeds
+
+            given = feeds.complete(list(session.get_inputs()), [], dimensions, seed=0)
+            session.run(None, {feed.name: feed.value for feed in given})
             return
+        x = np.arange(-8, 8, dtype=np.float32).reshape(2, 8) / 8
+        outputs = session.run(None, {"x": x})
         run.begin("numbers")
+        # relu(x @ w + b), which `scripts/makers/probe_model.py` makes a model of.
+        right = np.maximum(x.astype(np.float64) @ weights() + bias(), 0)
         difference = float(np.max(np.abs(np.asarray(outputs[0], np.float64) - right)))
         run.result["difference"] = difference
         # Written so that NaN fails, too.
@@ -260,24 +269,6 @@ def _compute(
                 "failed": "numbers",
                 "message": f"the largest difference from the right numbers is {difference:.3g}",
             }
-
-
-def _options(order: ProbeRequest) -> Any:
-    if not order.dimensions:
-        return None
-    from qnnbridge import SessionOptions
-    from qnnbridge_tools.arguments import read_dimensions
-
-    options = SessionOptions()
-    for name, size in read_dimensions(order.dimensions).by_name.items():
-        options.add_free_dimension_override_by_name(name, size)
-    return options
-
-
-def _probe_feeds(_session: Any) -> dict[str, Any]:
-    import numpy as np
-
-    return {"x": np.arange(-8, 8, dtype=np.float32).reshape(2, 8) / 8}
 
 
 def weights() -> Any:
@@ -291,25 +282,6 @@ def bias() -> Any:
     import numpy as np
 
     return (np.arange(8) % 3 - 1) / 2
-
-
-def _right_numbers() -> Any:
-    """relu(x @ w + b), which `scripts/makers/probe_model.py` makes a model of."""
-    import numpy as np
-
-    x = _probe_feeds(None)["x"].astype(np.float64)
-    return np.maximum(x @ weights() + bias(), 0)
-
-
-def _random_feeds(order: ProbeRequest) -> Callable[[Any], dict[str, Any]]:
-    def make(session: Any) -> dict[str, Any]:
-        from qnnbridge_tools import feeds
-        from qnnbridge_tools.arguments import read_dimensions
-
-        given = feeds.complete(list(session.get_inputs()), [], read_dimensions(order.dimensions), seed=0)
-        return {feed.name: feed.value for feed in given}
-
-    return make
 
 
 def _failed(error: Exception, stage: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Final
 
 from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.catalogue import finding
 from qnnbridge_tools.doctor.facts import (
     BackendFile,
     CatalogueProvider,
@@ -23,7 +22,7 @@ from qnnbridge_tools.doctor.facts import (
     HostFacts,
     SdkRoot,
 )
-from qnnbridge_tools.doctor.findings import Finding, Remedy, Severity, SubjectCheck
+from qnnbridge_tools.doctor.findings import Finding, Remedy, Severity, SubjectCheck, finding
 from qnnbridge_tools.doctor.fixes import DEFAULT_FOLDER, is_newer, short_sdk
 from qnnbridge_tools.doctor.machine import Machine, parsed_toml, paths_of, text_of, variable_of
 from qnnbridge_tools.doctor.subjects.environment import removal
@@ -46,7 +45,14 @@ def survey_engine(machine: Machine, hosted: HostFacts) -> EngineFacts:
     if hosted.packages is not None and hosted.packages.version(WINDOWSML) and hosted.answer is not None:
         catalogue = machine.catalogue(hosted.path)
     if catalogue is not None:
-        with_sdk = tuple(dataclasses.replace(one, sdk=_sdk(machine, one.library)) for one in catalogue.providers)
+        # The library in the catalogue is the provider; the version of QNN is in its backend beside it.
+        folder_of = paths_of(machine.system).dirname
+        with_sdk = tuple(
+            dataclasses.replace(
+                one, sdk=_first_version(machine, folder_of(one.library), _BACKENDS) if one.library else None
+            )
+            for one in catalogue.providers
+        )
         catalogue = dataclasses.replace(catalogue, providers=with_sdk)
     return EngineFacts(wanted, path, catalogue)
 
@@ -66,22 +72,12 @@ def _setting(machine: Machine) -> tuple[str, str]:
     return ("folder" if path else engine.strip().lower() or "auto"), path
 
 
-def _sdk(machine: Machine, library: str) -> str | None:
-    paths = paths_of(machine.system)
-    # The library in the catalogue is the provider; the version of QNN is in its backend beside it.
-    for name in _BACKENDS if library else ():
-        found = machine.library(paths.join(paths.dirname(library), name), version=True)
-        if found is not None and found.version:
-            return found.version
-    return None
-
-
 def in_use(facts: Facts) -> str:
     """What the host would take: "wheel", "windowsml" or "folder"."""
     wanted = facts.engine.wanted
     if wanted in ("wheel", "windowsml", "folder"):
         return wanted
-    packages = facts.host_packages
+    packages = facts.host.packages
     has_wheel = packages is not None and packages.version(fixes.QNN) is not None
     has_catalogue = packages is not None and packages.version(WINDOWSML) is not None
     return "windowsml" if has_catalogue and not has_wheel else "wheel"
@@ -96,7 +92,7 @@ def qnn_provider(facts: Facts) -> CatalogueProvider | None:
 
 
 def find_source(facts: Facts) -> Iterator[Finding]:
-    if facts.host.answer is None or facts.host_packages is None:
+    if facts.host.answer is None or facts.host.packages is None:
         return
     used, provider = in_use(facts), qnn_provider(facts)
     if used == "windowsml":
@@ -106,7 +102,7 @@ def find_source(facts: Facts) -> Iterator[Finding]:
         yield finding(
             "engine.catalogue-fits-better",
             "onnxruntime-qnn is too new for the NPU driver, and the catalogue of Windows has a QNN that fits",
-            f"wheel: QNN {short_sdk(facts.host_packages.qnn_sdk)}",
+            f"wheel: QNN {short_sdk(facts.host.packages.qnn_sdk)}",
             f"catalogue: {provider.version}, QNN {short_sdk(provider.sdk)}, {provider.state}",
             f"driver: QNN {short_sdk(system[0] if system else None)}",
             fix=_take(facts, WINDOWSML),
@@ -148,7 +144,7 @@ def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
     """Rule: a QNN that is not newer than the driver's fits."""
     if not facts.driver.runtime:  # else what an SDK says, which may not be the driver's
         return False
-    wheel = facts.host_packages.qnn_sdk if facts.host_packages is not None else None
+    wheel = facts.host.packages.qnn_sdk if facts.host.packages is not None else None
     system = fixes.system_sdk(facts)
     if wheel is None or system is None or provider.sdk is None or provider.state == NOT_PRESENT:
         return False
@@ -157,7 +153,7 @@ def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
 
 def healthy_source(facts: Facts) -> str | None:
     """Which one is used, and what else there would be."""
-    packages, provider = facts.host_packages, qnn_provider(facts)
+    packages, provider = facts.host.packages, qnn_provider(facts)
     if packages is None or (in_use(facts) == "wheel" and provider is None):
         return None
     release = packages.version(fixes.QNN)
@@ -189,9 +185,11 @@ def survey_sdks(machine: Machine) -> tuple[SdkRoot, ...]:
         roots += [(DEFAULT_FOLDER, paths.join(_SDKS, name)) for name in names]
     found: dict[str, SdkRoot] = {}
     for name, folder in roots:
-        key = f"{name} {folder}" if name != DEFAULT_FOLDER else paths.normcase(paths.normpath(folder))
+        place = paths.normcase(paths.normpath(folder))
+        key = f"{name} {folder}" if name != DEFAULT_FOLDER else place
         # The variable is the stronger statement: a folder that it names is not listed a second time.
-        if name == DEFAULT_FOLDER and any(_same(machine, folder, root.folder) for root in found.values()):
+        named = {paths.normcase(paths.normpath(root.folder)) for root in found.values()}
+        if name == DEFAULT_FOLDER and place in named:
             continue
         exists = machine.kind(folder) == "folder"
         found[key] = SdkRoot(name, folder, exists, _version(machine, folder) if exists else None)
@@ -212,7 +210,7 @@ def survey_foreign(machine: Machine, own: tuple[str, ...]) -> tuple[ForeignQnn, 
                 continue
             names = qnn_names(machine.names(folder))
             if names:
-                found.append(ForeignQnn(via, folder, names, _library_version(machine, folder, names)))
+                found.append(ForeignQnn(via, folder, names, _first_version(machine, folder, names)))
     return tuple(found)
 
 
@@ -225,7 +223,7 @@ def survey_backend(machine: Machine, path: str | None) -> BackendFile | None:
     return BackendFile(path, True, library.machine if library else None, library.version if library else None)
 
 
-def _library_version(machine: Machine, folder: str, names: tuple[str, ...]) -> str | None:
+def _first_version(machine: Machine, folder: str, names: tuple[str, ...]) -> str | None:
     paths = paths_of(machine.system)
     for name in names:
         library = machine.library(paths.join(folder, name), version=True)
@@ -245,11 +243,6 @@ def _version(machine: Machine, folder: str) -> str | None:
     return match[1] if match else None
 
 
-def _same(machine: Machine, one: str, other: str) -> bool:
-    paths = paths_of(machine.system)
-    return bool(paths.normcase(paths.normpath(one)) == paths.normcase(paths.normpath(other)))
-
-
 def find_sdk(facts: Facts) -> Iterator[Finding]:
     yield from _backend_path(facts)
     yield from _chip(facts)
@@ -262,7 +255,7 @@ def bundled_sdk(facts: Facts) -> str | None:
     """Of the wheel, if the host takes QNN from it."""
     if facts.engine.wanted in ("windowsml", "folder"):
         return None
-    return facts.host_packages.qnn_sdk if facts.host_packages else None
+    return facts.host.packages.qnn_sdk if facts.host.packages else None
 
 
 def _backend_path(facts: Facts) -> Iterator[Finding]:
@@ -288,7 +281,7 @@ def _backend_path(facts: Facts) -> Iterator[Finding]:
 
 
 def _chip(facts: Facts) -> Iterator[Finding]:
-    packages, arch = facts.host_packages, facts.computer.arch
+    packages, arch = facts.host.packages, facts.computer.arch
     loaded = packages.loaded_set if packages else None
     if not facts.is_arm or arch is None or packages is None or loaded is None:
         return
@@ -307,7 +300,7 @@ def _chip(facts: Facts) -> Iterator[Finding]:
 
 def _system(facts: Facts) -> Iterator[Finding]:
     """Rule: the bundled QNN is not newer than the system's."""
-    packages, bundled, system = facts.host_packages, bundled_sdk(facts), fixes.system_sdk(facts)
+    packages, bundled, system = facts.host.packages, bundled_sdk(facts), fixes.system_sdk(facts)
     if packages is None or bundled is None or system is None or not facts.is_arm:
         return
     version, source = system
