@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,16 @@ def test_the_release_to_install_is_the_oldest_that_is_new_enough() -> None:
         chosen = (release_with_sdk(sdk) or "").removeprefix("onnxruntime-qnn ")
         (bundled,) = {r.qnn_sdk for r in releases if r.version == chosen}
         assert (sdk_numbers(bundled) or ())[:2] == (sdk_numbers(sdk) or ())[:2]
+
+
+def test_of_releases_with_one_sdk_the_oldest_is_the_one_with_the_least_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    releases = pytest.importorskip("qnnbridge_host.model.releases")
+    newest = releases.load_releases()[0]
+    alike = tuple(dataclasses.replace(newest, version=version) for version in ("2.10.0", "2.9.0"))
+    monkeypatch.setattr(releases, "load_releases", lambda: alike)
+    assert release_with_sdk(newest.qnn_sdk) == "onnxruntime-qnn 2.9.0"
 
 
 def test_an_older_sdk_is_only_worth_a_note(tmp_path: Path) -> None:

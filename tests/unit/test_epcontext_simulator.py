@@ -37,6 +37,10 @@ def host() -> Iterator[qnnbridge.Host]:
         yield made
 
 
+def traits_of(host: qnnbridge.Host, **options: str) -> HostTraits:
+    return HostTraits.of_installation(host.info.versions, host.info.simulator, options)
+
+
 @pytest.fixture(scope="module")
 def compiled(host: qnnbridge.Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("compiled")
@@ -57,8 +61,7 @@ def test_the_verdict_is_what_happens(
     made_for: str, simulated: str, compiled: dict[str, Path], host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = compiled[made_for]
-    spec = qnnbridge._providers.normalize_providers(providers(soc_model=simulated), None)
-    verdict = examine(path, scan_model(path), HostTraits.of_host(host.info, spec)).verdict
+    verdict = examine(path, scan_model(path), traits_of(host, soc_model=simulated)).verdict
     monkeypatch.setenv("QNNBRIDGE_CONTEXT_CHECK", "warn")
     try:
         qnnbridge.InferenceSession(path, providers=providers(soc_model=simulated), host=host).close()
@@ -101,7 +104,7 @@ def test_an_embedded_model_of_several_parts_loads_in_this_release(host: qnnbridg
     options.add_session_config_entry("ep.context_embed_mode", "1")
     asked = providers(soc_model="60")
     qnnbridge.InferenceSession(original, options, asked, host=host, fallback="cpu").close()
-    examined = examine(path, scan_model(path), HostTraits.of_host(host.info))
+    examined = examine(path, scan_model(path), traits_of(host))
     assert [node.owns_blob for node in scan_model(path).ep_contexts] == [True, False]
     assert examined.verdict.level == "ok"
     assert len(examined.found.blobs[0].facts.graphs) == 2
@@ -169,4 +172,4 @@ def test_bytes_count_from_the_folder_of_the_application(
 
 
 def test_an_interpreter_that_is_asked_says_what_its_running_host_says(host: qnnbridge.Host) -> None:
-    assert installation_of(host.info.executable).traits({}) == HostTraits.of_host(host.info)
+    assert installation_of(host.info.executable).traits({}) == traits_of(host)

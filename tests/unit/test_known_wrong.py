@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from qnnbridge_host.model import known_wrong
-from qnnbridge_host.model.conditions import all_true, nearest_places
 from qnnbridge_host.model.graph_index import FileGraph, GraphNode, GraphTensor, read_graph
+from qnnbridge_host.model.known_wrong import all_true, nearest_places
 from qnnbridge_host.model.static_shapes import complete
 
 onnx = pytest.importorskip("onnx")
@@ -190,6 +190,48 @@ def test_shapes_without_onnx_are_those_of_onnx(shape: tuple[int, ...]) -> None:
     }
 
 
+def test_attributes_of_a_wrong_type_make_a_shape_unknown() -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=[1]),
+        helper.make_node("MaxPool", ["x"], ["b"], kernel_shape=[2, 2], auto_pad=3),
+        helper.make_node("Relu", ["x"], ["c"]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    data = model_of(nodes, {"x": [1, 2, 8, 8]})
+    graph = read_graph(io.BytesIO(data), len(data))
+    complete(graph)
+    assert [graph.about(name).type for name in "abc"] == ["", "float", "float"]
+    assert [graph.about(name).shape for name in "abc"] == [(1, 2, 8, 8), None, (1, 2, 8, 8)]
+    known_wrong.find(graph, arch=73)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "size"), [((0, 5, 2), 3), ((5, 0, -2), 3), ((0.0, 5.5, 1.0), 6), ((3, 0, 1), 0)]
+)
+def test_a_range_has_the_size_that_onnx_gives_it(numbers: tuple[float, ...], size: int) -> None:
+    constants = {
+        name: np.array(number, np.asarray(numbers).dtype) for name, number in zip("abc", numbers, strict=True)
+    }
+    data = model_of([helper.make_node("Range", ["a", "b", "c"], ["y"])], {}, constants)
+    graph = read_graph(io.BytesIO(data), len(data))
+    complete(graph)
+    assert graph.about("y").shape == (size,)
+
+
+@pytest.mark.parametrize(
+    ("element", "values"),
+    [("INT32", (1, 2)), ("UINT8", (1, 2)), ("BOOL", (1, 2)), ("BFLOAT16", None), ("FLOAT16", None)]
+    + [(name, None) for name in ("FLOAT8E4M3FN", "FLOAT8E5M2", "UINT4", "INT4")],
+)
+def test_bits_in_a_list_of_integers_are_no_values(element: str, values: tuple[int, ...] | None) -> None:
+    tensor = onnx.TensorProto(
+        name="c", dims=[2], int32_data=[1, 2], data_type=onnx.TensorProto.DataType.Value(element)
+    )
+    graph = helper.make_graph([helper.make_node("Identity", ["c"], ["y"])], "g", [], [], [tensor])
+    data = helper.make_model(graph).SerializeToString()
+    assert read_graph(io.BytesIO(data), len(data)).about("c").values == values
+
+
 def is_true(expressions: list[str], node: GraphNode) -> bool:
     return all_true(expressions, node, FileGraph([], {}))
 
@@ -208,6 +250,10 @@ def test_expressions_know_arithmetic_loops_and_nothing_else() -> None:
     assert not is_true(["shape(0)[0] == 1"], node)  # not known, so not true
     assert not is_true(["__import__('os')"], node)
     assert not is_true(["(lambda: True)()"], node)
+    assert not is_true(["pads.__class__ == 1 or True"], node)
+    # The condition of a loop counts.
+    assert is_true(["sum(1 for one in pads if one > 1) == 1"], node)
+    assert not is_true(["any(one >= 0 for one in pads if one > 5)"], node)
 
 
 def test_nearest_places_are_those_of_onnxruntime() -> None:

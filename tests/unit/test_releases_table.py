@@ -17,8 +17,6 @@ from qnnbridge._launch.installed import read_executable
 from qnnbridge_host.model.releases import (
     SCHEMA_VERSION,
     Release,
-    for_chip,
-    for_sdk,
     for_version,
     generated_on,
     load_releases,
@@ -136,17 +134,26 @@ def test_the_interface_of_the_installed_backend_is_the_one_of_the_table() -> Non
     assert [release.core_api, release.backend_api] == [".".join(numbers[:3]), ".".join(numbers[3:6])]
 
 
-def test_releases_are_found_by_their_sdk() -> None:
-    assert {release.version for release in for_sdk("2.42")} == {"1.24.1", "1.24.2", "1.24.3", "1.24.4", "2.0.0"}
-    assert {release.version for release in for_sdk("v2.51.0.260929181845")} == {"2.7.0"}
-    assert for_sdk("2.41") == ()
+def test_releases_have_the_sdk_that_was_seen_in_them() -> None:
+    found = {(release.version, sdk_numbers(release.qnn_sdk)[:2]) for release in load_releases() if release.qnn_sdk}
+    assert {version for version, sdk in found if sdk == (2, 42)} == {
+        "1.24.1",
+        "1.24.2",
+        "1.24.3",
+        "1.24.4",
+        "2.0.0",
+    }
+    assert ("2.7.0", (2, 51)) in found
+    assert all(sdk != (2, 41) for _, sdk in found)
 
 
-def test_releases_are_found_by_the_chip() -> None:
-    newest_chip = {release.version for release in for_chip(81)}
+def test_releases_drive_the_chips_whose_stubs_they_have() -> None:
+    newest_chip = {release.version for release in load_releases() if 81 in release.stubs}
     assert "1.24.1" in newest_chip
     assert "1.23.2" not in newest_chip
-    assert all(release.platform != "win_amd64" for release in for_chip(68)), "its stub is in the ARM64 wheels only"
+    oldest = [release.platform for release in load_releases() if 68 in release.stubs]
+    assert oldest
+    assert "win_amd64" not in oldest, "its stub is in the ARM64 wheels only"
 
 
 def test_a_version_is_found_however_it_is_written() -> None:

@@ -21,6 +21,7 @@ from qnnbridge_protocol.errors import InvalidProtobuf, ModelChanged
 
 onnx = pytest.importorskip("onnx")
 
+from google.protobuf.message import DecodeError  # noqa: E402
 from onnx import helper  # noqa: E402
 from tests.needs import length  # noqa: E402
 from tests.unit import epcontext_models as models  # noqa: E402
@@ -276,3 +277,19 @@ def test_the_scan_of_a_file_that_is_replaced_meanwhile_is_of_what_is_hashed(tmp_
     found = ModelSource.open(path, None, Replaces())
     assert found.scan is not None
     assert found.scan.is_compiled
+
+
+@pytest.mark.parametrize("version", [5 << 64 | 9, 63 << 64 | 9])
+def test_a_number_of_more_than_64_bits_is_cut_off_as_protobuf_does(version: int) -> None:
+    data = GOOD + b"\x08" + models.varint(version)
+    assert len(models.varint(version)) == 10
+    assert onnx.ModelProto.FromString(data).ir_version == 9
+    assert scan_open(io.BytesIO(data)).ir_version == 9
+
+
+def test_a_length_of_more_than_64_bits_is_refused() -> None:
+    data = GOOD + b"\x12" + models.varint(1 << 64 | 1) + b"p"
+    with pytest.raises(DecodeError):
+        onnx.ModelProto.FromString(data)
+    with pytest.raises(InvalidProtobuf):
+        scan_open(io.BytesIO(data))

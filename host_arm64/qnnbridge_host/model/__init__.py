@@ -9,7 +9,6 @@ tools call it. May import the standard library and the protocol; never the cache
 - `context_binary`, `context_files`, `manifest`, `paths`: the files of a compiled model, and their contents;
 - `compatibility`, `compatibility_check`, `chips`, `releases`: its target, and the verdict on a host;
 - `compiled_checks`: the checks before a session;
-- `graph_index` (with `static_shapes`, `static_values`), `conditions`, `known_wrong`: operators that QNN computes
-  wrong;
+- `graph_index` (with `static_shapes`), `known_wrong`: operators that QNN computes wrong;
 - `genai_folder`: the folder of a model for generation.
 """

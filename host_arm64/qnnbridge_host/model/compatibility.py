@@ -48,18 +48,18 @@ def release_with_sdk(sdk: str | None) -> str | None:
     if wanted is None:
         return None
     try:
-        from qnnbridge_host.model.releases import load_releases
+        from qnnbridge_host.model.releases import load_releases, version_key
 
         releases = load_releases()
     # The release is only a part of the advice: without the table the verdict is the same.
     except (ImportError, OSError, ValueError, KeyError):
         return None
     fitting = [
-        (numbers, release.version)
+        (numbers, version_key(release.version), release.version)
         for release in releases
         if (numbers := sdk_numbers(release.qnn_sdk)) is not None and numbers[:2] >= wanted[:2]
     ]
-    return f"onnxruntime-qnn {min(fitting)[1]}" if fitting else None
+    return f"onnxruntime-qnn {min(fitting)[-1]}" if fitting else None
 
 
 METADATA_KEY: Final = "ep_compatibility_info.QNNExecutionProvider"

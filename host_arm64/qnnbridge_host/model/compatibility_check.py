@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from qnnbridge_host.model.chips import chip_label, chip_of, chip_of_this_computer, simulated_chip
@@ -24,19 +24,12 @@ from qnnbridge_host.model.compatibility import (
     short_sdk,
 )
 from qnnbridge_host.model.context_files import Blob, ContextFindings, Hash, look
-from qnnbridge_host.model.manifest import CompiledManifest, FileRecord, read_manifest
-from qnnbridge_host.model.scan import (
-    CANNOT_RUN,
-    OK,
-    RECOMPILE,
-    RECOMPILE_FIX,
-    Level,
-    Verdict,
-    cannot_run,
-)
+from qnnbridge_host.model.manifest import CompiledManifest, read_manifest
+from qnnbridge_host.model.scan import CANNOT_RUN, OK, RECOMPILE, RECOMPILE_FIX, Verdict, cannot_run
+from qnnbridge_host.model.source import hash_file
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import ContextUnusable
-from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec
+from qnnbridge_protocol.specs import QNN, ProviderSpec
 
 # Below and from here on context binaries do not mix.
 _NEW_ARCH: Final = 73
@@ -61,11 +54,6 @@ class HostTraits:
     soc_model: int | None = None
     htp_arch: int | None = None
     backend: str = "htp"
-
-    @classmethod
-    def of_host(cls, info: HostInfo, providers: Sequence[ProviderSpec] = ()) -> HostTraits:
-        """Of a running host, for a session with these providers."""
-        return cls.of_installation(info.versions, info.simulator, _qnn_options(providers))
 
     @classmethod
     def of_hello(cls, peer: Hello, providers: Sequence[ProviderSpec] = ()) -> HostTraits:
@@ -177,7 +165,7 @@ def examine(
     problem = problem or manifest_problem
     qnn = [node for node in nodes if node.source in QNN_SOURCES]
     # What Genie runs is in a DLC of its own, with neither header nor graphs of a context binary.
-    found = look(model, folder, [node for node in qnn if node.dlc_path is None], manifest, hash_of or _hash_file)
+    found = look(model, folder, [node for node in qnn if node.dlc_path is None], manifest, hash_of or hash_file)
     was_made = made(scan.metadata, qnn, found.blobs)
     broken = problem or found.problem
     verdict = broken or _judge(nodes, found.blobs, was_made, host)
@@ -231,31 +219,38 @@ def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | No
     return manifest, None, ()
 
 
-def _hash_file(path: str) -> str:
-    return FileRecord.of(*os.path.split(path)).sha256
-
-
 # --- origin and target -----------------------------------------------------------------------------------
 
 
 def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session asks for QNN's backend {host.backend}; fitness was not judged.",))
-    # All rules are asked, since the notes of each count.
-    verdicts = [rule(nodes, blobs, was, host) for rule in _RULES]
-    worst: Level = OK
-    for level in (RECOMPILE, CANNOT_RUN):
-        if any(verdict.level == level for verdict in verdicts if verdict):
-            worst = level
-    notes = tuple(note for verdict in verdicts if verdict for note in verdict.notes)
-    first = next((verdict for verdict in verdicts if verdict and verdict.level == worst), Verdict(OK))
-    return first._replace(notes=notes)
+    # All rules are asked, since the notes of each count. Of several verdicts of one level the user gets the first.
+    # So a missing QNN stands in front of its version, and the version in front of the chip, on which its own advice
+    # depends.
+    verdicts = [
+        verdict
+        for verdict in (
+            _no_qnn(was, host),
+            _other_backend(was),
+            _older_sdk(was, host),
+            _chip(was, host),
+            _shared(blobs, host),
+            _user_driver(was, host),
+            _genie(nodes, host),
+            _embedded_parts(nodes, host),
+        )
+        if verdict is not None
+    ]
+    worst = max(verdicts, key=_badness, default=Verdict(OK))
+    return worst._replace(notes=tuple(note for verdict in verdicts for note in verdict.notes))
 
 
-_Rule = Callable[[tuple[EpContextNode, ...], tuple[Blob, ...], Made, HostTraits], Verdict | None]
+def _badness(verdict: Verdict) -> int:
+    return (OK, RECOMPILE, CANNOT_RUN).index(verdict.level)
 
 
-def _no_qnn(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verdict | None:
+def _no_qnn(was: Made, host: HostTraits) -> Verdict | None:
     if host.onnxruntime_qnn is not None:
         return None
     release = release_with_sdk(was.sdk) or "onnxruntime-qnn"
@@ -266,7 +261,7 @@ def _no_qnn(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verd
     )
 
 
-def _other_backend(_nodes: object, _blobs: object, was: Made, _host: object) -> Verdict | None:
+def _other_backend(was: Made) -> Verdict | None:
     if was.backend == HTP_BACKEND:
         return None
     return cannot_run(
@@ -276,14 +271,14 @@ def _other_backend(_nodes: object, _blobs: object, was: Made, _host: object) -> 
     )
 
 
-def _sdk(nodes: object, blobs: object, was: Made, host: HostTraits) -> Verdict | None:
+def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
     its, ours = sdk_numbers(was.sdk), sdk_numbers(host.qnn_sdk)
     if its is None or ours is None:
         return Verdict(OK, notes=("The versions of QNN could not be compared.",))
     if its[:2] > ours[:2]:
         release = release_with_sdk(was.sdk)
         newer = release or f"an onnxruntime-qnn that has QNN {short_sdk(was.sdk)} or newer"
-        chip = _chip(nodes, blobs, was, host)
+        chip = _chip(was, host)
         fix = f"{RECOMPILE_FIX}, or install {newer} in the host's Python."
         if chip is not None and not chip.can_run:
             fix = f"{chip.fix} To install {newer} is not enough: the chip does not fit either."
@@ -300,7 +295,7 @@ def _sdk(nodes: object, blobs: object, was: Made, host: HostTraits) -> Verdict |
     return None
 
 
-def _chip(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verdict | None:
+def _chip(was: Made, host: HostTraits) -> Verdict | None:
     if host.simulator:
         return _chip_on_simulator(was, host)
     if host.htp_arch is None:
@@ -309,7 +304,7 @@ def _chip(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verdic
         return Verdict(OK, notes=("The model does not say which chip it was compiled for.",))
     verdicts = [_chip_on_npu(target, was, host, host.htp_arch) for target in was.targets if target.known_arch]
     # A binary for several chips runs if one of its parts fits.
-    return min(verdicts, key=lambda verdict: (OK, RECOMPILE, CANNOT_RUN).index(verdict.level))
+    return min(verdicts, key=_badness)
 
 
 def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int) -> Verdict:
@@ -363,7 +358,7 @@ def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
     )
 
 
-def _user_driver(_nodes: object, _blobs: object, was: Made, host: HostTraits) -> Verdict | None:
+def _user_driver(was: Made, host: HostTraits) -> Verdict | None:
     if not was.user_driver or host.simulator:
         return None
     return Verdict(
@@ -374,7 +369,7 @@ def _user_driver(_nodes: object, _blobs: object, was: Made, host: HostTraits) ->
     )
 
 
-def _shared(_nodes: object, blobs: tuple[Blob, ...], _was: Made, host: HostTraits) -> Verdict | None:
+def _shared(blobs: tuple[Blob, ...], host: HostTraits) -> Verdict | None:
     shared = [blob for blob in blobs if blob.is_shared]
     if not shared:
         return None
@@ -388,7 +383,7 @@ def _shared(_nodes: object, blobs: tuple[Blob, ...], _was: Made, host: HostTrait
     return Verdict(OK, notes=(f"Its {label} is shared with other models: copy and delete them together.",))
 
 
-def _genie(nodes: tuple[EpContextNode, ...], _blobs: object, _was: object, host: HostTraits) -> Verdict | None:
+def _genie(nodes: tuple[EpContextNode, ...], host: HostTraits) -> Verdict | None:
     dlc = next((node.dlc_path for node in nodes if node.dlc_path is not None), None)
     if dlc is None:
         return None
@@ -402,9 +397,7 @@ def _genie(nodes: tuple[EpContextNode, ...], _blobs: object, _was: object, host:
     return Verdict(OK, notes=(f"Its compiled part is the DLC {dlc}, which onnxruntime-qnn hands to Genie.",))
 
 
-def _embedded_parts(
-    nodes: tuple[EpContextNode, ...], _blobs: object, _was: object, host: HostTraits
-) -> Verdict | None:
+def _embedded_parts(nodes: tuple[EpContextNode, ...], host: HostTraits) -> Verdict | None:
     bare = [node for node in nodes if not node.owns_blob and node.embedded is None and node.embeds]
     if not bare:
         return None
@@ -418,17 +411,3 @@ def _embedded_parts(
         why,
         f"{RECOMPILE_FIX} without embedding (embed_mode 0).",
     )
-
-
-# Of several verdicts of one level the user gets the first. So a missing QNN stands in front of its version, and
-# the version in front of the chip, on which its own advice depends.
-_RULES: Final[tuple[_Rule, ...]] = (
-    _no_qnn,
-    _other_backend,
-    _sdk,
-    _chip,
-    _shared,
-    _user_driver,
-    _genie,
-    _embedded_parts,
-)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.paths import BY_CODE_PAGE, native_path
 from qnnbridge_host.model.scan import RECOMPILE, RUN_ON_THE_ORIGINAL, Verdict, compiled_refused, no_model
-from qnnbridge_host.model.source import MANIFEST_SUFFIX, ModelSource
+from qnnbridge_host.model.source import MANIFEST_SUFFIX, ModelSource, hash_file
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, OptionError
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
@@ -143,7 +143,6 @@ def _judge(
     check: str | None,
 ) -> tuple[str, ...]:
     from qnnbridge_host.model.compatibility_check import check_compiled
-    from qnnbridge_host.model.manifest import FileRecord
 
     # Each file was hashed when the model was opened, and gigabytes are not read twice. A manifest has forward
     # slashes, and Windows makes no difference between capitals and small letters.
@@ -151,7 +150,7 @@ def _judge(
 
     def hash_of(path: str) -> str:
         found = known.get(os.path.normcase(os.path.normpath(path)))
-        return found or FileRecord.of(*os.path.split(path)).sha256
+        return found or hash_file(path)
 
     verdict = check_compiled(
         source.data if source.path is None and source.data is not None else source.path or "",

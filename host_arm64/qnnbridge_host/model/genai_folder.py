@@ -86,10 +86,6 @@ class GenaiFolder:
     def label(self) -> str:
         return os.path.basename(os.path.normpath(self.path)) or self.path
 
-    @property
-    def is_multimodal(self) -> bool:
-        return any(stage.name in ("vision", "speech") for stage in self.stages)
-
 
 def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -> GenaiFolder:
     """Read a model's folder.

@@ -30,6 +30,15 @@ from qnnbridge_protocol.element_types import ElementType
 from qnnbridge_protocol.records import NamedTuple
 
 Shape = tuple[int | None, ...]
+Sizes = tuple[int, ...]
+
+
+class Unknown(Exception):
+    """A shape or a value does not follow from what is known of a model before it runs."""
+
+
+# What rules about nodes raise: a malformed node makes Python raise any of the others.
+DOES_NOT_FOLLOW: Final = (Unknown, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 
 
 class OperatorRule(Protocol):
@@ -69,11 +78,11 @@ class GraphTensor:
         return None if self.shape is None else len(self.shape)
 
     @property
-    def fixed(self) -> tuple[int, ...] | None:
+    def fixed(self) -> Sizes | None:
         """The shape if every axis has a size."""
         if self.shape is None or None in self.shape:
             return None
-        return cast("tuple[int, ...]", self.shape)
+        return cast("Sizes", self.shape)
 
     @property
     def elements(self) -> int | None:
@@ -83,6 +92,14 @@ class GraphTensor:
     @property
     def is_empty(self) -> bool:
         return self.shape is not None and 0 in self.shape
+
+
+def sizes_of(tensor: GraphTensor) -> Sizes:
+    """Its shape, of which every axis has a size. Raises `Unknown`."""
+    sizes = tensor.fixed
+    if sizes is None:
+        raise Unknown
+    return sizes
 
 
 # Without slots: `cached_property` keeps its values in `__dict__`, past the `__setattr__` that a frozen class has.
@@ -236,6 +253,8 @@ _SCHEMA: Final = {
 _MOST_VALUES: Final = 64
 # Codes of `struct` by TensorProto.DataType.
 # `struct` has no bfloat16. Values of a type that is not listed stay unknown.
+# Types that have numbers in int32_data. Others have the bits of a small float there, or several numbers in one.
+_OF_INT32: Final = frozenset((2, 3, 4, 5, 6, 9))
 _RAW: Final = {1: "f", 2: "B", 3: "b", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
 _OWN_DOMAINS: Final = ("", "ai.onnx")
 
@@ -422,8 +441,7 @@ def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[An
             found = struct.unpack(code, raw)
     elif 4 in tensor.lists:
         found = tuple(number for one in tensor.lists[4] if isinstance(one, bytes) for number in _floats(one))
-    # int32_data has half floats (10) as their bits, not as numbers.
-    elif 7 in tensor.lists or (5 in tensor.lists and element != 10):
+    elif 7 in tensor.lists or (5 in tensor.lists and element in _OF_INT32):
         found = tuple(_whole_numbers(tensor.lists.get(7) or tensor.lists[5]))
     # With more or fewer values than its shape says a tensor is damaged: nothing follows from it.
     return found if len(found) == count else None

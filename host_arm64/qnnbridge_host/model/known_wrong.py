@@ -1,29 +1,42 @@
 """Operators that QNN is known to compute wrong: the table, and the search for them in a model. Nothing is run.
 
 The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if all that its
-condition asks for is known: a shape that depends on the input never gives an alarm. Pure functions; any thread.
+condition asks for is known: a shape that depends on the input never gives an alarm. The second part has the names
+that a condition may use. Pure functions; any thread.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import io
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from qnnbridge_host.model.chips import chip_named, chip_of, chip_of_this_computer, simulated_chip
-from qnnbridge_host.model.conditions import all_true, maker_of
-from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, read_graph, rules_about
+from qnnbridge_host.model.graph_index import (
+    DOES_NOT_FOLLOW,
+    GraphIndex,
+    GraphNode,
+    GraphTensor,
+    Unknown,
+    read_graph,
+    rules_about,
+    sizes_of,
+)
 from qnnbridge_host.model.protobuf import Garbage
-from qnnbridge_host.model.static_shapes import complete
+from qnnbridge_host.model.static_shapes import complete, slid_sizes, window_of
 from qnnbridge_protocol.specs import QNN
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_protocol.specs import SessionSpec
+
 
 CODE: Final = "known-wrong"
 _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
@@ -241,3 +254,275 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 def _number(release: str) -> tuple[int, ...]:
     """2.7.0 as (2, 7, 0); what is no number counts as 0."""
     return tuple(int(part) if part.isdigit() else 0 for part in release.split(".")[:3])
+
+
+# --- conditions ------------------------------------------------------------------------------------------
+# Expressions over attributes, shapes and constants of a node. Names are the node's attributes, and for windows
+# `sizes`, `kernel`, `strides`, `dilations`, `before` and `after`: the pads, also those of auto_pad; of poolings
+# `made`: the sizes of the result. `users` are the operators that take the result, `beside` the inputs of each,
+# `output` is the result's name, `node_name` the node's own. Functions take the number of an input: `shape(0)`,
+# `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`, and `least(0)`,
+# `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)` gives the operator that makes input
+# 1, and the one that makes input 0 of that. Python evaluates an expression, after a look that it has nothing but
+# arithmetic, comparisons, calls of these functions and loops in it: a table of data runs no code of its own.
+
+_POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
+_WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
+_WEIGHTED: Final = ("Conv", "ConvTranspose")
+# Of a Resize in one direction, to be looked at one by one. No picture has more; a hostile model may.
+_MOST_PLACES: Final = 2**14
+
+
+def all_true(expressions: Sequence[str], node: GraphNode, graph: GraphIndex) -> bool:
+    """Whether every expression is true of a node. What is unknown is not true."""
+    names = _Facts(node, graph)
+    try:
+        return all(eval(_parsed(text), names) for text in expressions)  # noqa: S307 - `_parsed` lets nothing else in
+    except (NameError, *DOES_NOT_FOLLOW):
+        return False
+
+
+class _Facts(dict[str, Any]):
+    """The names that an expression may use, computed when they are asked for."""
+
+    # As Python looks names up: here, then among the built-in functions. A loop looks only where `eval` was given a
+    # dict, whose `__missing__` it asks as well.
+    def __init__(self, node: GraphNode, graph: GraphIndex) -> None:
+        super().__init__(__builtins__=_PLAIN)
+        self._node = node
+        self._graph = graph
+
+    def __missing__(self, name: str) -> Any:
+        node = self._node
+        if name in node.attributes:
+            return node.attributes[name]
+        if name in _OF_NODE:
+            return _OF_NODE[name](self._graph, node)
+        if name in _OF_INPUT:
+            return functools.partial(_OF_INPUT[name], self._graph, node)
+        if node.op in _WINDOWS and name in ("sizes", "kernel", "strides", "dilations", "before", "after"):
+            return self._window[name]
+        if node.op in _POOLS and name == "made":
+            return slid_sizes([_input(node, 0)], node.attributes)
+        # Last, since exporters leave out an attribute that has ONNX's default.
+        return _DEFAULTS[node.op, name]
+
+    # Kept: a condition asks for most of it.
+    @functools.cached_property
+    def _window(self) -> Mapping[str, list[int]]:
+        return window_of_node(self._node)
+
+
+def _input(node: GraphNode, number: int) -> GraphTensor:
+    found = node.inputs[number] if number < len(node.inputs) else None
+    if found is None:
+        raise Unknown
+    return found
+
+
+def _values(node: GraphNode, number: int) -> tuple[Any, ...]:
+    values = _input(node, number).values
+    if values is None:
+        raise Unknown
+    return values
+
+
+def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
+    """The operator that makes it, "" for an input or a constant."""
+    maker = None if tensor.constant else graph.origin(tensor.name)
+    return "" if maker is None else maker.op
+
+
+def _least(graph: GraphIndex, node: GraphNode, number: int) -> float:
+    """What an input is at least, by a Max or Clip with a constant in front of it."""
+    found = _limits(graph, node, number, "Max", "min", 1)
+    # Of a constant with several values only the smallest holds for all elements. Of several constants all hold.
+    return max(map(min, found), default=-math.inf)
+
+
+def _most(graph: GraphIndex, node: GraphNode, number: int) -> float:
+    """What an input is at most, by a Min or Clip with a constant in front of it."""
+    found = _limits(graph, node, number, "Min", "max", 2)
+    return min(map(max, found), default=math.inf)
+
+
+def _limits(
+    graph: GraphIndex, node: GraphNode, number: int, op: str, of_clip: str, place: int
+) -> list[tuple[float, ...]]:
+    maker = graph.origin(_input(node, number).name)
+    if maker is None or maker.op not in (op, "Clip"):
+        return []
+    # The constant of a Max or Min is any of its inputs; a Clip has the least second and the most third.
+    given = maker.inputs if maker.op == op else maker.inputs[place : place + 1]
+    found = [one.values for one in given if one is not None and one.constant and one.values]
+    # Before opset 11 the limits of a Clip are attributes.
+    if maker.op == "Clip" and of_clip in maker.attributes:
+        found.append((float(maker.attributes[of_clip]),))
+    return found
+
+
+def _way(graph: GraphIndex, node: GraphNode, *numbers: int) -> list[str]:
+    found: list[str] = []
+    for number in numbers:
+        node = _origin(graph, node, number)
+        found.append(node.op)
+    return found
+
+
+def _origin(graph: GraphIndex, node: GraphNode, number: int) -> GraphNode:
+    origin = graph.origin(_input(node, number).name)
+    if origin is None:
+        raise Unknown
+    return origin
+
+
+def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
+    # The maker is a DequantizeLinear, whose zero point has the type of the stored integers.
+    zero_point = _origin(graph, node, number).input(2)
+    if zero_point is None or not zero_point.type:
+        raise Unknown
+    return zero_point.type
+
+
+def _users(graph: GraphIndex, node: GraphNode) -> tuple[GraphNode, ...]:
+    """Of its result. A damaged model makes one many times; to look at its users each time takes too long."""
+    result = node.outputs[0]
+    if result is None or graph.makers[result.name] != node.index:
+        raise Unknown
+    return graph.readers(result.name)
+
+
+def window_of_node(node: GraphNode) -> dict[str, list[int]]:
+    """`window_of` of a convolution or pooling. Raises `Unknown` where its sizes are not known."""
+    weights = node.inputs[1] if node.op in _WEIGHTED else None
+    return window_of(sizes_of(_input(node, 0))[2:], node.attributes, weights)
+
+
+def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
+    """Of a Resize to nearest values: for each direction the places that it takes, and those that QNN takes.
+
+    QNN rounds half up, and of asymmetric coordinates takes the floor; pytorch_half_pixel is computed as asymmetric.
+    Raises an error where a size is not known.
+    """
+    attributes, shape = node.attributes, sizes_of(_input(node, 0))
+    coordinate = attributes.get("coordinate_transformation_mode", "half_pixel")
+    rounding = attributes.get("nearest_mode", "round_prefer_floor")
+    if "axes" in attributes or coordinate not in _COORDINATES:
+        raise Unknown
+    if len(node.inputs) > 3 and node.inputs[3] is not None:
+        made = [int(size) for size in _values(node, 3)]
+        scales = [out / size for out, size in zip(made, shape, strict=True)]
+    else:
+        scales = [float(scale) for scale in _values(node, 2)]
+        # ONNX rounds the sizes down.
+        made = [int(size * scale) for size, scale in zip(shape, scales, strict=True)]
+    if max(made, default=0) > _MOST_PLACES:
+        raise Unknown
+    found = []
+    for size, out, scale in zip(shape[2:], made[2:], scales[2:], strict=True):
+        ours = [_ROUNDING[rounding](_coordinate(coordinate, place, scale, size, out)) for place in range(out)]
+        # QNN has the sizes only, so its scale is their quotient, whatever the model's is.
+        theirs = [_as_qnn(coordinate, place, out / size, size, out) for place in range(out)]
+        found.append(([min(max(one, 0), size - 1) for one in ours], [min(max(one, 0), size - 1) for one in theirs]))
+    return found
+
+
+def _coordinate(mode: str, place: int, scale: float, size: int, out: int) -> float:
+    if mode == "asymmetric":
+        return place / scale
+    if mode == "align_corners":
+        return place * (size - 1) / (out - 1) if out > 1 else 0.0
+    if mode == "pytorch_half_pixel" and out == 1:
+        return 0.0
+    return (place + 0.5) / scale - 0.5
+
+
+def _as_qnn(mode: str, place: int, scale: float, size: int, out: int) -> int:
+    if mode in ("asymmetric", "pytorch_half_pixel"):
+        return math.floor(place / scale)
+    return math.floor(_coordinate(mode, place, scale, size, out) + 0.5)
+
+
+_COORDINATES: Final = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+_ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
+    # Not `round`, which takes a half to the even neighbour.
+    "round_prefer_floor": lambda place: math.ceil(place - 0.5),
+    "round_prefer_ceil": lambda place: math.floor(place + 0.5),
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+# Of an input by its number.
+_OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
+    # All sizes, known for sure; the values of a small constant.
+    "shape": lambda _, node, number: sizes_of(_input(node, number)),
+    "values": lambda _, node, number: _values(node, number),
+    "type": lambda _, node, number: _input(node, number).type,
+    "constant": lambda _, node, number: _input(node, number).constant,
+    "name": lambda _, node, number: _input(node, number).name,
+    "given": lambda _, node, number: (
+        number < len(node.inputs) and bool(node.inputs[number] and node.inputs[number].name)
+    ),
+    "maker": lambda graph, node, number: maker_of(_input(node, number), graph),
+    "way": _way,
+    "least": _least,
+    "most": _most,
+    # The type of the integers of a quantised input.
+    "quantised": _quantised,
+    # Of no input: whether QNN takes other places than a Resize to nearest values means.
+    "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),
+}
+_OF_NODE: Final[Mapping[str, Callable[[GraphIndex, GraphNode], Any]]] = {
+    "users": lambda graph, node: [user.op for user in _users(graph, node)],
+    "beside": lambda graph, node: [
+        [tensor.name if tensor else "" for tensor in user.inputs] for user in _users(graph, node)
+    ],
+    "output": lambda _, node: node.made[0].name,
+    "node_name": lambda _, node: node.name,
+}
+_PLAIN: Final[Mapping[str, Any]] = {
+    "len": len,
+    "min": min,
+    "max": max,
+    "sum": sum,
+    # Of a list: one place of which something is unknown makes all of it unknown.
+    "any": lambda found: any([*found]),
+    "all": lambda found: all([*found]),
+    "zip": zip,
+    "range": range,
+    "abs": abs,
+    "int": int,
+}
+_DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
+    **{(op, name): value for op in ("AveragePool", "MaxPool", "LpPool") for name, value in (("ceil_mode", 0),)},
+    ("AveragePool", "count_include_pad"): 0,
+    **{(op, "group"): 1 for op in _WEIGHTED},
+    ("ConvTranspose", "output_padding"): [],
+    ("GatherND", "batch_dims"): 0,
+    ("HardSigmoid", "alpha"): 0.2,
+    ("HardSigmoid", "beta"): 0.5,
+    ("Pad", "mode"): "constant",
+    ("Resize", "mode"): "nearest",
+    ("Resize", "coordinate_transformation_mode"): "half_pixel",
+    ("Resize", "nearest_mode"): "round_prefer_floor",
+    **{(op, "axis"): 0 for op in ("Gather", "GatherElements", "ScatterElements")},
+    **{(op, "axis"): -1 for op in ("Softmax", "LogSoftmax", "RMSNormalization", "LayerNormalization", "OneHot")},
+    # Opset 16 has the same default and calls it bilinear.
+    ("GridSample", "mode"): "linear",
+    ("GridSample", "padding_mode"): "zeros",
+    ("GridSample", "align_corners"): 0,
+}
+# No attribute of a value and no function of its own: with these an expression could reach all of Python.
+_ALLOWED: Final = (
+    *(ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.Constant, ast.Name),
+    *(ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.GeneratorExp, ast.comprehension),
+    *(ast.boolop, ast.unaryop, ast.operator, ast.cmpop, ast.expr_context),
+)
+
+
+# The table has some dozens of conditions, and each is asked for every node of its operators.
+@functools.cache
+def _parsed(text: str) -> CodeType:
+    tree = ast.parse(text, mode="eval")
+    if not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
+        raise ValueError(f"{text!r} is no condition")
+    return compile(tree, "known_wrong.json", "eval")

@@ -295,6 +295,8 @@ def _run_of(tag: int) -> re.Pattern[bytes]:
 
 def signed(value: int) -> int:
     """A variable-length integer as the int64 that it stands for."""
+    # Ten bytes hold 70 bits, of which protobuf drops the upper six. A length keeps them, and is too long then.
+    value &= (1 << 64) - 1
     # protobuf writes a negative int32, too, as 64 bits in two's complement: ten bytes.
     return value - (1 << 64) if value >= 1 << 63 else value
 

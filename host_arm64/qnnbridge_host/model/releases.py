@@ -251,21 +251,6 @@ def for_version(version: str, platform: str | None = None) -> tuple[Release, ...
     )
 
 
-def for_sdk(sdk: str) -> tuple[Release, ...]:
-    """The releases that bundle this QNN SDK, by as many numbers as are given: "2.42", "2.42.0", a build."""
-    wanted = sdk_numbers(sdk)
-    return tuple(
-        release
-        for release in load_releases()
-        if release.qnn_sdk is not None and sdk_numbers(release.qnn_sdk)[: len(wanted)] == wanted
-    )
-
-
-def for_chip(hexagon: int) -> tuple[Release, ...]:
-    """The releases that can drive an NPU of this Hexagon version (73 for V73)."""
-    return tuple(release for release in load_releases() if hexagon in release.stubs)
-
-
 @functools.cache
 def _document() -> dict[str, Any]:
     text = resources.files("qnnbridge_host.model").joinpath("releases.json").read_text("utf-8")

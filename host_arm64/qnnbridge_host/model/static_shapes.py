@@ -1,7 +1,7 @@
 """Shapes that follow from the inputs' sizes and the constants, without onnx: the common operators, nothing else.
 
-Sizes that a model computes from shapes count (`static_values`). A shape that this does not know stays unknown. Pure
-functions; any thread.
+Sizes that a model computes from shapes count: the second part follows the values of small tensors. A shape that
+this does not know stays unknown. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -9,19 +9,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from qnnbridge_host.model.graph_index import FileGraph, GraphTensor, Shape
-from qnnbridge_host.model.static_values import UnknownValues, values_of
+from qnnbridge_host.model.graph_index import (
+    DOES_NOT_FOLLOW,
+    FileGraph,
+    GraphTensor,
+    Shape,
+    Sizes,
+    Unknown,
+    sizes_of,
+)
 from qnnbridge_protocol.element_types import ElementType
 
 Inputs = list[GraphTensor]
 Attributes = Mapping[str, Any]
-
-
-class UnknownShape(Exception):
-    """The shape does not follow."""
+Values = tuple[Any, ...]
 
 
 def complete(graph: FileGraph) -> None:
@@ -34,24 +39,21 @@ def complete(graph: FileGraph) -> None:
         given = [graph.about(name) for name in inputs]
         for number, name in enumerate(outputs):
             made = graph.about(name)
-            # A malformed node raises any of these, and must not hide the shapes of all others.
-            with contextlib.suppress(*_UNKNOWN):
-                if made.shape is None or None in made.shape:
-                    shape = _shape_of(op, number, len(outputs), given, attributes)
+            # A malformed node must not hide the shapes of all others.
+            with contextlib.suppress(*DOES_NOT_FOLLOW):
+                if made.fixed is None:
+                    if op not in _SEVERAL:
+                        shape = None if number else _RULES[op](given, attributes)
+                    else:
+                        shape = _SEVERAL[op](given, {**attributes, "num_outputs": len(outputs)})[number]
                     made = dataclasses.replace(made, shape=shape)
-            with contextlib.suppress(LookupError):
+            with contextlib.suppress(*DOES_NOT_FOLLOW):
                 if not made.type:
                     made = dataclasses.replace(made, type=_type_of(op, number, given, attributes))
             if not number and made.values is None:
-                with contextlib.suppress(*_UNKNOWN):
-                    made = dataclasses.replace(made, values=values_of(op, given, attributes, made.shape))
+                with contextlib.suppress(*DOES_NOT_FOLLOW):
+                    made = dataclasses.replace(made, values=_values_of(op, given, attributes, made.fixed))
             graph.known[name] = made
-
-
-def _shape_of(op: str, number: int, count: int, given: Inputs, attributes: Attributes) -> Shape | None:
-    if op in _SEVERAL:
-        return _SEVERAL[op](given, {**attributes, "num_outputs": count})[number]
-    return _RULES[op](given, attributes) if number == 0 else None
 
 
 def _type_of(op: str, number: int, given: Inputs, attributes: Attributes) -> str:
@@ -64,42 +66,38 @@ def _type_of(op: str, number: int, given: Inputs, attributes: Attributes) -> str
     return ""
 
 
-def _sizes(tensor: GraphTensor) -> tuple[int, ...]:
-    if tensor.shape is None:
-        raise UnknownShape
-    sizes = tuple(size for size in tensor.shape if size is not None)
-    if len(sizes) != len(tensor.shape):
-        raise UnknownShape
-    return sizes
+def _known(given: Inputs, number: int = 0) -> Values:
+    """The values of an input."""
+    values = given[number].values
+    if values is None:
+        raise Unknown
+    return values
 
 
 def _whole(given: Inputs, number: int) -> list[int]:
-    """A constant input's values."""
-    values = given[number].values if number < len(given) else None
-    if values is None:
-        raise UnknownShape
-    return [int(value) for value in values]
+    """The values of an input that has sizes, axes or places."""
+    return [int(value) for value in _known(given, number)]
 
 
-def _same(given: Inputs, attributes: Attributes) -> Shape | None:
-    return given[0].shape
+def _has(given: Inputs, number: int) -> bool:
+    """Whether the node has this input; an optional one may be left out by an empty name, too."""
+    return len(given) > number and bool(given[number].name)
 
 
-def _broadcast(given: Inputs, attributes: Attributes) -> Shape:
-    shapes = [_sizes(tensor) for tensor in given if tensor.name]
+def _broadcast(*shapes: Sizes) -> Shape:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     # Sizes that contradict each other are not looked for: ONNX Runtime refuses such a model.
     return tuple(next((size for size in column if size != 1), 1) for column in zip(*padded, strict=True))
 
 
-def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: GraphTensor | None) -> dict[str, list[int]]:
+def window_of(sizes: Sizes, attributes: Attributes, weights: GraphTensor | None) -> dict[str, list[int]]:
     """kernel, strides, dilations, before and after (the pads) of a convolution or pooling, for each direction."""
     dims = len(sizes)
     # A convolution may leave it out. Weights begin with two axes of channels.
-    kernel = attributes.get("kernel_shape") or (list(_sizes(weights)[2:]) if weights is not None else None)
+    kernel = attributes.get("kernel_shape") or (list(sizes_of(weights)[2:]) if weights is not None else None)
     if not kernel or len(kernel) != dims:
-        raise UnknownShape
+        raise Unknown
     strides, dilations = (list(attributes.get(name) or [1] * dims) for name in ("strides", "dilations"))
     pads = list(attributes.get("pads") or [0] * 2 * dims)
     auto = attributes.get("auto_pad", "NOTSET")
@@ -127,8 +125,8 @@ def window_of(sizes: tuple[int, ...], attributes: Attributes, weights: GraphTens
 
 
 def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
-    """The sizes of the result of a convolution or pooling. Raises `UnknownShape`."""
-    window = window_of(_sizes(given[0])[2:], attributes, given[1] if len(given) > 1 else None)
+    """The sizes of the result of a convolution or pooling. Raises `Unknown`."""
+    window = window_of(sizes_of(given[0])[2:], attributes, given[1] if len(given) > 1 else None)
     found = []
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
         room = size + before + after - (kernel - 1) * dilation - 1
@@ -139,16 +137,8 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
     return found
 
 
-def _conv(given: Inputs, attributes: Attributes) -> Shape:
-    return (_sizes(given[0])[0], _sizes(given[1])[0], *slid_sizes(given, attributes))
-
-
-def _pool(given: Inputs, attributes: Attributes) -> Shape:
-    return (*_sizes(given[0])[:2], *slid_sizes(given[:1], attributes))
-
-
 def _transposed(given: Inputs, attributes: Attributes) -> Shape:
-    head, sizes, weights = _sizes(given[0])[:1], _sizes(given[0])[2:], _sizes(given[1])
+    head, sizes, weights = sizes_of(given[0])[:1], sizes_of(given[0])[2:], sizes_of(given[1])
     # Unlike those of Conv, these weights have the inputs first, then the results of one group.
     channels = weights[1] * int(attributes.get("group", 1))
     if attributes.get("output_shape"):
@@ -168,38 +158,27 @@ def _transposed(given: Inputs, attributes: Attributes) -> Shape:
     return (*head, channels, *made)
 
 
-def _global(given: Inputs, attributes: Attributes) -> Shape:
-    shape = _sizes(given[0])
-    return (*shape[:2], *(1 for _ in shape[2:]))
-
-
 def _matmul(given: Inputs, attributes: Attributes) -> Shape:
-    left, right = _sizes(given[0]), _sizes(given[1])
+    left, right = sizes_of(given[0]), sizes_of(given[1])
     # ONNX treats a vector as a matrix of one row or column and drops that axis again, which is not done here.
     if len(left) < 2 or len(right) < 2:
-        raise UnknownShape
-    heads = [GraphTensor("l", shape=left[:-2]), GraphTensor("r", shape=right[:-2])]
-    return (*_broadcast(heads, attributes), left[-2], right[-1])
-
-
-def _gemm(given: Inputs, attributes: Attributes) -> Shape:
-    left, right = _sizes(given[0]), _sizes(given[1])
-    return (left[1 if attributes.get("transA") else 0], right[0 if attributes.get("transB") else 1])
+        raise Unknown
+    return (*_broadcast(left[:-2], right[:-2]), left[-2], right[-1])
 
 
 def _transpose(given: Inputs, attributes: Attributes) -> Shape:
-    shape = _sizes(given[0])
+    shape = sizes_of(given[0])
     return tuple(shape[axis] for axis in attributes.get("perm") or range(len(shape))[::-1])
 
 
 def _concat(given: Inputs, attributes: Attributes) -> Shape:
-    shapes = [_sizes(tensor) for tensor in given]
+    shapes = [sizes_of(tensor) for tensor in given]
     axis = attributes["axis"] % len(shapes[0])
     return (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
 
 
 def _flatten(given: Inputs, attributes: Attributes) -> Shape:
-    shape = _sizes(given[0])
+    shape = sizes_of(given[0])
     # The axis may be the rank itself: then all sizes are in front of it.
     axis = attributes.get("axis", 1) % (len(shape) + 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
@@ -208,7 +187,7 @@ def _flatten(given: Inputs, attributes: Attributes) -> Shape:
 def _reshape(given: Inputs, attributes: Attributes) -> Shape:
     wanted = _whole(given, 1)
     # Without a 0 or -1 the result is known even where the input is not.
-    shape = _sizes(given[0]) if 0 in wanted or -1 in wanted else ()
+    shape = sizes_of(given[0]) if 0 in wanted or -1 in wanted else ()
     found = [
         shape[axis] if size == 0 and not attributes.get("allowzero") else size for axis, size in enumerate(wanted)
     ]
@@ -222,17 +201,17 @@ def _axes(given: Inputs, attributes: Attributes, number: int) -> list[int] | Non
     # An attribute in older opsets, an input in newer ones: since 13, of most reductions since 18.
     if "axes" in attributes:
         return list(attributes["axes"])
-    return _whole(given, number) if len(given) > number and given[number].name else None
+    return _whole(given, number) if _has(given, number) else None
 
 
 def _squeeze(given: Inputs, attributes: Attributes) -> Shape:
-    shape, axes = _sizes(given[0]), _axes(given, attributes, 1)
+    shape, axes = sizes_of(given[0]), _axes(given, attributes, 1)
     gone = [axis % len(shape) for axis in axes] if axes is not None else [i for i, s in enumerate(shape) if s == 1]
     return tuple(size for axis, size in enumerate(shape) if axis not in gone)
 
 
 def _unsqueeze(given: Inputs, attributes: Attributes) -> Shape:
-    shape, axes = list(_sizes(given[0])), _axes(given, attributes, 1) or []
+    shape, axes = list(sizes_of(given[0])), _axes(given, attributes, 1) or []
     # Axes count in the result's shape, so the lower ones have to be in place first.
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
@@ -240,7 +219,7 @@ def _unsqueeze(given: Inputs, attributes: Attributes) -> Shape:
 
 
 def _reduce(given: Inputs, attributes: Attributes) -> Shape:
-    shape, axes = _sizes(given[0]), _axes(given, attributes, 1)
+    shape, axes = sizes_of(given[0]), _axes(given, attributes, 1)
     # No axes, or an empty list of them: all, unless the node says that this means none.
     if not axes and attributes.get("noop_with_empty_axes"):
         return shape
@@ -249,88 +228,66 @@ def _reduce(given: Inputs, attributes: Attributes) -> Shape:
     return tuple(1 if axis in gone else size for axis, size in enumerate(shape) if keep or axis not in gone)
 
 
-def _slice(given: Inputs, attributes: Attributes) -> Shape:
-    shape = list(_sizes(given[0]))
+def _slices(given: Inputs, attributes: Attributes) -> Iterator[tuple[int, slice]]:
+    """The axes that a Slice cuts, with the part of each that it takes."""
     # Attributes up to opset 9, inputs since 10.
-    if "starts" in attributes:
-        starts, ends = attributes["starts"], attributes["ends"]
-        axes, steps = attributes.get("axes") or list(range(len(starts))), [1] * len(starts)
-    else:
-        starts, ends = _whole(given, 1), _whole(given, 2)
-        axes = _whole(given, 3) if len(given) > 3 and given[3].name else list(range(len(starts)))
-        steps = _whole(given, 4) if len(given) > 4 else [1] * len(starts)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+    named = "starts" in attributes
+    found: list[Any] = [
+        attributes.get(name) if named else _whole(given, number) if _has(given, number) else None
+        for number, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+    ]
+    starts, ends, axes, steps = found
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        yield axes[number] if axes else number, slice(start, end, steps[number] if steps else 1)
+
+
+def _slice(given: Inputs, attributes: Attributes) -> Shape:
+    shape = list(sizes_of(given[0]))
+    for axis, part in _slices(given, attributes):
         # Exporters write 2**63 - 1 for "to the end"; `indices` cuts that to the size.
-        shape[axis] = (
-            len(range(*slice(start, end, step).indices(shape[axis])))
-            if step > 0
-            else _backwards(start, end, step, shape[axis])
-        )
+        shape[axis] = len(range(*part.indices(shape[axis])))
     return tuple(shape)
 
 
-def _backwards(start: int, end: int, step: int, size: int) -> int:
-    first = min(start if start >= 0 else start + size, size - 1)
-    last = max(end if end >= 0 else end + size, -1)
-    return max(0, -((first - last) // step) if (first - last) % step == 0 else (first - last) // -step + 1)
-
-
 def _pad(given: Inputs, attributes: Attributes) -> Shape:
-    shape = _sizes(given[0])
+    shape = sizes_of(given[0])
     # An attribute up to opset 10, an input since 11.
     pads = attributes.get("pads") or _whole(given, 1)
     if len(pads) != 2 * len(shape):
-        raise UnknownShape  # of chosen axes
+        raise Unknown  # of chosen axes
     return tuple(size + pads[axis] + pads[axis + len(shape)] for axis, size in enumerate(shape))
 
 
 def _resize(given: Inputs, attributes: Attributes) -> Shape:
-    if len(given) > 3 and given[3].name and "axes" not in attributes:
+    if _has(given, 3) and "axes" not in attributes:
         return tuple(_whole(given, 3))
     # Since opset 11 the inputs are data, roi, scales and sizes; before, and of Upsample, data and scales.
     values = given[2 if len(given) > 2 else 1].values
     if not values or "axes" in attributes:
-        raise UnknownShape
-    return tuple(int(size * scale) for size, scale in zip(_sizes(given[0]), values, strict=True))
-
-
-def _expand(given: Inputs, attributes: Attributes) -> Shape:
-    # In both directions: a 1 in the wanted sizes keeps the input's size.
-    return _broadcast([given[0], GraphTensor("sizes", shape=tuple(_whole(given, 1)))], attributes)
-
-
-def _tile(given: Inputs, attributes: Attributes) -> Shape:
-    return tuple(size * times for size, times in zip(_sizes(given[0]), _whole(given, 1), strict=True))
-
-
-def _arg(given: Inputs, attributes: Attributes) -> Shape:
-    # Like a reduction along one axis, the first unless it says which.
-    return _reduce(given[:1], {**attributes, "axes": [attributes.get("axis", 0)]})
+        raise Unknown
+    return tuple(int(size * scale) for size, scale in zip(sizes_of(given[0]), values, strict=True))
 
 
 def _depth_to_space(given: Inputs, attributes: Attributes) -> Shape:
-    (number, channels, height, width), block = _sizes(given[0]), attributes["blocksize"]
+    (number, channels, height, width), block = sizes_of(given[0]), attributes["blocksize"]
     return (number, channels // block**2, height * block, width * block)
 
 
 def _space_to_depth(given: Inputs, attributes: Attributes) -> Shape:
-    (number, channels, height, width), block = _sizes(given[0]), attributes["blocksize"]
+    (number, channels, height, width), block = sizes_of(given[0]), attributes["blocksize"]
     return (number, channels * block**2, height // block, width // block)
 
 
 def _range(given: Inputs, attributes: Attributes) -> Shape:
-    (start,), (limit,), (step,) = (_whole(given, number) for number in range(3))
-    return (len(range(start, limit, step)),)
-
-
-def _second(given: Inputs, attributes: Attributes) -> Shape | None:
-    return given[1].shape
+    (start,), (limit,), (step,) = (_known(given, number) for number in range(3))
+    # Rounded up: a last step that does not reach the limit counts. The numbers may be floats.
+    return (max(0, -int((start - limit) // step)),)
 
 
 def _split(given: Inputs, attributes: Attributes) -> list[Shape]:
-    shape, count = _sizes(given[0]), attributes["num_outputs"]
+    shape, count = sizes_of(given[0]), attributes["num_outputs"]
     axis = attributes.get("axis", 0) % len(shape)
-    parts = attributes.get("split") or (_whole(given, 1) if len(given) > 1 and given[1].name else None)
+    parts = attributes.get("split") or (_whole(given, 1) if _has(given, 1) else None)
     if parts is None:
         # With num_outputs the last part may be the smaller one.
         each = -(-shape[axis] // count)
@@ -339,22 +296,22 @@ def _split(given: Inputs, attributes: Attributes) -> list[Shape]:
 
 
 def _top_k(given: Inputs, attributes: Attributes) -> list[Shape]:
-    shape, (many,) = _sizes(given[0]), _whole(given, 1) if len(given) > 1 else [int(attributes["k"])]
+    shape, (many,) = sizes_of(given[0]), _whole(given, 1) if len(given) > 1 else [int(attributes["k"])]
     axis = attributes.get("axis", -1) % len(shape)
     return [(*shape[:axis], many, *shape[axis + 1 :])] * 2
 
 
 def _recurrent(given: Inputs, attributes: Attributes) -> list[Shape]:
-    (length, batch, _), (directions, _, hidden) = _sizes(given[0]), _sizes(given[2])
+    (length, batch, _), (directions, _, hidden) = sizes_of(given[0]), sizes_of(given[2])
     # Layout 1 has the batch first. QNN takes only 0, so no rule needs it.
     if attributes.get("layout", 0):
-        raise UnknownShape
+        raise Unknown
     # The results of all steps, the last one, and of an LSTM its cell.
     return [(length, directions, batch, hidden), *[(directions, batch, hidden)] * 2]
 
 
 def _gather(given: Inputs, attributes: Attributes) -> Shape:
-    shape, index = _sizes(given[0]), _sizes(given[1])
+    shape, index = sizes_of(given[0]), sizes_of(given[1])
     axis = attributes.get("axis", 0) % len(shape)
     return (*shape[:axis], *index, *shape[axis + 1 :])
 
@@ -373,15 +330,28 @@ _BINARY: Final = (
     *("Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where"),
 )
 _RULES: Final[Mapping[str, Callable[[Inputs, Attributes], Shape | None]]] = {
-    **dict.fromkeys(_UNARY, _same),
-    **dict.fromkeys(_BINARY, _broadcast),
-    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _global),
+    **dict.fromkeys((*_UNARY, "ScatterElements", "ScatterND", "Trilu"), lambda given, _: given[0].shape),
+    **dict.fromkeys(_BINARY, lambda given, _: _broadcast(*(sizes_of(one) for one in given if one.name))),
+    **dict.fromkeys(
+        ("MaxPool", "AveragePool", "LpPool"),
+        lambda given, attributes: (*sizes_of(given[0])[:2], *slid_sizes(given[:1], attributes)),
+    ),
+    **dict.fromkeys(
+        ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"),
+        lambda given, attributes: (*(shape := sizes_of(given[0]))[:2], *(1 for _ in shape[2:])),
+    ),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceProd"), _reduce),
-    "Conv": _conv,
+    "Conv": lambda given, attributes: (
+        sizes_of(given[0])[0],
+        sizes_of(given[1])[0],
+        *slid_sizes(given, attributes),
+    ),
     "ConvTranspose": _transposed,
     "MatMul": _matmul,
-    "Gemm": _gemm,
+    "Gemm": lambda given, attributes: (
+        sizes_of(given[0])[1 if attributes.get("transA") else 0],
+        sizes_of(given[1])[0 if attributes.get("transB") else 1],
+    ),
     "Transpose": _transpose,
     "Concat": _concat,
     "Flatten": _flatten,
@@ -393,19 +363,25 @@ _RULES: Final[Mapping[str, Callable[[Inputs, Attributes], Shape | None]]] = {
     "Resize": _resize,
     "Upsample": _resize,
     "Gather": _gather,
-    "GatherElements": _second,
-    **dict.fromkeys(("ScatterElements", "ScatterND", "Trilu"), _same),
-    "Expand": _expand,
-    "Tile": _tile,
+    "GatherElements": lambda given, _: given[1].shape,
+    # In both directions: a 1 in the wanted sizes keeps the input's size.
+    "Expand": lambda given, _: _broadcast(sizes_of(given[0]), tuple(_whole(given, 1))),
+    "Tile": lambda given, _: tuple(
+        size * times for size, times in zip(sizes_of(given[0]), _whole(given, 1), strict=True)
+    ),
     "Range": _range,
     "Shape": lambda given, attributes: (
-        len((given[0].shape or _sizes(given[0]))[slice(attributes.get("start", 0), attributes.get("end"))]),
+        len((given[0].shape or sizes_of(given[0]))[slice(attributes.get("start", 0), attributes.get("end"))]),
     ),
     "Size": lambda given, attributes: (),
     "ConstantOfShape": lambda given, attributes: tuple(_whole(given, 0)),
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
-    **dict.fromkeys(("ArgMax", "ArgMin"), _arg),
+    # Like a reduction along one axis, the first unless it says which.
+    **dict.fromkeys(
+        ("ArgMax", "ArgMin"),
+        lambda given, attributes: _reduce(given[:1], {**attributes, "axes": [attributes.get("axis", 0)]}),
+    ),
 }
 # Of all results, the first included.
 _SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes], list[Shape]]]] = {
@@ -416,7 +392,6 @@ _SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes], list[Shape]]]] = {
 # The result that is of 64-bit integers whatever the inputs are.
 _INTEGERS: Final = {"Shape": 0, "Size": 0, "ArgMax": 0, "ArgMin": 0, "TopK": 1}
 _ELEMENTS: Final = frozenset(element.value for element in ElementType)
-_UNKNOWN: Final = (UnknownShape, UnknownValues, LookupError, TypeError, ValueError, ArithmeticError)
 # The first input of Where is its condition, which is boolean.
 _DATA_INPUT: Final = {"Where": 1}
 _OTHER_TYPE: Final = (
@@ -424,3 +399,144 @@ _OTHER_TYPE: Final = (
     *("QuantizeLinear", "DequantizeLinear", "com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
 )
 _KEEPING_TYPE: Final = frozenset({*_RULES, *_SEVERAL}.difference(_OTHER_TYPE))
+
+
+# --- values of small tensors -----------------------------------------------------------------------------
+# Sizes and paddings that a model computes. PyTorch's older exporter writes `x.view(x.shape[0], -1)` as Shape,
+# Gather, Unsqueeze and Concat. ONNX Runtime computes these once when it loads a model of fixed sizes, so QNN gets
+# what follows here.
+
+# Larger ones are no sizes, axes, pads or scales.
+_MOST: Final = 64
+# Of 64 bits. A hostile model squares a number until it fills the memory.
+_LIMIT: Final = 2**63
+_WHOLE: Final = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
+_FLOATS: Final = frozenset({1, 10, 11})
+
+
+def _values_of(op: str, given: Inputs, attributes: Attributes, shape: Sizes | None) -> Values:
+    """The values of a node's first result, in order. shape: of the result."""
+    rule = _VALUE_RULES.get(op)
+    count = _MOST + 1 if shape is None else math.prod(shape)
+    if rule is None or shape is None or count > _MOST:
+        raise Unknown
+    found = tuple(rule(given, attributes, shape))
+    if len(found) != count or any(isinstance(value, int) and not -_LIMIT <= value < _LIMIT for value in found):
+        raise Unknown
+    return found
+
+
+def _shape_values(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+    sizes = given[0].shape
+    if sizes is None:
+        raise Unknown
+    return sizes_of(GraphTensor("", shape=sizes[slice(attributes.get("start", 0), attributes.get("end"))]))
+
+
+def _cast(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+    values, kind = _known(given), attributes["to"]
+    if kind in _WHOLE:
+        # Both ONNX's Cast and `int` cut towards zero.
+        return tuple(int(value) for value in values)
+    if kind in _FLOATS:
+        return tuple(float(value) for value in values)
+    raise Unknown
+
+
+def _rows(tensor: GraphTensor) -> list[Values]:
+    """The parts along the first axis."""
+    values, sizes = _known([tensor]), tensor.shape
+    if not sizes or not sizes[0]:
+        raise Unknown
+    length = len(values) // sizes[0]
+    return [values[at : at + length] for at in range(0, len(values), length)]
+
+
+def _gathered(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+    if attributes.get("axis", 0) != 0:
+        raise Unknown
+    rows = _rows(given[0])
+    # In ONNX, as in Python, a negative index counts from the end.
+    return tuple(value for index in _known(given, 1) for value in rows[index])
+
+
+def _sliced(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+    # `_rows` knows the first axis only.
+    ((axis, part),) = _slices(given, attributes)
+    if axis != 0:
+        raise Unknown
+    return tuple(value for row in _rows(given[0])[part] for value in row)
+
+
+def _joined(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+    if attributes["axis"] % len(shape) != 0:
+        raise Unknown
+    return tuple(value for number in range(len(given)) for value in _known(given, number))
+
+
+def _turned(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+    if len(shape) != 2 or list(attributes.get("perm", [1, 0])) != [1, 0]:
+        raise Unknown
+    return tuple(value for column in zip(*_rows(given[0]), strict=True) for value in column)
+
+
+def _filled(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+    value = attributes.get("value")
+    one = _known([value]) if isinstance(value, GraphTensor) else (0.0,)
+    return one * math.prod(shape)
+
+
+def _counted(given: Inputs, attributes: Attributes, shape: Sizes) -> Sequence[Any]:
+    (start,), (limit,), (step,) = (_known(given, number) for number in range(3))
+    return range(start, limit, step)
+
+
+def _as_long(values: Values, count: int) -> Values:
+    """One value for all, or as many as there are; other ways to broadcast are not known."""
+    if len(values) not in (1, count):
+        raise Unknown
+    return values if len(values) == count else values * count
+
+
+def _each(change: Callable[..., Any]) -> Callable[[Inputs, Attributes, Sizes], Values]:
+    def rule(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+        count = math.prod(shape)
+        columns = [_as_long(_known(given, number), count) for number in range(len(given))]
+        return tuple(change(*row) for row in zip(*columns, strict=True))
+
+    return rule
+
+
+def _divided(left: Any, right: Any) -> Any:
+    """Of integers cut off towards zero, as ONNX does."""
+    if isinstance(left, int) and isinstance(right, int):
+        return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+    return left / right
+
+
+_VALUE_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, Sizes], Sequence[Any]]]] = {
+    "Shape": _shape_values,
+    "Size": lambda given, attributes, shape: (math.prod(_shape_values(given, {}, shape)),),
+    # Their order in memory stays, whatever the shape becomes.
+    **dict.fromkeys(("Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"), lambda given, *_: _known(given)),
+    "Cast": _cast,
+    "Gather": _gathered,
+    "Slice": _sliced,
+    "Concat": _joined,
+    "Transpose": _turned,
+    "ConstantOfShape": _filled,
+    "Range": _counted,
+    "Expand": lambda given, _, shape: _as_long(_known(given), math.prod(shape)),
+    "Add": _each(operator.add),
+    "Sub": _each(operator.sub),
+    "Mul": _each(operator.mul),
+    "Div": _each(_divided),
+    "Neg": _each(operator.neg),
+    "Min": _each(min),
+    "Max": _each(max),
+    "Floor": _each(lambda value: float(math.floor(value))),
+    "Ceil": _each(lambda value: float(math.ceil(value))),
+    "Equal": _each(operator.eq),
+    "Where": _each(lambda condition, yes, no: yes if condition else no),
+    "ReduceProd": lambda given, *_: (math.prod(_known(given)),),
+}

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_host.graph.model_index import Editor
-from qnnbridge_host.model.conditions import nearest_places
 from qnnbridge_host.model.graph_index import GraphNode
+from qnnbridge_host.model.known_wrong import nearest_places
 from qnnbridge_host.rewrite.rewriting import LEAST_ARGUMENT, NodeChain, rewrite_matched, set_attribute
 from qnnbridge_protocol.elements import ElementType
 
