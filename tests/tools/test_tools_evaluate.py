@@ -16,11 +16,11 @@ import model_work_models as models
 import onnxruntime
 
 from qnnbridge_models.evaluate import EvaluateOptions, evaluate_model, load_metric, read_samples
-from qnnbridge_models.quantize.samples import CalibrationInput
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.cli import app
 
-INPUTS = [CalibrationInput("x", "tensor(float)", (1, 3, 16, 16))]
+INPUTS = [NodeInfo("x", "tensor(float)", (1, 3, 16, 16))]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_table_of_cpu_qnn_and_quantised(folder: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     given = ["evaluate", str(folder / "m.onnx"), "--input", str(folder / "in"), "--expected", str(folder / "want")]
+    # In this order the first row had nothing that it is compared with.
     given += [
+        *("--on", "qnn", "--on", "cpu"),
         "--metric",
         f"{folder / 'metrics.py'}:accuracy",
         "--calibration",

@@ -160,7 +160,9 @@ def test_a_result_that_cannot_be_written_is_one_clear_error(command: str, tmp_pa
     words = [command, str(RNET), "-o", str(target), "--dim", "N=1"]
     words += ["--random", "1"] if command == "quantize" else []
     code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        # Of bytecode Python would keep the first 20,000 bytes, for all tests after this one.
+        "import resource, sys; sys.dont_write_bytecode = True; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
         f"from qnnbridge_tools.cli import main; sys.argv = {['qnnbridge', *words]!r}; sys.exit(main())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
@@ -259,6 +261,27 @@ def test_only_the_quantizers_own_thread_is_kept_quiet(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "from the application\n"
     assert quiet.messages == ["about the model"]
     assert root.handlers == before
+
+
+def test_two_quantizers_that_overlap_leave_the_output_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first to begin is the first to end, in this thread; the other goes on meanwhile."""
+    before, begun, ended = sys.stdout, threading.Event(), threading.Event()
+
+    def other() -> None:
+        with Quiet():
+            begun.set()
+            assert ended.wait(30)
+            print("from the second quantizer")
+
+    thread = threading.Thread(target=other)
+    with Quiet():
+        thread.start()
+        assert begun.wait(30)
+    print("from the application")
+    ended.set()
+    thread.join(30)
+    assert sys.stdout is before
+    assert capsys.readouterr().out == "from the application\n"
 
 
 def test_sizes_of_a_wrong_form_are_refused() -> None:

@@ -35,7 +35,7 @@ def test_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ways = {
         "first": calibrated,
         "a fold": calibrated.without(frozenset((1,))),
-        "other types": calibrated.with_settings(other),
+        "other types": dataclasses.replace(calibrated, settings=other),
         "wider": wider,
         "the first again": calibrated,
     }
@@ -91,9 +91,8 @@ def test_a_weight_is_quantised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     calls.clear()
     calibrated.without(frozenset((1,))).write(tmp_path / "q.onnx")
     assert calls == []
-    calibrated.with_settings(dataclasses.replace(QuantizeSettings().resolved, weight_type="int16")).write(
-        tmp_path / "q.onnx"
-    )
+    wide = dataclasses.replace(QuantizeSettings().resolved, weight_type="int16")
+    dataclasses.replace(calibrated, settings=wide).write(tmp_path / "q.onnx")
     assert set(calls) == {"quantize_onnx_initializer", "compute_data_quant_params"}, "another type of weights"
 
 

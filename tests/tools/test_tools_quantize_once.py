@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,7 +145,7 @@ def test_a_way_that_was_judged_in_a_fold_is_not_judged_again(
     assert sum(report.snr_db) / 4 == pytest.approx(first)
     wider = calibrated.with_headroom()
     assert wider is not None
-    others = [wider, calibrated.with_matrices("uint8")]
+    others = [wider, dataclasses.replace(calibrated, settings=dataclasses.replace(settings, matrix_type="uint8"))]
     assert CrossValidation(folds, tmp_path, names, {}).snr(calibrated, Precision()) == first
     assert len(written) == 8
     for number, other in enumerate(others):

@@ -10,12 +10,13 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from qnnbridge_models.quantize.samples import CalibrationInput, load, shapes_in
+from qnnbridge_models.quantize.samples import load, shapes_in
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.specs import NodeInfo
 
-IMAGE = CalibrationInput("x", "tensor(float)", (1, 3, 4))
-STATE = CalibrationInput("state", "tensor(int64)", (2,))
-SCALAR = CalibrationInput("on", "tensor(bool)", ())
+IMAGE = NodeInfo("x", "tensor(float)", (1, 3, 4))
+STATE = NodeInfo("state", "tensor(int64)", (2,))
+SCALAR = NodeInfo("on", "tensor(bool)", ())
 
 
 def array(*shape: int, dtype: Any = np.float32) -> Any:

@@ -309,7 +309,7 @@ def test_an_output_that_no_input_moves_is_not_shown_and_given_inputs_show_it(tmp
 
 def test_the_worst_row_is_the_one_in_the_summary(tmp_path: Path) -> None:
     result = verified(verify_models.padded_pooling(), tmp_path, VerifyOptions(extreme=False, bisect=False))
-    worst = min((one.numbers.snr_db, row.name) for row in result.rows for one in row.outputs if one.numbers.snr_db)
+    worst = min((one.snr_db, row.name) for row in result.rows for _, one in row.outputs if one.snr_db)
     assert result.worst is not None
     assert result.worst.inputs == worst[1]
     assert f"SNR {worst[0]:.1f} dB" in result.reason

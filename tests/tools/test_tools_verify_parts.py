@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_models.verify import input_sets, traps, trying
+from qnnbridge_models.verify import input_sets, traps, trying, verifier
 from qnnbridge_models.verify.input_sets import EXTREMES, applied, why_not
 from qnnbridge_models.verify.traps import NodeAt, NodeChange
+from qnnbridge_models.verify.verification import InputSetResult, OutputVerdict
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.sessions import RunAnswer
@@ -109,7 +112,10 @@ NODES = [
     ("conv-transpose-padding", NodeAt("ConvTranspose", {"pads": [1, 1]})),
     ("resize", NodeAt("Resize", {"mode": "nearest"})),
     ("grid-sample-nearest", NodeAt("GridSample", {"mode": "nearest"})),
-    ("masked-attention", NodeAt("com.microsoft.MultiHeadAttention", {}, (SOME, SOME, SOME, np.array([0, 1])))),
+    (
+        "masked-attention",
+        NodeAt("com.microsoft.MultiHeadAttention", {}, (SOME, SOME, SOME, SOME, np.array([[0, 1]]))),
+    ),
     ("negative-indices", NodeAt("GatherElements", {}, (None, np.array([[-1, 0]])), (), ((2, 2), (1, 2)))),
     ("negative-gather-index", NodeAt("Gather", {"axis": 1}, (None, np.array([-1])), (), ((2, 5), (1,)))),
     ("int64-in-32-bits", NodeAt("Add", {}, (np.array([2**33]),))),
@@ -150,6 +156,40 @@ def test_a_proof_is_told() -> None:
     trap = traps.NODE_TRAPS[0]
     found = traps.proven(trap, "pool", "seen", NodeChange("no pads"))
     assert found.proof == "with no pads the node agrees"
+
+
+def test_what_is_no_mask_of_an_attention_stays_as_it_is() -> None:
+    mask = np.array([[0, 1]])
+    inputs = (SOME, SOME, SOME, SOME, mask, np.zeros((1, 1, 2, 2), np.float32), SOME, SOME)
+    trap = traps.suspected(NodeAt("com.microsoft.MultiHeadAttention", {}, inputs))[0][0]
+    (change,) = trap.changes(NodeAt("com.microsoft.MultiHeadAttention", {}, inputs))
+    assert sorted(change.inputs) == [4, 5], "neither the bias nor the keys and values of earlier tokens"
+    assert change.inputs[4].tolist() == [[1, 1]]
+    assert trap.changes(NodeAt("Attention", {}, (SOME, SOME, SOME, mask, SOME)))[0].inputs.keys() == {3}
+    assert trap.changes(NodeAt("com.microsoft.Attention", {}, (SOME, SOME, None, np.array([2, 1])))) == [], (
+        "lengths"
+    )
+
+
+def test_an_upsample_is_changed_into_one_that_onnx_knows() -> None:
+    """With attributes of Resize it would be no model, and the trap never proven."""
+    x, scales = np.zeros((1, 1, 4, 4), np.float32), np.float32([1, 1, 1.4, 1.4])
+    node = NodeAt("Upsample", {"mode": "nearest"}, (x, scales), (), ((1, 1, 4, 4), (4,)))
+    changes = traps.suspected(node)[0][0].changes(node)
+    assert [change.words for change in changes] == ["mode 'linear'", "scales of 2", "scales of 2 and mode 'linear'"]
+    for change in changes:
+        given = {0: x, 1: change.inputs.get(1, scales)}
+        attributes = {**node.attributes, **change.attributes}
+        made = helper.make_node("Upsample", ["x", "scales"], ["y"], **attributes)
+        graph = helper.make_graph(
+            [made],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)],
+            [numpy_helper.from_array(given[1], "scales")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=8)
+        onnx.checker.check_model(model)
 
 
 @pytest.mark.parametrize(
@@ -261,3 +301,15 @@ def test_what_both_sides_answer_makes_the_row(cpu: RunAnswer, qnn: RunAnswer, st
 
 def test_the_words_for_extremes_are_unique() -> None:
     assert len({one.name for one in input_sets.EXTREMES}) == len(input_sets.EXTREMES)
+
+
+@pytest.mark.parametrize("kind", ["given", "made up"])
+def test_only_beside_real_inputs_the_verdict_speaks_of_them(kind: Any) -> None:
+    """Without real ones a set of inputs that does not count is a guess at what the model takes."""
+    trials = (trying.Trial("first", kind, True, {"x": np.zeros(1)}, RunAnswer([np.zeros(1)])),)
+    rows = (InputSetResult("guess", "made up", False, "differs"),)
+    tried = verifier._Tried(trying.TrialSet(trials, True, ("y",), "fp16", {}), rows, {}, None, {})
+    verdict, reason = verifier._verdict(tried, [OutputVerdict("y", "agrees")])
+    assert verdict == "agrees"
+    assert "Made-up inputs show a difference" in reason
+    assert ("beside real ones" in reason) == (kind == "given")

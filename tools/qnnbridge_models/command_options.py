@@ -157,7 +157,13 @@ class QuantizeSettings:
         if weight_type is None:
             weight_type = "uint8" if self.per_channel is False and self.activation_type.startswith("u") else "int8"
         _one_of("weight type", weight_type, WeightType)
-        _refuse_types(self.activation_type, weight_type)
+        if weight_type not in _RUNS[self.activation_type]:
+            raise OptionError(
+                f"QNN cannot run {self.activation_type} activations with {weight_type} weights.",
+                cause="Measured: it refuses Conv or MatMul of such a model. "
+                f"With {self.activation_type} activations it takes {', '.join(_RUNS[self.activation_type])}.",
+                fix="Leave both types away for the defaults, or choose from that list.",
+            )
         signed = not weight_type.startswith("u")
         self._refuse_scales(weight_type, signed)
         if not 50 <= self.percentile <= 100:
@@ -325,16 +331,6 @@ def _kinds(hint: Any) -> list[type]:
         return [str]
     # TOML has no null: a key that is not there stands for None.
     return [kind for part in parts for kind in _kinds(part) if kind is not type(None)] if parts else [hint]
-
-
-def _refuse_types(activation_type: str, weight_type: str) -> None:
-    if weight_type not in _RUNS[activation_type]:
-        raise OptionError(
-            f"QNN cannot run {activation_type} activations with {weight_type} weights.",
-            cause=f"Measured: it refuses Conv or MatMul of such a model. With {activation_type} activations it "
-            f"takes {', '.join(_RUNS[activation_type])}.",
-            fix="Leave both types away for the defaults, or choose from that list.",
-        )
 
 
 def type_warnings(settings: ResolvedSettings) -> list[str]:

@@ -34,7 +34,7 @@ from qnnbridge_models.quantize.preparing import save
 from qnnbridge_models.quantize.qnn_check import with_simulated_chip
 from qnnbridge_models.quantize.quantization import decibel
 from qnnbridge_models.quantize.quantizer import quantize_model
-from qnnbridge_models.quantize.samples import SUFFIXES, CalibrationInput, list_files, load
+from qnnbridge_models.quantize.samples import SUFFIXES, list_files, load
 from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo, Placement
 from qnnbridge_tools import feeds as readers
@@ -177,7 +177,7 @@ class LabelledSample:
 
 
 def read_samples(
-    sources: Sequence[Path], expected: Path | None, inputs: Sequence[CalibrationInput], outputs: Sequence[str]
+    sources: Sequence[Path], expected: Path | None, inputs: Sequence[NodeInfo], outputs: Sequence[str]
 ) -> list[LabelledSample]:
     """All samples of files and folders.
 
@@ -371,23 +371,23 @@ def evaluate_model(
         rows: list[EvaluatedRow] = []
         reference: list[list[Any]] | None = None
         for label, model in named:
-            for provider in options.providers:
+            # The CPU first, in whatever order they are asked for.
+            for provider in sorted(options.providers):
                 on_progress(f"{label} on {provider.upper()}", 0, len(samples))
                 row, values = _evaluated(
                     label, model, provider, samples, outputs, settings, host, metric, reference
                 )
                 # The first model on the CPU is what all others are compared with.
-                reference = values if reference is None and provider == "cpu" else reference
+                if provider == "cpu":
+                    reference = reference or values
                 rows.append(row)
     return Evaluation(path, len(samples), tuple(rows), metric is not None, chip, time.perf_counter() - begun)
 
 
-def _declared(inputs: Sequence[NodeInfo], dims: Dimensions) -> list[CalibrationInput]:
+def _declared(inputs: Sequence[NodeInfo], dims: Dimensions) -> list[NodeInfo]:
     return [
-        CalibrationInput(
-            node.name,
-            node.type,
-            tuple(dims.size_of(node.name, axis, size) for axis, size in enumerate(node.shape or ())),
+        dataclasses.replace(
+            node, shape=tuple(dims.size_of(node.name, axis, size) for axis, size in enumerate(node.shape or ()))
         )
         for node in inputs
     ]

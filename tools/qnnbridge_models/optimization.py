@@ -36,6 +36,7 @@ from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models import progress
+from qnnbridge_models.analyze.tables import REGISTERED
 from qnnbridge_models.progress import OnProgress
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools import output
@@ -44,21 +45,6 @@ LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
 # Unused ones that ONNX Runtime looks at for longer than the model takes to be written without them.
 _MANY_CONSTANTS: Final = 1000
-# Operators of com.microsoft that QNN takes.
-_QNN_TAKES: Final = frozenset(
-    f"com.microsoft.{op}"
-    for op in (
-        "DequantizeLinear",
-        "FusedMatMul",
-        "Gelu",
-        "GroupQueryAttention",
-        "MatMulNBits",
-        "QuantizeLinear",
-        "QuickGelu",
-        "RotaryEmbedding",
-        "SimplifiedLayerNormalization",
-    )
-)
 _QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _ONNX_ML: Final = "ai.onnx."
 COMMAND = "qnnbridge optimize"
@@ -113,7 +99,7 @@ def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str
         op: count
         for op, count in after.items()
         # A dot follows a domain; the names of ONNX's own operators have none.
-        if "." in op and not op.startswith(_ONNX_ML) and op not in _QNN_TAKES and op not in before
+        if "." in op and not op.startswith(_ONNX_ML) and op not in REGISTERED and op not in before
     }
 
 

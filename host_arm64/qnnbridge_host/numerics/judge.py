@@ -138,7 +138,7 @@ def judge_over_inputs(
     scale = max((largest(reference) for reference, _ in pairs), default=0.0)
     judged = [judge(reference, candidate, number_format, scale) for reference, candidate in pairs]
     # One set of inputs that differs is enough: another one that hides the error proves nothing.
-    bad = min((one for one in judged if one.state == "differs"), key=_rank, default=None)
+    bad = min((one for one in judged if one.state == "differs"), key=rank, default=None)
     if bad is not None:
         return "differs", bad.reason, judged
     good = [one for one in judged if one.state == "agrees"]
@@ -229,7 +229,7 @@ def as_array(value: Any) -> Array | None:
 def worst(judged: Iterable[tuple[str, JudgedNumbers]]) -> tuple[str, JudgedNumbers] | None:
     """The output that decides for all: one that differs before one that agrees, then the lowest SNR."""
     order = {"differs": 0, "agrees": 1, "unknown": 2}
-    return min(judged, key=lambda one: (order[one[1].state], _rank(one[1])), default=None)
+    return min(judged, key=lambda one: (order[one[1].state], rank(one[1])), default=None)
 
 
 def snr_db(expected: Array, found: Array) -> float:
@@ -441,7 +441,8 @@ def _texts(expected: Array, found: Array) -> JudgedNumbers:
     )
 
 
-def _rank(one: JudgedNumbers) -> float:
+def rank(one: JudgedNumbers) -> float:
+    """The SNR, for the worst to come first: values that are NaN or infinite on one side have no ratio."""
     return -math.inf if one.lost or one.snr_db is None else one.snr_db
 
 

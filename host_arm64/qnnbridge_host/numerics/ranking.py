@@ -8,7 +8,8 @@ to that of the last may be others altogether; they prove nothing and are left ou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -151,8 +152,12 @@ def _off(rows: Array, row: Array, table: Array, exact: bool) -> Array:
 
 
 def judge_all(
-    names: Sequence[str], expected: Sequence[Any], found: Sequence[Any], number_format: NumberFormat
+    names: Sequence[str],
+    expected: Sequence[Any],
+    found: Sequence[Any],
+    number_format: NumberFormat,
+    scales: Mapping[str, float] = MappingProxyType({}),
 ) -> list[tuple[str, JudgedNumbers]]:
-    """All outputs of one run."""
+    """All outputs of one run. scales: largest values of each on other inputs, as far as known."""
     pairs = zip(names, *paired(expected, found, number_format), strict=True)
-    return [(name, judge(a, b, number_format)) for name, a, b in pairs]
+    return [(name, judge(a, b, number_format, scales.get(name, 0.0))) for name, a, b in pairs]

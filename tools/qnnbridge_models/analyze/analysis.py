@@ -65,20 +65,19 @@ class Cost:
     results: int = 0
 
 
-def cost_of(node: GraphNode, view: ModelIndex, weights: int) -> Cost:
-    """weights: bytes of the constants that count as this node's."""
-    # Without the domain: com.microsoft.Attention costs what Attention costs.
-    formula = _FORMULAS.get(node.op.rpartition(".")[2])
-    macs = formula(node) if formula else None
-    made = [(tensor.elements or 0, _BYTES.get(tensor.type, 1)) for tensor in node.made]
-    results = sum([int(elements * size) for elements, size in made])
-    return Cost(sum([elements for elements, _ in made]) if macs is None else macs, weights, results)
-
-
 def costs_of(view: ModelIndex) -> list[Cost]:
     """Of all nodes. The bytes of a constant count once, for the first node that takes it."""
-    left = dict(view.sizes)
-    return [cost_of(node, view, sum([left.pop(tensor.name, 0) for tensor in node.given])) for node in view.nodes]
+    costs, left = [], dict(view.sizes)
+    for node in view.nodes:
+        # Without the domain: com.microsoft.Attention costs what Attention costs.
+        formula = _FORMULAS.get(node.op.rpartition(".")[2])
+        macs = formula(node) if formula else None
+        if macs is None:
+            macs = sum([tensor.elements or 0 for tensor in node.made])
+        weights = sum([left.pop(tensor.name, 0) for tensor in node.given])
+        results = sum([int((tensor.elements or 0) * _BYTES.get(tensor.type, 1)) for tensor in node.made])
+        costs.append(Cost(macs, weights, results))
+    return costs
 
 
 def _convolution(node: GraphNode) -> int | None:
@@ -259,8 +258,9 @@ class Shares:
 def shares_of(analysis: Analysis, placed: GraphPlacement) -> Shares:
     qnn, cpu = placed.indexes("qnn"), placed.indexes("cpu")
     broken, folded = placed.indexes("fails", "crash"), placed.indexes("folded")
-    costs = analysis.costs
+    costs, nodes = analysis.costs, analysis.view.nodes
     live = [*qnn, *cpu, *broken]
+    sized = [index for index in live if all(tensor.fixed is not None for tensor in nodes[index].made)]
     return Shares(
         len(live),
         len(qnn),
@@ -272,12 +272,8 @@ def shares_of(analysis: Analysis, placed: GraphPlacement) -> Shares:
         sum(costs[index].weights for index in qnn),
         len(placed.parts),
         bool(broken),
-        2 * sum(_has_size(analysis, index) for index in live) > len(live),
+        2 * len(sized) > len(live),
     )
-
-
-def _has_size(analysis: Analysis, index: int) -> bool:
-    return all(tensor.fixed is not None for tensor in analysis.view.nodes[index].made)
 
 
 def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:

@@ -32,7 +32,7 @@ from qnnbridge_models.analyze.predict import parts_of, predict_model
 from qnnbridge_models.analyze.remedies import about_deciding_inputs, advise, notes_on, with_sizes
 from qnnbridge_models.analyze.rules import wrong_numbers
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, InvalidGraph, OptionError, ProviderUnavailable
-from qnnbridge_tools.arguments import read_chip
+from qnnbridge_tools.arguments import read_chip, with_chip
 from qnnbridge_tools.sessions import QNN, SessionSettings, opened
 
 COMMAND = "qnnbridge analyze"
@@ -90,7 +90,9 @@ def analyze_model(
     reason = "only the rules were asked"
     begun = time.perf_counter()
     if not offline:
-        options = {"soc_model": number, **(provider_options or {})} if number else dict(provider_options or {})
+        options = with_chip(provider_options or {}, number if soc_model is not None else None)
+        if number:
+            options.setdefault("soc_model", number)
         try:
             # Before a host is started: a graph that ONNX Runtime refuses is no question for QNN.
             check_runnable(model)
@@ -130,7 +132,7 @@ def analyze_model(
         view,
         costs,
         predicted,
-        tuple(advise(view, placed, costs, notes, sized)),
+        tuple(advise(view, placed, costs, notes, sized, to_fix)),
         prediction.empty,
         truth,
         "" if truth else reason,

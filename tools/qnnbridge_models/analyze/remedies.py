@@ -45,13 +45,11 @@ class Sized:
 
     Args:
         sizes: of the free dimensions, one possibility.
-        options: `--dim` for each.
     """
 
     prediction: Prediction
     costs: Sequence[Cost]
     sizes: Dimensions
-    options: str
 
     @property
     def all_on_qnn(self) -> bool:
@@ -69,7 +67,7 @@ def with_sizes(model: Any, arch: int, folder: Path) -> Sized | None:
         model_shapes.fix(copy, sizes)
         model_shapes.forget_inferred(copy.graph)
         prediction = predict_model(copy, arch, folder)
-        found = Sized(prediction, costs_of(prediction.view), sizes, model_shapes.options_text(free))
+        found = Sized(prediction, costs_of(prediction.view), sizes)
         if best is None or _placed(found) > _placed(best):
             best = found
         if best.all_on_qnn:
@@ -169,7 +167,8 @@ def advise(
     verdicts: Sequence[NodeVerdict],
     costs: Sequence[Cost],
     notes: Sequence[Advice],
-    sized: Sized | None = None,
+    sized: Sized | None,
+    dims: str,
 ) -> list[Advice]:
     """Things to do, the most valuable first; objections of one kind are one thing.
 
@@ -177,6 +176,7 @@ def advise(
         notes: about the whole model. The value of a thing is found by trying: its nodes are put on QNN in a copy of
             the answer, and the parts counted again.
         sized: the model with sizes, if they are free: what then has no objection needs nothing else.
+        dims: the options for free dimensions.
     """
     found = list(notes)
     if sized is not None:
@@ -187,7 +187,7 @@ def advise(
         ]
         if waiting:
             if all(one.code != _DECIDING for one in notes):
-                found.append(_about_sizes(view, verdicts, waiting, sized))
+                found.append(_about_sizes(view, verdicts, waiting, sized, dims))
             # From here on the copy with sizes is judged: what sizes cure is no objection of its own.
             view, verdicts, costs = sized.prediction.view, sized.prediction.verdicts, sized.costs
     kinds: dict[tuple[str, str, str], list[int]] = {}
@@ -206,7 +206,9 @@ def advise(
     return sorted(found, key=lambda one: (_ORDER[one.severity], -one.macs, -one.parts, -len(one.nodes)))
 
 
-def _about_sizes(view: ModelIndex, verdicts: Sequence[NodeVerdict], waiting: Sequence[int], sized: Sized) -> Advice:
+def _about_sizes(
+    view: ModelIndex, verdicts: Sequence[NodeVerdict], waiting: Sequence[int], sized: Sized, dims: str
+) -> Advice:
     live = sum(verdict.place != "folded" for verdict in sized.prediction.verdicts)
     on_qnn = _placed(sized)
     count = f"all {live} nodes run" if sized.all_on_qnn else f"{on_qnn} of {live} nodes run"
@@ -216,7 +218,7 @@ def _about_sizes(view: ModelIndex, verdicts: Sequence[NodeVerdict], waiting: Seq
     branching = [view.nodes[index].label for index in waiting if index in sized.prediction.decided]
     labels = ", ".join(branching[:_NAMED])
     return Advice(
-        f"qnnbridge fix MODEL -o OUT {sized.options}",
+        f"qnnbridge fix MODEL -o OUT {dims}",
         f"QNN takes fixed sizes only; {alone}by the rules {count} on the NPU with sizes (tried with {tried})"
         + (f". Sizes decide what {labels} runs, and untaken-branches leaves that alone" if branching else "")
         + (f". As it is: {first}" if first else ""),

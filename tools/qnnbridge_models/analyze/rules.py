@@ -60,12 +60,6 @@ _INSTEAD: Final[Mapping[str, str]] = {
 }
 
 
-def instead_of(node: GraphNode) -> str:
-    """The advice for an operator that QNN does not have."""
-    known = _INSTEAD.get(node.op)
-    return known or f"replace {node.op}, or let the application compute it before or after the model"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleContext:
     """The surroundings of a node, for rules. arch: of the chip's HTP, 73 for V73."""
@@ -192,17 +186,10 @@ def _pad(node: GraphNode, context: RuleContext) -> Objection:
     return None
 
 
-def _max_pool(node: GraphNode, context: RuleContext) -> Objection:
+def _pooling(node: GraphNode, context: RuleContext) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
-        return "there is no pooling over three dimensions"
-    return None
-
-
-def _lp_pool(node: GraphNode, context: RuleContext) -> Objection:
-    data = node.input(0)
-    if data is not None and data.rank == 5:
-        return "there is no pooling over three dimensions of floats"
+        return f"there is no pooling over three dimensions{' of floats' if node.op == 'LpPool' else ''}"
     return None
 
 
@@ -287,7 +274,8 @@ def _crashes(node: GraphNode, context: RuleContext) -> Objection:
 def _not_registered(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.REGISTERED or node.op in tables.REFUSED_BY_HTP or node.op in tables.REPLACED:
         return None
-    return f"QNN has no operator {node.op}", instead_of(node)
+    otherwise = f"replace {node.op}, or let the application compute it before or after the model"
+    return f"QNN has no operator {node.op}", _INSTEAD.get(node.op, otherwise)
 
 
 def _refused(node: GraphNode, context: RuleContext) -> Objection:
@@ -417,8 +405,7 @@ RULES: Final = (
     PlacementRule("special", "cpu", _einsum, operators=("Einsum",)),
     PlacementRule("special", "cpu", _attention_mask, operators=("Attention",)),
     PlacementRule("special", "cpu", _pad, operators=("Pad",)),
-    PlacementRule("special", "cpu", _max_pool, operators=("MaxPool",)),
-    PlacementRule("special", "cpu", _lp_pool, operators=("LpPool",)),
+    PlacementRule("special", "cpu", _pooling, operators=("MaxPool", "LpPool")),
     PlacementRule("special", "cpu", _if, operators=("If",)),
     PlacementRule("special", "cpu", _pow, operators=("Pow",)),
     PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),

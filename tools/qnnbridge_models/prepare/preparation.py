@@ -79,14 +79,11 @@ class PreparedFolder:
         return tuple(step for step in self.steps if step.name == name)
 
     @property
-    def targets(self) -> tuple[tuple[str | None, str], ...]:
-        """Chip and variant of each compiled model."""
+    def targets(self) -> list[tuple[StepResult, StepResult]]:
+        """The compilation and the verification of each compiled model."""
+        compiled = {(step.chip, step.variant): step for step in self.steps_of("compile")}
         # Each compilation is followed by a verification, if only by one that was skipped.
-        return tuple((step.chip, step.variant) for step in self.steps_of("verify"))
-
-    def step(self, name: str, chip: str | None, variant: str) -> StepResult | None:
-        wanted = (name, chip, variant)
-        return next((step for step in self.steps if (step.name, step.chip, step.variant) == wanted), None)
+        return [(compiled[step.chip, step.variant], step) for step in self.steps_of("verify")]
 
 
 def step_id(name: str, chip: str | None, variant: str) -> str:
@@ -146,36 +143,34 @@ def escaped(value: object) -> str:
 
 def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
     rows = []
-    for chip, variant in prepared.targets:
-        compiled, verified = prepared.step("compile", chip, variant), prepared.step("verify", chip, variant)
+    for compiled, verified in prepared.targets:
+        chip, size = compiled.chip, sum(sizes.get(name, 0) for name in compiled.files)
         rows.append(
             [
-                " ".join(part for part in (chip_label(chip), product_of(chip), variant) if part),
+                " ".join(part for part in (chip_label(chip), product_of(chip), compiled.variant) if part),
                 _nodes(compiled, verified),
-                output.size_text(sum(sizes.get(name, 0) for name in compiled.files))
-                if compiled is not None and compiled.files
-                else "not compiled",
+                output.size_text(size) if compiled.files else "not compiled",
                 _agreement(verified, "not verified"),
-                _decibel(verified.document.get("snr_db")) if verified is not None else "-",
+                _decibel(verified.document.get("snr_db")),
             ]
         )
     headers = ["chip", "nodes on the NPU", "compiled", "against the CPU", "lowest SNR"]
     return "## Chips\n\n" + _table(headers, rows)
 
 
-def _nodes(compiled: StepResult | None, verified: StepResult | None) -> str:
+def _nodes(compiled: StepResult, verified: StepResult) -> str:
     for step in (compiled, verified):
-        placement = step.document.get("placement") if step is not None else None
+        placement = step.document.get("placement")
         if placement and placement.get("known"):
             total = placement["qnn_nodes"] + placement["cpu_nodes"] + placement["other_nodes"]
             return f"{placement['qnn_nodes']} of {total}"
     return "-"
 
 
-def _agreement(step: StepResult | None, without: str) -> str:
+def _agreement(step: StepResult, without: str) -> str:
     """without: the words for no verification."""
-    if step is None or step.state in ("failed", "skipped"):
-        return f"{without}: {step.problem}" if step is not None else without
+    if step.state in ("failed", "skipped"):
+        return f"{without}: {step.problem}"
     return str(step.document.get("verdict", without))
 
 
@@ -199,7 +194,7 @@ def _how_to_use(prepared: PreparedFolder) -> str:
 
 def _without_a_chip(prepared: PreparedFolder) -> str:
     option = ""
-    if any(chip not in (None, HOST_CHIP) for chip, _ in prepared.targets):
+    if any(compiled.chip not in (None, HOST_CHIP) for compiled, _ in prepared.targets):
         option = " (it is compiled when the session opens)"
     return f"For a chip that is not here, open `{prepared.model}`{option}."
 
@@ -325,25 +320,24 @@ def summary(prepared: PreparedFolder) -> dict[str, Any]:
         "verdict": prepared.verdict,
         "notes": list(prepared.notes),
         "model": prepared.model,
-        "chips": [_chip_document(prepared, chip, variant) for chip, variant in prepared.targets],
+        "chips": [_chip_document(compiled, verified) for compiled, verified in prepared.targets],
         "versions": dict(prepared.versions),
     }
 
 
-def _chip_document(prepared: PreparedFolder, chip: str | None, variant: str) -> dict[str, Any]:
-    compiled, verified = prepared.step("compile", chip, variant), prepared.step("verify", chip, variant)
-    placement = (compiled.document.get("placement") if compiled is not None else None) or {}
+def _chip_document(compiled: StepResult, verified: StepResult) -> dict[str, Any]:
+    chip, placement = compiled.chip, compiled.document.get("placement") or {}
     return {
         "soc_model": int(chip) if chip is not None and chip.isdecimal() else None,
         "name": chip_label(chip),
-        "bucket": variant or None,
-        "compiled": compiled.files[0] if compiled is not None and compiled.files else None,
-        "problem": compiled.problem or None if compiled is not None else None,
+        "bucket": compiled.variant or None,
+        "compiled": compiled.files[0] if compiled.files else None,
+        "problem": compiled.problem or None,
         "qnn_nodes": placement.get("qnn_nodes"),
         "cpu_nodes": placement.get("cpu_nodes"),
         "verified": _agreement(verified, "no"),
-        "snr_db": verified.document.get("snr_db") if verified is not None else None,
-        "traps": [trap["name"] for trap in verified.document.get("traps", ())] if verified is not None else [],
+        "snr_db": verified.document.get("snr_db"),
+        "traps": [trap["name"] for trap in verified.document.get("traps", ())],
     }
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qnnbridge_host.graph import files
 from qnnbridge_host.graph.bounds import refuse_large
@@ -95,7 +95,7 @@ def prepare_model(
             verdict=verdict,
             ready=ready,
             notes=notes,
-            versions=_shown_versions(info.versions),
+            versions={key: str(value) for key, value in sorted(info.versions.items()) if value},
             seconds=time.monotonic() - begun,
         )
         # Last: these files say that all is there.
@@ -198,7 +198,7 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
     # The step before made `model`: it is `fix`, or `quantize`.
     hashed = _hash_of(folder, steps.results[-1])
     # The host's, since it compiles and runs: packages of this process change nothing there.
-    versions = _host_versions(info)
+    versions = {**{key: str(value) for key, value in info.versions.items()}, "qnnbridge": info.qnnbridge}
     compiled = {
         chip: steps.do(works.compile_for(chip, model, hashed, folder, options, versions), may_fail=True)
         for chip in chips
@@ -319,7 +319,8 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
     for step in results:
         if step.name == "quantize" and not step.document.get("good_enough", True):
             # A quantised model that is no good is compiled and verified all the same, and decides here.
-            return f"Not ready: the quantised model is {step.document['verdict']}. {_first_warning(step)}", False
+            warning = next((one for one in step.document.get("warnings", ()) if "Output" in one), "")
+            return f"Not ready: the quantised model is {step.document['verdict']}. {warning}", False
         state = step.document.get("verdict") if step.name == "verify" and step.state != "skipped" else None
         if state not in (None, "agrees", "not shown"):
             return f"Not ready for {chip_label(step.chip)}: {step.document.get('reason')}", False
@@ -338,10 +339,6 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
     return f"Ready: compiled, and QNN computes what the CPU does.{more}", True
 
 
-def _first_warning(step: StepResult) -> str:
-    return next((str(warning) for warning in step.document.get("warnings", ()) if "Output" in warning), "")
-
-
 def _hash_of(folder: Path, step: StepResult) -> str:
     return key_of("files", files=hashes_of(folder / name for name in step.files))
 
@@ -352,11 +349,3 @@ def _own_versions() -> dict[str, str]:
     import onnxruntime
 
     return {"qnnbridge": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
-
-
-def _host_versions(info: HostInfo) -> dict[str, Any]:
-    return {**{key: str(value) for key, value in info.versions.items()}, "qnnbridge": info.qnnbridge}
-
-
-def _shown_versions(versions: Mapping[str, Any]) -> dict[str, str]:
-    return {key: str(value) for key, value in sorted(versions.items()) if value}

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph import graphs, shapes
+from qnnbridge_host.numerics.input_content import NamedFeeds
 from qnnbridge_host.rewrite.fixer import fix_model
 from qnnbridge_models import fix as fix_report
 from qnnbridge_models.command_options import PrepareOptions, QuantizeOptions, VerifyOptions
@@ -19,9 +20,8 @@ from qnnbridge_models.prepare.preparation import HOST_CHIP, StepResult, step_id
 from qnnbridge_models.progress import ShownProgress
 from qnnbridge_models.quantize import quantization
 from qnnbridge_models.quantize.quantizer import quantize_model
-from qnnbridge_models.quantize.samples import declared_inputs, load
+from qnnbridge_models.quantize.samples import load
 from qnnbridge_models.verify import verification as verify_report
-from qnnbridge_models.verify.input_sets import GivenInputs
 from qnnbridge_models.verify.verifier import verify_model
 from qnnbridge_protocol.model_records import NumbersReport, NumbersState, OutputNumbers
 from qnnbridge_tools import output
@@ -190,13 +190,14 @@ def verify_on(
     return StepWork("verify", chip, went_in, do)
 
 
-def _some_samples(model: Path, options: PrepareOptions) -> list[GivenInputs]:
+def _some_samples(model: Path, options: PrepareOptions) -> list[NamedFeeds]:
     """A few of those that calibrate, from the first to the last."""
-    samples, _ = load(options.calibration, declared_inputs(graphs.load(model)))
+    inputs = shapes.real_inputs(graphs.load(model).graph)
+    samples, _ = load(options.calibration, [shapes.declared(value) for value in inputs])
     count = min(len(samples), _MOST_SAMPLES)
     # Evenly spread, with the first and the last one.
     numbers = sorted({round(place * (len(samples) - 1) / max(1, count - 1)) for place in range(count)})
-    return [GivenInputs(f"sample {number + 1} of {len(samples)}", dict(samples[number])) for number in numbers]
+    return [NamedFeeds(f"sample {number + 1} of {len(samples)}", dict(samples[number])) for number in numbers]
 
 
 def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:

@@ -17,7 +17,6 @@ from qnnbridge_models.profiling.recording import QNN_PROVIDER, Recording
 from qnnbridge_models.profiling.report import (
     CpuNode,
     LoadPhase,
-    LoadTimes,
     OperatorTime,
     Partition,
     ProfileResult,
@@ -36,21 +35,25 @@ MIN_RUNS: Final = 3
 WIDE_SPREAD: Final = 1.5
 
 
-def load_of(recorded: Recording, labels: Mapping[str, str]) -> LoadTimes:
+def load_of(recorded: Recording, labels: Mapping[str, str]) -> tuple[LoadPhase, ...]:
     """``labels``: of the partitions, by the name of their node."""
     session = recorded.session
     parse_s, initialize_s = session.parse_us / US_PER_S, session.initialize_us / US_PER_S
-    qnn = [*_compile_phases(recorded, labels), *_load_phases(recorded.calls)]
+    qnn = _compile_phases(recorded, labels)
+    qnn += [
+        LoadPhase("QNN loads the context binary", call.time_us / US_PER_S, _timed(call.facts))
+        for call in recorded.calls
+        if call.kind is CallKind.LOAD
+    ]
     # ONNX Runtime's initialization contains the calls of QNN.
     rest_s = initialize_s - sum(phase.time_s for phase in qnn)
-    phases = (
+    return (
         LoadPhase("read the model file", parse_s),
         LoadPhase("ONNX Runtime: optimize, divide, place, set QNN up", max(0.0, rest_s)),
         *qnn,
         # Two processes measure with their own clocks, so a difference may come out slightly below 0.
         LoadPhase("bridge and host: check, send, answer", max(0.0, recorded.create_s - parse_s - initialize_s)),
     )
-    return LoadTimes(recorded.ready_s, recorded.create_s, phases)
 
 
 def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[LoadPhase]:
@@ -59,25 +62,13 @@ def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[Load
     if len(calls) == 1 and len(labels) == 1:
         names = list(labels.values())
     # QNN's file names no graph; the trace names them in the order in which they were compiled.
-    elif len(calls) == len(recorded.trace.graphs):
-        names = [labels.get(graph, "a part that did not run") for graph in recorded.trace.graphs]
+    elif len(calls) == len(recorded.trace):
+        names = [labels.get(graph, "a part that did not run") for graph in recorded.trace]
     else:
         names = [f"graph {number}" for number in range(1, len(calls) + 1)]
     return [
-        LoadPhase(
-            f"QNN compiles {name}",
-            call.time_us / US_PER_S,
-            _timed((*call.facts, *call.parts)),
-        )
+        LoadPhase(f"QNN compiles {name}", call.time_us / US_PER_S, _timed((*call.facts, *call.parts)))
         for call, name in zip(calls, names, strict=True)
-    ]
-
-
-def _load_phases(calls: tuple[QnnCall, ...]) -> list[LoadPhase]:
-    return [
-        LoadPhase("QNN loads the context binary", call.time_us / US_PER_S, _timed(call.facts))
-        for call in calls
-        if call.kind is CallKind.LOAD
     ]
 
 
@@ -85,8 +76,8 @@ def _timed(rows: Sequence[QnnRow]) -> tuple[LoadPhase, ...]:
     return tuple(LoadPhase(row.name, row.value / US_PER_S) for row in rows if row.unit == "US")
 
 
-def _notes(result: ProfileResult, recorded: Recording, attributed: bool) -> Iterator[str]:
-    placement = result.placement
+def _notes(result: ProfileResult, attributed: bool) -> Iterator[str]:
+    placement = result.recorded.placement
     if not result.partitions:
         yield "Nothing ran on QNN: all times are those of the CPU. See the placement above for the reason."
     elif placement.simulator:
@@ -96,13 +87,13 @@ def _notes(result: ProfileResult, recorded: Recording, attributed: bool) -> Iter
             "number of parts, the bytes that are handed over, the time to compile, and what the bridge adds."
         )
     if result.partitions and not attributed:
-        executed = sum(call.kind.name == "EXECUTE" for call in recorded.calls)
+        executed = sum(call.kind.name == "EXECUTE" for call in result.recorded.calls)
         yield (
             f"QNN reports {executed} executions, ONNX Runtime of another number: QNN's figures cannot be "
             "attributed to the parts and are left out."
         )
     if result.partitions and attributed and not result.operators:
-        if result.level == "basic":
+        if result.recorded.level == "basic":
             yield "The level basic has no times of operators; --level detailed has, but slows QNN down."
         else:
             yield "QNN reports no times of operators."
@@ -120,8 +111,8 @@ def _notes(result: ProfileResult, recorded: Recording, attributed: bool) -> Iter
             f"The slowest run took {result.call_s.most / result.call_s.least:.1f} times as long as the quickest "
             "(the first one aside): look at medians, not at single figures."
         )
-    if result.placement.cause and result.cpu_nodes and result.partitions:
-        yield f"Part of the model ran on the CPU. {result.placement.cause}"
+    if result.recorded.placement.cause and result.cpu_nodes and result.partitions:
+        yield f"Part of the model ran on the CPU. {result.recorded.placement.cause}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,24 +141,14 @@ def evaluate(recorded: Recording) -> ProfileResult:
         for name in names
     )
     result = ProfileResult(
-        model=recorded.model,
-        level=recorded.level,
-        compiled=recorded.compiled,
-        runs=len(recorded.calls_s),
-        inputs=recorded.inputs,
-        bytes_to_host=recorded.bytes_to_host,
-        bytes_from_host=recorded.bytes_from_host,
-        placement=recorded.placement,
-        host=recorded.host,
-        load=load_of(recorded, labels),
-        call_s=Series.of(recorded.calls_s),
-        components=_components(recorded.calls_s, runs, by_run),
-        partitions=partitions,
-        operators=times,
-        cpu_nodes=_cpu_nodes(runs),
-        notes=(),
+        recorded,
+        load_of(recorded, labels),
+        _components(recorded.calls_s, runs, by_run),
+        partitions,
+        times,
+        _cpu_nodes(runs),
     )
-    return dataclasses.replace(result, notes=tuple(_notes(result, recorded, attributed)))
+    return dataclasses.replace(result, notes=tuple(_notes(result, attributed)))
 
 
 def is_qnn(node: NodeRun) -> bool:
@@ -221,10 +202,11 @@ def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[QnnFigure, ...]:
 
 def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[PartitionRun]]) -> tuple[str, ...]:
     """In the order of the graph: as compiled, or else as QNN's file lists them."""
-    names = [operator.name for operator in trace.graphs.get(name, ())]
-    if not names:
-        call = next((one.call for run in runs for one in run if one.call), None)
-        names = names_in(call) if call else []
+    names = list(trace.get(name, ()))
+    call = next((one.call for run in runs for one in run if one.call), None)
+    if not names and call:
+        # Without the inputs and outputs of the graph.
+        names = [row.name for row in call.parts if row.is_operator and not row.is_transfer]
     return tuple(dict.fromkeys(map(plain_name, names)))
 
 
@@ -309,11 +291,6 @@ def plain_name(name: str) -> str:
     return _COPY_OF.sub("", name)
 
 
-def names_in(call: QnnCall) -> list[str]:
-    """The operators of an executed graph in its order, without its inputs and outputs."""
-    return [row.name for row in call.parts if row.is_operator and not row.is_transfer]
-
-
 @dataclasses.dataclass(slots=True)
 class _Group:
     """Operators of one origin in one partition. cycles: of each run. rows: of each of QNN's operators, in all."""
@@ -346,7 +323,7 @@ def operator_times(runs_of: Mapping[str, Sequence[Sequence[QnnCall]]], trace: Op
                 for row in call.parts:
                     if row.is_operator and row.unit == _CYCLES:
                         _add(groups, partition, row, number, len(runs))
-    types = trace.types()
+    types = {operator: kind for graph in trace.values() for operator, kind in graph.items()}
     every = {key: Series.of(group.cycles) for key, group in groups.items()}
     total = sum(cycles.median for cycles in every.values())
     found = [

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,47 +54,29 @@ def unusable(path: Path, whose: str, why: str) -> BridgeError:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CompiledOperator:
-    name: str
-    type: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OpTrace:
-    """The operators of QNN, graph by graph.
-
-    Args:
-        graphs: QNN's operators of each graph, both in the order in which they were compiled.
-    """
-
-    graphs: dict[str, tuple[CompiledOperator, ...]] = dataclasses.field(default_factory=dict)
-
-    def types(self) -> dict[str, str]:
-        """QNN's type of each operator."""
-        return {operator.name: operator.type for graph in self.graphs.values() for operator in graph}
+# QNN's operators of each graph with their types, both in the order in which they were compiled.
+OpTrace = Mapping[str, Mapping[str, str]]
 
 
 def read_op_trace(path: Path) -> OpTrace:
-    """The nodes of the model that each operator of QNN was made from, graph by graph.
+    """The operators of QNN, graph by graph.
 
     The provider writes it while it compiles (from 2.4 on), so there is none for a compiled model.
     """
     try:
         if path.stat().st_size > MAX_TRACE_BYTES:
-            return OpTrace()
+            return {}
         document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-        return OpTrace({str(graph["graph_name"]): _operators(graph) for graph in document["subgraph_traces"]})
+        return {
+            str(graph["graph_name"]): {
+                str(mapping["dst_name"]): str(mapping.get("dst_qnn_op_type", ""))
+                for mapping in graph["op_mappings"]
+            }
+            for graph in document["subgraph_traces"]
+        }
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         # No trace is no fault: the times are shown without the names of the model's nodes.
-        return OpTrace()
-
-
-def _operators(graph: dict[str, Any]) -> tuple[CompiledOperator, ...]:
-    return tuple(
-        CompiledOperator(str(mapping["dst_name"]), str(mapping.get("dst_qnn_op_type", "")))
-        for mapping in graph["op_mappings"]
-    )
+        return {}
 
 
 # ONNX Runtime writes one event a line, so the file is read line by line and never held whole. Events of a run stand

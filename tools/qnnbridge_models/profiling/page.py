@@ -133,7 +133,7 @@ def write(result: ProfileResult, path: Path) -> None:
 
 
 def page(result: ProfileResult) -> str:
-    name = Path(result.model).name
+    name = Path(result.recorded.model).name
     sections = [_head(result, name), _notes(result), _run(result), _load(result), _partitions(result)]
     sections += [_operators(result), _cpu_nodes(result)]
     return (
@@ -148,11 +148,11 @@ def page(result: ProfileResult) -> str:
 
 
 def _head(result: ProfileResult, name: str) -> str:
-    compiled = ", a compiled model" if result.compiled else ""
+    compiled = ", a compiled model" if result.recorded.compiled else ""
     pairs = [
-        *reporting.placement_pairs(result.placement),
-        *reporting.sides_pairs(result.host)[:2],
-        ("level", f"{result.level}, {report.runs_text(result)}"),
+        *reporting.placement_pairs(result.recorded.placement),
+        *reporting.sides_pairs(result.recorded.host)[:2],
+        ("level", f"{result.recorded.level}, {report.runs_text(result)}"),
     ]
     return f"<h1>Profile of {text(name)}{compiled}</h1>" + _table([], pairs)
 
@@ -182,7 +182,7 @@ def _run(result: ProfileResult) -> str:
 
 def _load(result: ProfileResult) -> str:
     rows: list[Bar] = []
-    for phase in result.load.phases:
+    for phase in result.load:
         # By how `evaluate.load_of` names the phases; the classes of colours are in `_STYLE`.
         kind = (
             "qnn"
@@ -192,10 +192,10 @@ def _load(result: ProfileResult) -> str:
             else "onnxruntime"
         )
         rows.append(Bar(phase.name, phase.time_s, output.seconds(phase.time_s), kind))
-        parts = report.worth_showing(phase, result.load)
+        parts = report.worth_showing(phase, result.recorded.create_s)
         rows += [Bar(part.name, part.time_s, output.seconds(part.time_s), "provider") for part in parts]
-    more = f", after {output.seconds(result.load.host_ready_s)} for the host to start"
-    return f"<h2>Loading: {output.seconds(result.load.create_s)}{more}</h2>" + bars("Loading", rows)
+    more = f", after {output.seconds(result.recorded.ready_s)} for the host to start"
+    return f"<h2>Loading: {output.seconds(result.recorded.create_s)}{more}</h2>" + bars("Loading", rows)
 
 
 def _partitions(result: ProfileResult) -> str:

@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import output, reporting
 
 if TYPE_CHECKING:
-    from qnnbridge import HostInfo
+    from qnnbridge_models.profiling.recording import Recording
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,20 +52,6 @@ class LoadPhase:
     name: str
     time_s: float
     parts: tuple[LoadPhase, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LoadTimes:
-    """The time until the session was there.
-
-    Args:
-        create_s: the wait of the application.
-        phases: its stretches, one after the other.
-    """
-
-    host_ready_s: float
-    create_s: float
-    phases: tuple[LoadPhase, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,26 +127,26 @@ class ProfileResult:
     """The result of `qnnbridge profile`.
 
     Args:
-        inputs: name, type and source of each.
+        load: the stretches of the wait for the session, one after the other.
         notes: facts that a reader needs to read the figures rightly.
     """
 
-    model: str
-    level: str
-    compiled: bool
-    runs: int
-    inputs: tuple[tuple[str, str, str], ...]
-    bytes_to_host: int
-    bytes_from_host: int
-    placement: Placement
-    host: HostInfo
-    load: LoadTimes
-    call_s: Series
+    recorded: Recording
+    load: tuple[LoadPhase, ...]
     components: tuple[RunComponent, ...]
     partitions: tuple[Partition, ...]
     operators: tuple[OperatorTime, ...]
     cpu_nodes: tuple[CpuNode, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> int:
+        return len(self.recorded.calls_s)
+
+    @property
+    def call_s(self) -> Series:
+        """As the application saw it."""
+        return Series(self.recorded.calls_s)
 
 
 # Of the JSON document: raised with each change that a reader has to know.
@@ -173,19 +158,20 @@ MAX_NAME: Final = 30
 
 
 def document(result: ProfileResult) -> dict[str, Any]:
+    recorded = result.recorded
     return {
         "schema": SCHEMA,
-        "model": result.model,
-        "compiled": result.compiled,
-        "level": result.level,
+        "model": recorded.model,
+        "compiled": recorded.compiled,
+        "level": recorded.level,
         "runs": result.runs,
-        "inputs": [{"name": name, "type": kind, "source": source} for name, kind, source in result.inputs],
-        "placement": result.placement.to_wire(),
-        "simulator": result.placement.simulator,
+        "inputs": [{"name": name, "type": kind, "source": source} for name, kind, source in recorded.inputs],
+        "placement": recorded.placement.to_wire(),
+        "simulator": recorded.placement.simulator,
         "load": {
-            "host_ready_seconds": result.load.host_ready_s,
-            "create_seconds": result.load.create_s,
-            "phases": [_phase_document(phase) for phase in result.load.phases],
+            "host_ready_seconds": recorded.ready_s,
+            "create_seconds": recorded.create_s,
+            "phases": [_phase_document(phase) for phase in result.load],
         },
         "run_seconds": _series_document(result.call_s),
         "components": [
@@ -215,9 +201,9 @@ def document(result: ProfileResult) -> dict[str, Any]:
             }
             for one in result.cpu_nodes
         ],
-        "transfers": {"bytes_to_host": result.bytes_to_host, "bytes_from_host": result.bytes_from_host},
+        "transfers": {"bytes_to_host": recorded.bytes_to_host, "bytes_from_host": recorded.bytes_from_host},
         "notes": list(result.notes),
-        "host": reporting.host_document(result.host),
+        "host": reporting.host_document(recorded.host),
         "application": reporting.application_document(),
     }
 
@@ -314,9 +300,9 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} GiB"
 
 
-def worth_showing(phase: LoadPhase, load: LoadTimes) -> list[LoadPhase]:
+def worth_showing(phase: LoadPhase, create_s: float) -> list[LoadPhase]:
     """The parts of at least a hundredth of all loading, longest first."""
-    shown = [part for part in phase.parts if part.time_s >= load.create_s / 100]
+    shown = [part for part in phase.parts if part.time_s >= create_s / 100]
     return sorted(shown, key=lambda part: -part.time_s)
 
 
@@ -344,25 +330,27 @@ def fact_text(fact: QnnFigure | None) -> str:
 
 
 def _print_head(result: ProfileResult) -> None:
-    compiled = ", a compiled model" if result.compiled else ""
+    recorded = result.recorded
+    compiled = ", a compiled model" if recorded.compiled else ""
     # `feeds.complete` writes "random, seed N" for the inputs that it makes up.
-    made_up = ", ".join(name for name, _, source in result.inputs if source.startswith("random"))
+    made_up = ", ".join(name for name, _, source in recorded.inputs if source.startswith("random"))
     output.print_pairs(
-        f"Profile of {output.visible(result.model)}{compiled}: level {result.level}, {runs_text(result)}",
-        [*reporting.placement_pairs(result.placement), *([("made-up inputs", made_up)] if made_up else [])],
+        f"Profile of {output.visible(recorded.model)}{compiled}: level {recorded.level}, {runs_text(result)}",
+        [*reporting.placement_pairs(recorded.placement), *([("made-up inputs", made_up)] if made_up else [])],
     )
 
 
 def _print_load(result: ProfileResult) -> None:
-    load = result.load
+    recorded = result.recorded
     print(
-        f"\nLoading: {output.seconds(load.create_s)} until the session was there"
-        f" (after {output.seconds(load.host_ready_s)} for the host to start)"
+        f"\nLoading: {output.seconds(recorded.create_s)} until the session was there"
+        f" (after {output.seconds(recorded.ready_s)} for the host to start)"
     )
     rows = [["", "time", "share", ""]]
-    for phase in load.phases:
-        rows.append([phase.name, output.seconds(phase.time_s), *_share(phase.time_s, load.create_s)])
-        rows += [["  " + part.name, output.seconds(part.time_s), "", ""] for part in worth_showing(phase, load)]
+    for phase in result.load:
+        rows.append([phase.name, output.seconds(phase.time_s), *_share(phase.time_s, recorded.create_s)])
+        parts = worth_showing(phase, recorded.create_s)
+        rows += [["  " + part.name, output.seconds(part.time_s), "", ""] for part in parts]
     # Names of phases may come from the model.
     print(output.plain_table([[output.visible(cell) for cell in row] for row in rows], indent="  "))
 
@@ -445,9 +433,16 @@ def _print_cpu_nodes(result: ProfileResult, top: int) -> None:
 
 
 def _print_transfers(result: ProfileResult, top: int) -> None:
+    recorded = result.recorded
     print("\nTransfers in each run")
     rows = [
-        ["application and host", bytes_text(result.bytes_to_host), bytes_text(result.bytes_from_host), "-", "-"]
+        [
+            "application and host",
+            bytes_text(recorded.bytes_to_host),
+            bytes_text(recorded.bytes_from_host),
+            "-",
+            "-",
+        ]
     ]
     # Transfers begin with "in" and "out" in `evaluate._TRANSFERS`.
     for one in result.partitions[:top]:

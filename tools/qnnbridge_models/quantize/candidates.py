@@ -79,9 +79,6 @@ class FoldsReport:
     snr_db: tuple[float, ...]
     verdict: Verdict
 
-    def document(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     def __str__(self) -> str:
         low, high = (f"{min(ratio, NO_ERROR_DB):.1f}" for ratio in (min(self.snr_db), max(self.snr_db)))
         return f"{len(self.snr_db)} folds of {self.samples} samples: {low} to {high} dB"
@@ -93,10 +90,10 @@ def shown_by(verdict: Verdict, samples: int) -> Verdict:
 
 
 class KnownFolds:
-    """How ways of quantising were in a fold, by `CalibratedModel.key` and precision."""
+    """How ways of quantising were in a fold."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[Any, ...], tuple[OutputAccuracy, ...]] = {}
+        self.found: dict[tuple[CalibratedModel, Precision], tuple[OutputAccuracy, ...]] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ class CrossValidation:
 
     def _judged(self, fold: Fold, calibrated: CalibratedModel, precision: Precision) -> tuple[OutputAccuracy, ...]:
         one = calibrated.without(fold.left_out)
-        key = one.key, precision
+        key = one, precision
         if key not in self.known.found:
             model = one.write(self.work / "fold.onnx", precision)
             with phase(ON_CPU):
@@ -339,10 +336,12 @@ class CandidateChoice:
             return []
         found = []
         if any(node.op_type in ("MatMul", "Gemm") for node in trial.index.protos):
-            matrices = trial.calibrated.with_matrices("uint8")
+            matrices = dataclasses.replace(
+                trial.calibrated, settings=dataclasses.replace(trial.calibrated.settings, matrix_type="uint8")
+            )
             found.append(("weights of MatMul and Gemm are uint8", matrices, _BETTER_DB))
         if self.wished.per_channel is None:
-            per_tensor = trial.calibrated.with_settings(_documented(self.settings))
+            per_tensor = dataclasses.replace(trial.calibrated, settings=_documented(self.settings))
             found.append(("weights are uint8, per tensor", per_tensor, _OTHER_DB))
         return found
 

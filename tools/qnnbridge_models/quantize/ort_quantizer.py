@@ -7,6 +7,7 @@ threads of an application are not touched.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import sys
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,19 +44,6 @@ _HEADROOM = 1.5
 Numbers = frozenset[int]
 
 
-class MeasuredRanges(Protocol):
-    """Of every tensor, by samples."""
-
-    @property
-    def by_sample(self) -> bool:
-        """Any samples can be left out, and the ranges can be widened."""
-        ...
-
-    def of(self, left_out: Numbers, widened: bool) -> Any:
-        """The quantizer's `TensorsData`, without these samples."""
-        ...
-
-
 class ExtremesBySample:
     """The lowest and the highest value of each tensor in each sample.
 
@@ -65,6 +53,7 @@ class ExtremesBySample:
             work.
     """
 
+    # Any samples can be left out, and the ranges can be widened.
     by_sample = True
 
     def __init__(
@@ -77,6 +66,7 @@ class ExtremesBySample:
         self._highs = {name: np.stack([one[name][1] for one in ends]) for name in ends[0]}
 
     def of(self, left_out: Numbers, widened: bool) -> Any:
+        """The quantizer's `TensorsData`, without these samples."""
         from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
 
         kept = [number for number in range(self._count) if number not in left_out]
@@ -111,6 +101,9 @@ class ThresholdRanges:
         if widened:
             raise ValueError("histograms are not widened")
         return self._found[left_out]
+
+
+MeasuredRanges = ExtremesBySample | ThresholdRanges
 
 
 class CalibrationReader:
@@ -180,21 +173,21 @@ class Quiet:
 
     def __init__(self) -> None:
         self.messages: list[str] = []
-        self._thread = threading.get_ident()
-        self._handler = _Collector(self.messages, self._thread)
-        self._stdout: Any = None
+        self._handler = _Collector(self.messages, threading.get_ident())
 
     def __enter__(self) -> Quiet:
         # With a handler in place logging.warning() does not set up one of its own, for good.
         logging.getLogger().addHandler(self._handler)
-        self._stdout = sys.stdout
-        sys.stdout = _Silenced(self._stdout, self._thread)
+        self._silenced = sys.stdout = _Silenced(sys.stdout, threading.get_ident())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        sys.stdout = self._stdout
+        # Another thread may have silenced itself since, and goes on: its stream holds this one.
+        self._silenced.thread = None
+        while isinstance(sys.stdout, _Silenced) and sys.stdout.thread is None:
+            sys.stdout = sys.stdout.real
         logging.getLogger().removeHandler(self._handler)
 
 
@@ -211,17 +204,16 @@ class _Collector(logging.Handler):
 
 # Standard output belongs to the report, and with --json to one document.
 class _Silenced:
-    def __init__(self, real: TextIO, thread: int) -> None:
-        self._real = real
-        self._thread = thread
+    def __init__(self, real: Any, thread: int) -> None:
+        self.real = real
+        self.thread: int | None = thread
 
     def write(self, text: str) -> int:
-        if threading.get_ident() == self._thread:
-            return len(text)
-        return self._real.write(text)
+        written: int = len(text) if threading.get_ident() == self.thread else self.real.write(text)
+        return written
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return getattr(self.real, name)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -246,8 +238,12 @@ class Precision:
         )
 
 
+# Without slots: `cached_property` keeps its value in the object's `__dict__`.
+@dataclasses.dataclass(frozen=True)
 class CalibratedModel:
     """A float model whose ranges are measured: writes quantised models of it, each in a fraction of that time.
+
+    Two that are equal write the same.
 
     Args:
         model: the float model.
@@ -256,46 +252,33 @@ class CalibratedModel:
         widened: the ranges leave room for samples beyond these.
     """
 
-    def __init__(
-        self,
-        model: FloatModel,
-        measured: MeasuredRanges,
-        settings: ResolvedSettings,
-        left_out: Numbers = frozenset(),
-        widened: bool = False,
-    ) -> None:
-        self.model, self.path = model, model.path
-        self.settings = settings
-        self._measured, self._left_out, self._widened = measured, left_out, widened
-        self._ranges = measured.of(left_out, widened)
+    model: FloatModel
+    measured: MeasuredRanges
+    settings: ResolvedSettings
+    left_out: Numbers = frozenset()
+    widened: bool = False
+
+    @property
+    def path(self) -> Path:
+        return self.model.path
 
     @property
     def by_sample(self) -> bool:
-        """Any samples can be left out."""
-        return self._measured.by_sample
+        return self.measured.by_sample
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal of two that write the same."""
-        return self.path, self._measured, self.settings, self._left_out, self._widened
+    @functools.cached_property
+    def _ranges(self) -> Any:
+        return self.measured.of(self.left_out, self.widened)
 
     def without(self, samples: Numbers) -> CalibratedModel:
         """Calibrated with all samples but these."""
-        return CalibratedModel(self.model, self._measured, self.settings, samples, self._widened)
+        return dataclasses.replace(self, left_out=samples)
 
     def with_headroom(self) -> CalibratedModel | None:
         """The same with wider ranges: 16 bits have steps to spare, and what is beyond its range is cut off."""
         if not self.by_sample or self.settings.activation_type not in ("uint16", "int16"):
             return None
-        return CalibratedModel(self.model, self._measured, self.settings, self._left_out, True)
-
-    def with_matrices(self, kind: str) -> CalibratedModel:
-        """The same with another type for the weights of MatMul and Gemm."""
-        return self.with_settings(dataclasses.replace(self.settings, matrix_type=kind))
-
-    def with_settings(self, settings: ResolvedSettings) -> CalibratedModel:
-        """The same ranges with other types."""
-        return CalibratedModel(self.model, self._measured, settings, self._left_out, self._widened)
+        return dataclasses.replace(self, widened=True)
 
     def magnitude(self, tensor: str) -> float | None:
         """The largest magnitude that the samples gave a tensor; None if it is not known."""

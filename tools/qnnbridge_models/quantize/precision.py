@@ -9,8 +9,10 @@ makes alone shows what is won by leaving it float, and a search over halves find
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import fnmatch
+import graphlib
 import heapq
 import math
 import time
@@ -109,7 +111,6 @@ class PartialModels:
         expected: Sequence[Sequence[Any]],
         groups: ColumnGroups,
     ) -> None:
-        self.runs = 0
         self._index = index
         self._full = ModelIndex(quantized)
         self._full_nodes = {node.name: node for node in self._full.protos}
@@ -125,7 +126,6 @@ class PartialModels:
 
     def snr_of(self, tensors: Iterable[str]) -> float:
         """Of the worst output, with only these tensors quantised."""
-        self.runs += 1
         with phase("looking for noisy layers"):
             session = cpu.open_session_of_bytes(self.model_with(frozenset(tensors)), _LABEL)
             found = [cpu.run(session, feeds, _LABEL, self._names) for feeds in self._samples]
@@ -133,10 +133,7 @@ class PartialModels:
 
     def model_with(self, tensors: frozenset[str]) -> bytes:
         """The float model with only these tensors quantised, as a file."""
-        import onnx
-
-        made = onnx.ModelProto()
-        made.CopyFrom(self._index.model)
+        made = copy.deepcopy(self._index.model)
         needed: list[str] = []
         before = self._free_outputs(made, tensors, needed)
         for node in made.graph.node:
@@ -169,8 +166,6 @@ class PartialModels:
 
     def _add_pairs(self, made: Any, needed: list[str], before: dict[str, str]) -> None:
         """The nodes that quantise, with their scales, back to the float tensors."""
-        import onnx
-
         there = {tensor.name for tensor in made.graph.initializer}
         done: set[str] = set()
         nodes: list[Any] = []
@@ -180,10 +175,8 @@ class PartialModels:
             if name in done or not _is_quantizer(node):
                 continue
             done.add(name)
-            copy = onnx.NodeProto()
-            copy.CopyFrom(node)
-            nodes.append(copy)
-            for number, source in enumerate(copy.input):
+            nodes.append(copy.deepcopy(node))
+            for number, source in enumerate(nodes[-1].input):
                 if source in self._initializers:
                     if source not in there:
                         made.graph.initializer.add().CopyFrom(self._initializers[source])
@@ -192,7 +185,7 @@ class PartialModels:
                     needed.append(source)
                 else:
                     here = self._float_name.get(source, source)
-                    copy.input[number] = before.get(here, here)
+                    nodes[-1].input[number] = before.get(here, here)
         _sort_into(made.graph, nodes)
 
 
@@ -202,35 +195,14 @@ def _is_quantizer(node: Any) -> bool:
 
 def _sort_into(graph: Any, more: Sequence[Any]) -> None:
     """All nodes in an order in which each comes behind those that it reads."""
-    import onnx
-
-    nodes = []
-    for node in [*graph.node, *more]:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        nodes.append(copy)
+    nodes = copy.deepcopy([*graph.node, *more])
     maker = {name: number for number, node in enumerate(nodes) for name in node.output if name}
-    waits = [
-        {maker[name] for name in graphs.reads(node) if name in maker and maker[name] != number}
+    sources = {
+        number: [maker[name] for name in graphs.reads(node) if name in maker and maker[name] != number]
         for number, node in enumerate(nodes)
-    ]
-    readers: dict[int, list[int]] = {}
-    for number, sources in enumerate(waits):
-        for source in sources:
-            readers.setdefault(source, []).append(number)
-    # A heap: of those that are ready the first in the file comes next, so that the order stays near to the file's.
-    ready = [number for number, sources in enumerate(waits) if not sources]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(number)
-        for reader in readers.get(number, ()):
-            waits[reader].discard(number)
-            if not waits[reader]:
-                heapq.heappush(ready, reader)
+    }
     del graph.node[:]
-    graph.node.extend(nodes[number] for number in order)
+    graph.node.extend(nodes[number] for number in graphlib.TopologicalSorter(sources).static_order())
 
 
 def noisiest(
@@ -448,19 +420,13 @@ def _alike(branches: Mapping[str, float]) -> list[list[str]]:
 
 
 def _shapes_of(index: ModelIndex, names: Sequence[str], sample: Feeds) -> list[tuple[int, ...]]:
-    session = cpu.open_session_of_bytes(_with_outputs(index.model, names), "the branches of an output")
-    return [np.asarray(value).shape for value in cpu.run(session, sample, "the branches of an output", list(names))]
-
-
-def _with_outputs(model: Any, names: Sequence[str]) -> bytes:
-    import onnx
-
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copy.deepcopy(index.model)
     del changed.graph.output[:]
     for name in names:
         changed.graph.output.add().name = name
-    return bytes(changed.SerializeToString())
+    label = "the branches of an output"
+    session = cpu.open_session_of_bytes(changed.SerializeToString(), label)
+    return [np.asarray(value).shape for value in cpu.run(session, sample, label, list(names))]
 
 
 def _moved(index: ModelIndex, joined: JoinedOutput, values: Sequence[Any]) -> Any:

@@ -454,16 +454,13 @@ def _refuse_input(value: Any, label: str) -> None:
             f'Input "{value.name}" of {label} does not say how many dimensions it has.',
             fix="Export the model with the shape of its inputs.",
         )
-    if any(dimension.HasField("dim_value") and dimension.dim_value == 0 for dimension in _dims(value)):
+    dims = value.type.tensor_type.shape.dim
+    if any(dimension.HasField("dim_value") and dimension.dim_value == 0 for dimension in dims):
         raise OptionError(
             f'Input "{value.name}" of {label} has a dimension of size 0.',
             cause="A tensor without elements has no range, and QNN's compiler dies of it.",
             fix="Export the model without this input, or with a real size.",
         )
-
-
-def _dims(value: Any) -> Any:
-    return value.type.tensor_type.shape.dim
 
 
 def _counts_text(ops: Mapping[str, int]) -> str:

@@ -50,7 +50,6 @@ class QnnCheck:
 
     Args:
         placement: None if no session could be made; `error` says why.
-        all_on_qnn: no node was left on the CPU.
         against_float, against_cpu: of QNN's results against the float model and against the quantised one on the
             CPU.
         absent: there is no QNN at hand, which was not required; the reason.
@@ -58,12 +57,17 @@ class QnnCheck:
     """
 
     placement: Placement | None = None
-    all_on_qnn: bool = False
     against_float: tuple[OutputAccuracy, ...] = ()
     against_cpu: tuple[OutputAccuracy, ...] = ()
     error: BridgeError | None = None
     absent: str | None = None
     chip: str | None = None
+
+    @property
+    def all_on_qnn(self) -> bool:
+        """No node was left on the CPU."""
+        found = self.placement
+        return found is not None and found.known and not found.cpu_nodes and not found.other_nodes
 
     @property
     def verdict(self) -> Verdict | None:
@@ -234,7 +238,6 @@ class QnnRunner:
             return QnnCheck(error=error, chip=self.chip)
         return QnnCheck(
             placement,
-            placement.known and not placement.cpu_nodes and not placement.other_nodes,
             measure(names, expected, found, groups),
             measure(names, on_cpu, found, groups),
             chip=self.chip,
@@ -308,21 +311,18 @@ class Comparer:
     def compare(self, model: Path) -> Comparison:
         """Raises `ModelError` if the model does not run on the CPU."""
         self.on_progress("comparing", 0, 0)
-        found = self._on_cpu(model)
-        check = self.qnn
-        if isinstance(check, QnnRunner):
-            self.on_progress("running on QNN", 0, 0)
-            check = check.check(model, self.samples.compared, self.names, self.expected, found, self.groups)
-        return Comparison(measure(self.names, self.expected, found, self.groups), check)
-
-    def _on_cpu(self, model: Path) -> list[list[Any]]:
-        """As the file says: optimised for the CPU, quantised operators saturate on processors without VNNI."""
         try:
+            # As the file says: optimised for the CPU, quantised operators saturate on processors without VNNI.
             with phase(ON_CPU):
-                return cpu.run_all(model, QUANTIZED, self.samples.compared, self.names)
+                found = cpu.run_all(model, QUANTIZED, self.samples.compared, self.names)
         except OrtError as error:
             raise ModelError(
                 "onnxruntime's quantizer wrote a model that does not run. Nothing was written.",
                 cause=error.cause,
                 fix="Try --per-tensor or 8-bit types; or export the model again with a newer opset (17 to 21).",
             ) from None
+        check = self.qnn
+        if isinstance(check, QnnRunner):
+            self.on_progress("running on QNN", 0, 0)
+            check = check.check(model, self.samples.compared, self.names, self.expected, found, self.groups)
+        return Comparison(measure(self.names, self.expected, found, self.groups), check)

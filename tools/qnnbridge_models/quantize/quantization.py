@@ -42,9 +42,6 @@ class Recalibration:
     snr_db: dict[str, float]
     reason: str = ""
 
-    def document(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @property
     def words(self) -> str:
         """As text, for the report."""
@@ -158,7 +155,7 @@ def document(result: QuantizeResult) -> dict[str, Any]:
         "calibration_samples": result.calibration_samples,
         "compared_samples": result.compared_samples,
         "held_out": result.held_out,
-        "folds": result.folds.document() if result.folds else None,
+        "folds": dataclasses.asdict(result.folds) if result.folds else None,
         "outputs": [one.document() for one in result.outputs],
         "nodes_before": dict(result.nodes_before),
         "nodes_after": dict(result.nodes_after),
@@ -167,7 +164,7 @@ def document(result: QuantizeResult) -> dict[str, Any]:
         "qnn": result.qnn.document() if result.qnn else None,
         "notes": list(result.changes),
         "warnings": list(result.warnings),
-        "recalibration": result.recalibration.document() if result.recalibration else None,
+        "recalibration": dataclasses.asdict(result.recalibration) if result.recalibration else None,
         "seconds": result.seconds,
         "phases": [dataclasses.asdict(one) for one in result.phases],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import time
@@ -122,12 +123,16 @@ def _quantized(
         resized = output.resized(model, path, scan.external_files) if fixed else path
         with phase(_FLOAT):
             # Of the model as it was given: what the preparation spoils counts as a loss, too.
-            names, expected = _float_results(resized, samples)
+            session = cpu.open_session(resized, resized.name)
+            names = [node.name for node in session.get_outputs()]
+            expected = [cpu.run(session, feeds, resized.name, names) for feeds in samples.compared]
+            del session
         # Before the preparation: what is wrong in the float model is no fault of the quantisation.
         refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
         with phase("preparing"):
             # A copy, which `prepare` changes: the original's metadata go into the result, its nodes are counted.
+            # Held by nothing here: `prepare` drops it when it is written.
             prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
         calibrated = calibrate(prepared.path, samples, settings, output.work, on_progress, KnownWeights())
         with opened_qnn(options.qnn) as qnn:
@@ -325,18 +330,9 @@ def _cut(folds: int, untried: Sequence[str]) -> list[str]:
 
 def _with_weights(model: Any, path: Path) -> Any:
     """A copy that may be changed, with the tensors that are in other files."""
-    import onnx
-
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    graphs.load_weights(copy, path.parent)
-    return copy
-
-
-def _float_results(path: Path, samples: SampleSets) -> tuple[list[str], list[list[Any]]]:
-    session = cpu.open_session(path, path.name)
-    names = [node.name for node in session.get_outputs()]
-    return names, [cpu.run(session, feeds, path.name, names) for feeds in samples.compared]
+    changed = copy.deepcopy(model)
+    graphs.load_weights(changed, path.parent)
+    return changed
 
 
 # A model without the held-out samples has narrower ranges than one of all samples, as the recipe of ONNX Runtime's
@@ -362,8 +358,11 @@ def _with_all_samples(
     model = every.write(found.precision)
     after = comparer.compare(model)
     reason = _lost(before, after)
-    if not reason and target is not None and found.reached and not _reaches(every, model, target):
-        reason = f"it would miss the target of {target:g} dB"
+    if not reason and target is not None and found.reached:
+        reached = every.on_cpu(model) >= target
+        if reached and every.qnn is not None:
+            reached = (every.on_qnn(model, target) or 0.0) >= target
+        reason = "" if reached else f"it would miss the target of {target:g} dB"
     recalibration = Recalibration(not reason, len(comparer.samples.every), after.lowest, reason)
     return (trial if reason else every).calibrated, recalibration
 
@@ -381,12 +380,6 @@ def _lost(before: Comparison, after: Comparison) -> str:
     if any(worst(pair) != pair[0] for pair in zip(before.verdicts, after.verdicts, strict=True)):
         return "an output would be worse"
     return ""
-
-
-def _reaches(trial: PrecisionTrial, model: Path, target: float) -> bool:
-    if trial.on_cpu(model) < target:
-        return False
-    return trial.qnn is None or (trial.on_qnn(model, target) or 0.0) >= target
 
 
 def _finish(original: Any, path: Path, found: FoundPrecision) -> Any:

@@ -20,6 +20,7 @@ from qnnbridge_host.graph import shapes
 from qnnbridge_host.numerics.sampling import Feeds, random_samples
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import feeds as readers
 from qnnbridge_tools.arguments import InputFile
 
@@ -34,21 +35,6 @@ LEAST_TO_HOLD_OUT = 3
 FEW_SAMPLES = 10
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CalibrationInput:
-    """An input of the model. shape: None for a free dimension."""
-
-    name: str
-    type: str
-    shape: tuple[int | None, ...]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        element = elements.from_ort_type(self.type).element
-        assert element is not None
-        return elements.numpy_dtype(element)
-
-
 class FileSamples:
     """A sequence of samples, read when they are used; the last file is kept. One thread at a time.
 
@@ -56,7 +42,7 @@ class FileSamples:
         places: of each sample its file, and its number among the samples that are stacked there.
     """
 
-    def __init__(self, places: Sequence[tuple[Path, int]], declared: Sequence[CalibrationInput]) -> None:
+    def __init__(self, places: Sequence[tuple[Path, int]], declared: Sequence[NodeInfo]) -> None:
         self._places = list(places)
         self._declared = list(declared)
         self._read: tuple[Path, list[Feeds]] | None = None
@@ -75,7 +61,7 @@ class FileSamples:
         return self._read[1][place]
 
 
-def load(sources: Iterable[Path], declared: Sequence[CalibrationInput]) -> tuple[FileSamples, list[str]]:
+def load(sources: Iterable[Path], declared: Sequence[NodeInfo]) -> tuple[FileSamples, list[str]]:
     """All samples of files and folders, in the order of their names; and what is worth a warning."""
     places: list[tuple[Path, int]] = []
     ignored: set[str] = set()
@@ -145,7 +131,7 @@ def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str,
     return {name: arrays[name] for name in names}
 
 
-def _samples_of(file: Path, declared: Sequence[CalibrationInput], ignored: set[str] | None = None) -> list[Feeds]:
+def _samples_of(file: Path, declared: Sequence[NodeInfo], ignored: set[str] | None = None) -> list[Feeds]:
     arrays = _arrays_of(file, [node.name for node in declared], set() if ignored is None else ignored)
     stacks = {node.name: _stacked(arrays[node.name], node, file) for node in declared}
     counts = {name: len(stack) for name, stack in stacks.items()}
@@ -160,13 +146,16 @@ def _samples_of(file: Path, declared: Sequence[CalibrationInput], ignored: set[s
     ]
 
 
-def _stacked(array: npt.NDArray[Any], node: CalibrationInput, file: Path) -> Sequence[npt.NDArray[Any]]:
+def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[npt.NDArray[Any]]:
     """The samples in one array, each with the model's own shape."""
+    element = elements.from_ort_type(node.type).element
+    assert element is not None
+    dtype = elements.numpy_dtype(element)
     # The byte order of a file is no difference: the values are converted below.
-    if array.dtype.newbyteorder("=") != node.dtype:
+    if array.dtype.newbyteorder("=") != dtype:
         raise OptionError(
-            f'{file}: input "{node.name}" is {array.dtype}, the model wants {node.dtype}.',
-            fix=f'Save it with .astype("{node.dtype}"), scaled as the model wants it.',
+            f'{file}: input "{node.name}" is {array.dtype}, the model wants {dtype}.',
+            fix=f'Save it with .astype("{dtype}"), scaled as the model wants it.',
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise OptionError(
@@ -174,8 +163,8 @@ def _stacked(array: npt.NDArray[Any], node: CalibrationInput, file: Path) -> Seq
             cause="They would make the ranges of all tensors behind it useless.",
             fix="Leave such samples out.",
         )
-    array = array.astype(node.dtype.newbyteorder("="), order="C", copy=False)
-    want = node.shape
+    array = array.astype(dtype.newbyteorder("="), order="C", copy=False)
+    want = node.shape or ()
     if _fits(array.shape, want):
         return [array]
     if want[:1] == (1,) and _fits(array.shape, want[1:]):  # one sample without its batch
@@ -193,10 +182,8 @@ def _stacked(array: npt.NDArray[Any], node: CalibrationInput, file: Path) -> Seq
     )
 
 
-def _fits(shape: tuple[int, ...], want: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(want) and all(
-        size is None or size == got for got, size in zip(shape, want, strict=True)
-    )
+def _fits(shape: tuple[int, ...], want: Sequence[int | str | None]) -> bool:
+    return len(shape) == len(want) and all(size in (None, got) for got, size in zip(shape, want, strict=True))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -204,53 +191,39 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMES_SHOWN]) + more
 
 
-class SampleSubset(Sequence[Feeds]):
-    """Some samples of a larger set, read when they are used."""
+class ChosenSamples(Sequence[Feeds]):
+    """Some samples of one set or several, each with its number there; read when they are used."""
 
-    def __init__(self, samples: Any, numbers: Sequence[int]) -> None:
-        self._samples = samples
-        self._numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return SampleSubset(self._samples, self._numbers[number])
-        return self._samples[self._numbers[number]]
-
-    def __iter__(self) -> Iterator[Feeds]:
-        # Not that of `Sequence`, which takes an IndexError out of a file for the end.
-        return (self._samples[number] for number in self._numbers)
-
-
-class JoinedSamples(Sequence[Feeds]):
-    """Sets of samples one after the other, read when they are used."""
-
-    def __init__(self, sets: Sequence[Sequence[Feeds]]) -> None:
-        self._places = [(one, number) for one in sets for number in range(len(one))]
+    def __init__(self, places: Sequence[tuple[Any, int]]) -> None:
+        self._places = places
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return ChosenSamples(self._places[number])
         samples, place = self._places[number]
         return samples[place]
 
+    def __iter__(self) -> Iterator[Feeds]:
+        # Not that of `Sequence`, which takes an IndexError out of a file for the end.
+        return (samples[place] for samples, place in self._places)
 
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RandomSamples:
     """Made up anew each time they are read: the same seed gives the same values."""
 
-    def __init__(self, declared: Sequence[CalibrationInput], count: int, seed: int) -> None:
-        self._declared = declared
-        self._count = count
-        self._seed = seed
+    declared: Sequence[NodeInfo]
+    count: int
+    seed: int
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __getitem__(self, number: int) -> Feeds:
-        return next(random_samples(self._declared, 1, self._seed + number))
+        return next(random_samples(self.declared, 1, self.seed + number))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -269,7 +242,9 @@ class SampleSets:
     @property
     def every(self) -> Sequence[Feeds]:
         """Those that calibrate first."""
-        return JoinedSamples((self.calibration, self.compared)) if self.held_out else self.calibration
+        if not self.held_out:
+            return self.calibration
+        return ChosenSamples([(one, n) for one in (self.calibration, self.compared) for n in range(len(one))])
 
     @property
     def held_numbers(self) -> frozenset[int]:
@@ -280,7 +255,7 @@ class SampleSets:
 
 def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_out: int | None) -> SampleSets:
     """Samples of files, or made up. Those held out are spread evenly, because files are often sorted by class."""
-    declared = declared_inputs(model)
+    declared = [shapes.declared(value) for value in shapes.real_inputs(model.graph)]
     warnings: list[str] = []
     samples: FileSamples | RandomSamples
     if random and sources:
@@ -311,23 +286,9 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
     numbers = [int(number) for number in np.linspace(0, count - 1, kept + 2)[1:-1].round()]
     if len(set(numbers)) < kept:  # most of them are kept: rounding met one twice
         numbers = [(2 * number + 1) * count // (2 * kept) for number in range(kept)]
-    calibrating = SampleSubset(samples, [number for number in range(count) if number not in numbers])
-    compared = (
-        SampleSubset(samples, numbers) if numbers else SampleSubset(samples, range(min(count, MOST_HELD_OUT)))
-    )
+    calibrating = ChosenSamples([(samples, number) for number in range(count) if number not in numbers])
+    compared = ChosenSamples([(samples, number) for number in numbers or range(min(count, MOST_HELD_OUT))])
     return SampleSets(calibrating, compared, bool(numbers), tuple(warnings))
-
-
-def declared_inputs(model: Any) -> list[CalibrationInput]:
-    """Of a model whose inputs are tensors of fixed sizes."""
-    return [
-        CalibrationInput(
-            value.name,
-            shapes.declared(value).type,
-            tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim),
-        )
-        for value in shapes.real_inputs(model.graph)
-    ]
 
 
 def _held_out_of(count: int) -> int:

@@ -133,12 +133,8 @@ class PrecisionTrial:
 
     def partial(self, model: Path) -> PartialModels:
         full = graphs.load(model, weights=True)
-        few = self._few
+        few = slice(None, None, -(-len(self.samples) // _SAMPLES))
         return PartialModels(self.index, full, self.samples[few], self.names, self.expected[few], self.groups)
-
-    @property
-    def _few(self) -> slice:
-        return slice(None, None, -(-len(self.samples) // _SAMPLES))
 
 
 def layer_report(trial: PrecisionTrial, precision: Precision) -> tuple[LayerError, ...]:

@@ -19,10 +19,10 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.judge import NumberFormat
+from qnnbridge_host.numerics.ranking import judge_all
 from qnnbridge_models.verify import traps
 from qnnbridge_models.verify.cutting import Cutter
 from qnnbridge_models.verify.traps import NodeChange
-from qnnbridge_models.verify.trying import judged_outputs
 from qnnbridge_models.verify.verification import Divergence, NodeAlone, TrapFound
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.model_records import JudgedNumbers
@@ -41,76 +41,51 @@ MOST_NOT_FINALIZED = 6
 _LEAST_S = 1.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BisectionResult:
-    """divergence: None if no first node was looked for."""
-
-    divergence: Divergence | None
-    traps: tuple[TrapFound, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Seen:
-    """A tensor that differs, and the traps that its values show."""
-
-    numbers: JudgedNumbers
-    traps: tuple[TrapFound, ...]
-
-
 class DivergenceNotFound(Exception):
     """Nothing can be said; the text says why."""
 
 
+@dataclasses.dataclass(slots=True)
 class DivergenceSearch:
     """Of one model and one set of inputs.
 
     Args:
+        row: the name of the inputs.
+        settings: of sessions; without sizes, which are in the cut models.
         host_python: of the hosts, which are made anew after each death.
         failure: of QNN on the whole model, if it raises or ends on these inputs.
     """
 
-    def __init__(
-        self,
-        cutter: Cutter,
-        row: str,
-        feeds: Mapping[str, Any],
-        settings: SessionSettings,
-        number_format: NumberFormat,
-        host_python: str | None,
-        deadline: float,
-        failure: BridgeError | None = None,
-    ) -> None:
-        self._cutter = cutter
-        self._row = row
-        self._feeds = feeds
-        self._settings = dataclasses.replace(settings, sizes={})  # the cut models have theirs
-        self._format = number_format
-        self._python = host_python
-        self._deadline = deadline
-        self._failure = failure
-        self._host: Host | None = None
-        self._sessions = 0
-        # Of all rounds: the cut that turns out to be the first bad one may be from any of them.
-        self._seen: dict[str, _Seen] = {}
-        self._error: BridgeError | None = None
-        self._not_finalized: set[int] = set()
+    cutter: Cutter
+    row: str
+    feeds: Mapping[str, Any]
+    settings: SessionSettings
+    number_format: NumberFormat
+    host_python: str | None
+    deadline: float
+    failure: BridgeError | None = None
+    _host: Host | None = None
+    _sessions: int = 0
+    # Each tensor that differs, and the traps that its values show. Of all rounds: the cut that turns out to be the
+    # first bad one may be from any of them.
+    _seen: dict[str, tuple[JudgedNumbers, tuple[TrapFound, ...]]] = dataclasses.field(default_factory=dict)
+    _error: BridgeError | None = None
+    _not_finalized: set[int] = dataclasses.field(default_factory=set)
 
-    def run(self) -> BisectionResult:
-        """Searches for the first node. Raises `DivergenceNotFound`."""
+    def run(self) -> tuple[Divergence, tuple[TrapFound, ...]]:
+        """Searches for the first node, and the traps behind it. Raises `DivergenceNotFound`."""
         begun = time.monotonic()
         try:
-            low, high = self._narrowed()
-            found = self._result(low, high, begun)
+            return self._result(*self._narrowed(), begun)
         finally:
             self._drop_host()
-        return found
 
     def prove_at(self, op: str) -> tuple[TrapFound, ...]:
         """The traps of the first node of this operator, on the CPU's values for these inputs."""
         try:
-            for place in range(len(self._cutter.places)):
-                group = self._cutter.group(place - 1, place)
-                if any(self._cutter.nodes[index].op_type == op for index in group):
+            for place in range(len(self.cutter.places)):
+                group = self.cutter.group(place - 1, place)
+                if any(self.cutter.nodes[index].op_type == op for index in group):
                     _, found = self._by_itself(group)
                     return found
         except (DivergenceNotFound, BridgeError):
@@ -121,12 +96,12 @@ class DivergenceSearch:
 
     def _narrowed(self) -> tuple[int, int]:
         """Places between which it begins: good behind the first (-1: the inputs), bad behind the second."""
-        places = self._cutter.places
+        places = self.cutter.places
         low, high = -1, len(places) - 1
         if high < 0:
             raise DivergenceNotFound("no node computes anything from the inputs")
         # A session that dies gives the values of none of its cuts, so several say no more than one.
-        at_once = CUTS_AT_ONCE if self._failure is None else 1
+        at_once = CUTS_AT_ONCE if self.failure is None else 1
         for _ in range(MOST_ROUNDS):
             # Cuts that QNN did not finalize say nothing about the nodes before them.
             open_marks = [mark for mark in range(low + 1, high) if mark not in self._not_finalized]
@@ -151,77 +126,81 @@ class DivergenceSearch:
 
     def _is_the_failure(self) -> bool:
         """Whether QNN failed on a part as on the whole model. Any other failure is that of the cut."""
-        if self._failure is None or self._error is None:
+        if self.failure is None or self._error is None:
             return False
         # One fault may end a process in several ways, so all deaths count as the same.
-        if isinstance(self._failure, DEATHS) or isinstance(self._error, DEATHS):
-            return isinstance(self._failure, DEATHS) and isinstance(self._error, DEATHS)
-        return type(self._error) is type(self._failure)
+        if isinstance(self.failure, DEATHS) or isinstance(self._error, DEATHS):
+            return isinstance(self.failure, DEATHS) and isinstance(self._error, DEATHS)
+        return type(self._error) is type(self.failure)
 
     def _probe(self, places: Sequence[int]) -> list[bool] | None:
         """Whether the values behind each cut differ; None if QNN gives none."""
-        alive = {place: self._cutter.alive(place) for place in places}
+        alive = {place: self.cutter.alive(place) for place in places}
         outputs = list(dict.fromkeys(name for names in alive.values() for name in names))
         if not outputs:
             # Nothing there can be an output (text, unknown types). The search goes on behind these places.
             return [False] * len(places)
-        model = self._cutter.prefix(places[-1], outputs)
+        model = self.cutter.prefix(places[-1], outputs)
         # The CPU first: a cut that it refuses ends the search before QNN is asked.
         expected = self._on_cpu(model)
-        answer = self._on_qnn(model, self._feeds)
+        answer = self._on_qnn(model, self.feeds)
         if answer is None:
             return None
         differing: set[str] = set()
-        judged = judged_outputs(outputs, expected, answer, self._format, {})
-        for one, wanted, got in zip(judged, expected, answer, strict=True):
-            if one.differs:
-                differing.add(one.name)
-                self._seen[one.name] = _Seen(one.numbers, traps.of_values(one.name, wanted, got, self._format))
+        judged = judge_all(outputs, expected, answer, self.number_format)
+        for (name, one), wanted, got in zip(judged, expected, answer, strict=True):
+            if one.state == "differs":
+                differing.add(name)
+                self._seen[name] = one, traps.of_values(name, wanted, got, self.number_format)
         return [any(name in differing for name in alive[place]) for place in places]
 
-    def _result(self, low: int, high: int, begun: float) -> BisectionResult:
-        group = self._cutter.group(low, high)
+    def _faults(self, names: Sequence[str], expected: Sequence[Any], found: Sequence[Any]) -> list[str]:
+        """Why tensors differ; NaN and infinity may be judged as no difference, and be a trap."""
+        judged = judge_all(names, expected, found, self.number_format)
+        reasons = [one.reason for _, one in judged if one.state == "differs"]
+        trapped = any(traps.of_values(*one, self.number_format) for one in zip(names, expected, found, strict=True))
+        return reasons or ["numbers come out in place of NaN or infinity"] * trapped
+
+    def _result(self, low: int, high: int, begun: float) -> tuple[Divergence, tuple[TrapFound, ...]]:
+        group = self.cutter.group(low, high)
         exact = high - low == 1
-        place = self._cutter.operator_of(group) if exact else self._cutter.places[high]
-        node = self._cutter.nodes[place]
-        made = [name for index in group for name in self._cutter.nodes[index].output]
+        place = self.cutter.operator_of(group) if exact else self.cutter.places[high]
+        node = self.cutter.nodes[place]
+        made = [name for index in group for name in self.cutter.nodes[index].output]
         # The last result of the group first: it is what later nodes read.
-        seen = next((self._seen[name] for name in reversed(made) if name in self._seen), None)
         tensor = next((name for name in reversed(made) if name in self._seen), next(iter(node.output), ""))
-        found = seen.traps if seen is not None else ()
+        difference, found = self._seen.get(tensor, (None, ()))
         error = one_line(self._error) if self._error is not None and self._is_the_failure() else ""
         alone: NodeAlone | None = None
         if exact and self._left() >= _LEAST_S:
             alone, proven = self._by_itself(group)
             found += tuple(trap for trap in proven if trap.name not in {one.name for one in found})
-        return BisectionResult(
-            Divergence(
-                row=self._row,
-                node=label_of(node, place),
-                op=graphs.op_name(node),
-                number=place + 1,
-                of=len(self._cutter.nodes),
-                exact=exact,
-                window=high - low,
-                tensor=tensor,
-                difference=seen.numbers if seen is not None else None,
-                error=error,
-                group=tuple(label_of(self._cutter.nodes[n], n) for n in self._cutter.whole(group)) if exact else (),
-                not_finalized=len(self._not_finalized),
-                alone=alone,
-                sessions=self._sessions,
-                seconds=time.monotonic() - begun,
-            ),
-            found,
+        divergence = Divergence(
+            row=self.row,
+            node=label_of(node, place),
+            op=graphs.op_name(node),
+            number=place + 1,
+            of=len(self.cutter.nodes),
+            exact=exact,
+            window=high - low,
+            tensor=tensor,
+            difference=difference,
+            error=error,
+            group=tuple(label_of(self.cutter.nodes[n], n) for n in self.cutter.whole(group)) if exact else (),
+            not_finalized=len(self._not_finalized),
+            alone=alone,
+            sessions=self._sessions,
+            seconds=time.monotonic() - begun,
         )
+        return divergence, found
 
     def _by_itself(self, group: Sequence[int]) -> tuple[NodeAlone, tuple[TrapFound, ...]]:
         """What comes of a group on the CPU's values of its inputs, and the traps that a change of it proves."""
-        place = self._cutter.operator_of(group)
-        whole = self._cutter.whole(group)
+        place = self.cutter.operator_of(group)
+        whole = self.cutter.whole(group)
         try:
             values = self._values_on_cpu(whole)
-            model = self._cutter.alone(whole, values, place)
+            model = self.cutter.alone(whole, values, place)
             expected = self._on_cpu(model, values)
         except (DivergenceNotFound, BridgeError, ValueError, KeyError) as error:
             return NodeAlone(None, f"could not be tried by itself: {str(error).splitlines()[0]}"), ()
@@ -229,18 +208,12 @@ class DivergenceSearch:
         if answer is None:
             text = one_line(self._error) if self._error is not None else "no answer"
             return NodeAlone(False, f"by itself, on the CPU's values, QNN fails, too: {text}"), ()
-        names = self._cutter.outputs_of(whole)
-        judged = judged_outputs(names, expected, answer, self._format, {})
-        shown = [
-            traps.of_values(one.name, a, b, self._format)
-            for one, a, b in zip(judged, expected, answer, strict=True)
-        ]
-        reasons = [one.numbers.reason for one in judged if one.differs]
-        # NaN and infinity may be judged as no difference, and be a trap.
-        if not reasons and not any(shown):
+        names = self.cutter.outputs_of(whole)
+        reasons = self._faults(names, expected, answer)
+        if not reasons:
             words = "by itself, on the CPU's values, it is right: it adds to what came before, or is fused with it"
             return NodeAlone(True, words), ()
-        at = self._cutter.described(place, values, dict(zip(names, expected, strict=True)))
+        at = self.cutter.described(place, values, dict(zip(names, expected, strict=True)))
         proven: list[TrapFound] = []
         for trap, seen in traps.suspected(at):
             # The first change that cures is enough: each takes two sessions.
@@ -248,47 +221,40 @@ class DivergenceSearch:
                 (change for change in trap.changes(at) if self._agrees_with(change, whole, place, values)), None
             )
             if change is not None:
-                proven.append(traps.proven(trap, label_of(self._cutter.nodes[place], place), seen, change))
-        reason = (reasons or ["numbers come out in place of NaN or infinity"])[0]
-        return NodeAlone(False, f"by itself, on the CPU's values, it is wrong, too: {reason}"), tuple(proven)
+                proven.append(traps.proven(trap, label_of(self.cutter.nodes[place], place), seen, change))
+        return NodeAlone(False, f"by itself, on the CPU's values, it is wrong, too: {reasons[0]}"), tuple(proven)
 
     def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
         """Whether the error goes with the change."""
         if self._left() < _LEAST_S:
             return False
         # Both sides run the changed node, so they agree again only if the error went with what was changed.
-        names = self._cutter.nodes[place].input
+        names = self.cutter.nodes[place].input
         replaced = {names[number]: value for number, value in change.inputs.items() if names[number] in values}
         feeds = {name: _scaled(replaced.get(name, value), change.scale) for name, value in values.items()}
         try:
-            model = self._cutter.alone(group, feeds, place, change)
+            model = self.cutter.alone(group, feeds, place, change)
             expected = self._on_cpu(model, feeds)
         except (DivergenceNotFound, BridgeError, ValueError, KeyError):
             return False
         answer = self._on_qnn(model, feeds)
         if answer is None:
             return False
-        outputs = self._cutter.outputs_of(group)
-        judged = judged_outputs(outputs, expected, answer, self._format, {})
-        return not any(one.differs for one in judged) and not self._shows_traps(outputs, expected, answer)
-
-    def _shows_traps(self, names: Sequence[str], expected: Sequence[Any], found: Sequence[Any]) -> bool:
-        pairs = zip(names, expected, found, strict=True)
-        return any(traps.of_values(name, wanted, got, self._format) for name, wanted, got in pairs)
+        return not self._faults(self.cutter.outputs_of(group), expected, answer)
 
     def _values_on_cpu(self, group: Sequence[int]) -> dict[str, Any]:
-        wanted = self._cutter.inputs_of(group)
-        values = {name: self._feeds[name] for name in wanted if name in self._feeds}
+        wanted = self.cutter.inputs_of(group)
+        values = {name: self.feeds[name] for name in wanted if name in self.feeds}
         inner = [name for name in wanted if name not in values]
         if inner:
-            values.update(zip(inner, self._on_cpu(self._cutter.prefix(max(group), inner)), strict=True))
+            values.update(zip(inner, self._on_cpu(self.cutter.prefix(max(group), inner)), strict=True))
         return values
 
     def _on_cpu(self, model: Path, feeds: Mapping[str, Any] | None = None) -> list[Any]:
         self._sessions += 1
         try:
-            with opened(self._made_host(), model, CPU, self._settings, self._left()) as side:
-                return side.values(self._feeds if feeds is None else feeds)
+            with opened(self._made_host(), model, CPU, self.settings, self._left()) as side:
+                return side.values(self.feeds if feeds is None else feeds)
         except BridgeError as error:
             raise DivergenceNotFound(
                 f"the CPU does not run a part of the model ({error.cause or error.message})"
@@ -299,7 +265,7 @@ class DivergenceSearch:
         self._sessions += 1
         self._error = None
         try:
-            with opened(self._made_host(), model, QNN, self._settings, self._left()) as side:
+            with opened(self._made_host(), model, QNN, self.settings, self._left()) as side:
                 answer = side.answer(feeds, self._left())
                 self._error = answer.error
         except BridgeError as error:
@@ -314,7 +280,7 @@ class DivergenceSearch:
         from qnnbridge import Host
 
         if self._host is None:
-            self._host = Host(python=self._python)
+            self._host = Host(python=self.host_python)
         return self._host
 
     def _drop_host(self) -> None:
@@ -323,7 +289,7 @@ class DivergenceSearch:
             self._host = None
 
     def _left(self) -> float:
-        return max(0.1, self._deadline - time.monotonic())
+        return max(0.1, self.deadline - time.monotonic())
 
 
 def label_of(node: Any, place: int) -> str:

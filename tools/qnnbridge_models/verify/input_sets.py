@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.numerics.input_content import NamedFeeds
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import feeds
@@ -55,14 +56,6 @@ SIZE_MAKERS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GivenInputs:
-    """One file of `--input`."""
-
-    name: str
-    feeds: dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class FixedSizes:
     """Of all free dimensions.
 
@@ -97,7 +90,7 @@ class FixedSizes:
         return named if self.all_named else {f"{name}:{axis}": size for (name, axis), size in self.by_axis.items()}
 
 
-def read_given(texts: Iterable[str | os.PathLike[str]], inputs: Sequence[NodeInfo]) -> list[GivenInputs]:
+def read_given(texts: Iterable[str | os.PathLike[str]], inputs: Sequence[NodeInfo]) -> list[NamedFeeds]:
     """Each file has all inputs: an .npz by their names, an .npy for a model with one. `NAME=FILE` together are one
     set. Raises `OptionError`."""
     files, paths = read_input_files(os.fspath(text) for text in texts)
@@ -108,7 +101,7 @@ def read_given(texts: Iterable[str | os.PathLike[str]], inputs: Sequence[NodeInf
     return given
 
 
-def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> GivenInputs:
+def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> NamedFeeds:
     names = [node.name for node in inputs]
     if path.suffix.lower() == ".npy":
         if len(names) != 1:
@@ -122,7 +115,7 @@ def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> GivenInputs:
     return _complete(path.name, str(path), {feed.name: feed.value for feed in loaded}, inputs)
 
 
-def _complete(name: str, where: str, found: dict[str, Any], inputs: Sequence[NodeInfo]) -> GivenInputs:
+def _complete(name: str, where: str, found: dict[str, Any], inputs: Sequence[NodeInfo]) -> NamedFeeds:
     names = [node.name for node in inputs]
     unknown, missing = [n for n in found if n not in names], [n for n in names if n not in found]
     if unknown or missing:
@@ -132,10 +125,10 @@ def _complete(name: str, where: str, found: dict[str, Any], inputs: Sequence[Nod
             cause=f"The model's inputs: {', '.join(names) or 'none'}. The arrays: {', '.join(found) or 'none'}.",
             fix="Save them under the names of the inputs: numpy.savez(FILE, name=array, ...).",
         )
-    return GivenInputs(name, {name: found[name] for name in names})
+    return NamedFeeds(name, {name: found[name] for name in names})
 
 
-def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[GivenInputs]) -> FixedSizes:
+def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[NamedFeeds]) -> FixedSizes:
     """The sizes of `--dim`, and for the rest those of the given inputs. Raises `OptionError` for missing ones."""
     by_axis: dict[tuple[str, int], int] = {}
     by_name: dict[str, int] = {}
@@ -165,7 +158,7 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Given
     return FixedSizes(by_axis, by_name, all_named)
 
 
-def _size_in(given: Sequence[GivenInputs], name: str, axis: int) -> int | None:
+def _size_in(given: Sequence[NamedFeeds], name: str, axis: int) -> int | None:
     for one in given:
         shape = one.feeds[name].shape
         if axis < len(shape):

@@ -190,6 +190,10 @@ class NodeAt:
         """The largest finite magnitude among them."""
         return max((float(np.abs(v[np.isfinite(v)]).max(initial=0.0)) for v in self.floats()), default=0.0)
 
+    def smallest(self) -> float:
+        """The smallest magnitude among them but 0; infinite without one."""
+        return min((float(np.abs(v[v != 0]).min(initial=np.inf)) for v in self.floats()), default=np.inf)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeChange:
@@ -276,7 +280,7 @@ def _saw_beyond_half(node: NodeAt) -> str:
 
 
 def _saw_underflow(node: NodeAt) -> str:
-    least = min((float(np.abs(v[v != 0]).min(initial=np.inf)) for v in node.floats()), default=np.inf)
+    least = node.smallest()
     return f"{node.op} with values down to {least:.3g} on the CPU" if least < _SMALLEST_HALF else ""
 
 
@@ -289,10 +293,8 @@ def _smaller(node: NodeAt) -> Sequence[NodeChange]:
 
 
 def _larger(node: NodeAt) -> Sequence[NodeChange]:
-    least = min((float(np.abs(v[v != 0]).min(initial=np.inf)) for v in node.floats()), default=1.0)
-    changes = [
-        NodeChange(f"inputs {times:g} times as large", scale=times) for times in _powers(1e-3 / max(least, 1e-30))
-    ]
+    powers = _powers(1e-3 / max(node.smallest(), 1e-30))
+    changes = [NodeChange(f"inputs {times:g} times as large", scale=times) for times in powers]
     # Where large values are beside the small ones, they would not fit then.
     raised = {
         number: np.where((value != 0) & (np.abs(value) < _NO_UNDERFLOW), np.copysign(_NO_UNDERFLOW, value), value)
@@ -320,25 +322,22 @@ def _without(*names: str) -> Callable[[NodeAt], Sequence[NodeChange]]:
 
 
 def _resized_plainly(node: NodeAt) -> Sequence[NodeChange]:
-    changes = [
-        NodeChange(f"coordinates 'half_pixel' and mode {mode!r}", {**_PLAIN_RESIZE, "mode": mode})
-        for mode in dict.fromkeys((_text_of(node.attributes.get("mode", "nearest")), "linear"))
-    ]
+    # Upsample has the mode alone, and the scales as its second input.
+    plain = _PLAIN_RESIZE if node.op == "Resize" else {}
+    place = 2 if node.op == "Resize" else 1
+    modes = dict.fromkeys((node.attributes.get("mode", "nearest"), "linear")) if plain else ["linear"]
+    prefix = "coordinates 'half_pixel' and " if plain else ""
+    changes = [NodeChange(f"{prefix}mode {mode!r}", {**plain, "mode": mode}) for mode in modes]
     rank = len(node.shapes[0] or ()) if node.shapes else 0
-    if len(node.inputs) > 2 and isinstance(node.inputs[2], np.ndarray) and node.inputs[2].size == rank:
-        doubled = np.array([1.0, 1.0, *([2.0] * (rank - 2))], np.float32)
-        changes.append(NodeChange("scales of 2", inputs={2: doubled}))
-        changes.append(
-            NodeChange("scales of 2 and mode 'linear'", {**_PLAIN_RESIZE, "mode": "linear"}, {2: doubled})
-        )
+    scales = node.inputs[place] if len(node.inputs) > place else None
+    if isinstance(scales, np.ndarray) and scales.size == rank:
+        doubled = {place: np.array([1.0, 1.0, *([2.0] * (rank - 2))], np.float32)}
+        changes.append(NodeChange("scales of 2", inputs=doubled))
+        changes.append(NodeChange("scales of 2 and mode 'linear'", {**plain, "mode": "linear"}, doubled))
     return changes
 
 
 _PLAIN_RESIZE = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": None, "antialias": None}
-
-
-def _text_of(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _counted_from_the_start(node: NodeAt) -> Sequence[NodeChange]:
@@ -360,12 +359,16 @@ def _numbers_for_nan(node: NodeAt) -> Sequence[NodeChange]:
     return [NodeChange("numbers for NaN", inputs={0: np.nan_to_num(value, nan=0.5, posinf=0.5, neginf=0.5)})]
 
 
+# The masks among the inputs, beside biases and what is kept of earlier tokens.
+_MASKS = {"Attention": (3,), "com.microsoft.Attention": (3, 5), "com.microsoft.MultiHeadAttention": (4, 5)}
+
+
 def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
     masks = {
         number: np.ones_like(value) if value.dtype.kind in "biu" else np.zeros_like(value)
-        # A mask of booleans or integers keeps where it is 1; one of floats is added.
+        # A mask of booleans or integers keeps where it is 1; one of floats is added. One of one axis holds lengths.
         for number, value in enumerate(node.inputs)
-        if number > 2 and isinstance(value, np.ndarray) and value.ndim >= 1
+        if number in _MASKS[node.op] and isinstance(value, np.ndarray) and value.ndim > 1
     }
     return [NodeChange("nothing masked", inputs=masks)] if masks else []
 
@@ -463,7 +466,7 @@ NODE_TRAPS = (
         "Leave at least one token unmasked in every row.",
         _saw_operator,
         _nothing_masked,
-        ("Attention", "com.microsoft.Attention", "MultiHeadAttention", "com.microsoft.MultiHeadAttention"),
+        _MASKS,
     ),
     NodeTrap(
         "negative-indices",

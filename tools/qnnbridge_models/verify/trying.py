@@ -7,7 +7,6 @@ everything, or with NaN, show nothing: then others are tried, as far as the CPU 
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -23,12 +22,11 @@ from qnnbridge_host.numerics.input_content import (
     ordinary_inputs,
     varied,
 )
-from qnnbridge_host.numerics.judge import NumberFormat, judge, judge_over_inputs, largest, movement
-from qnnbridge_host.numerics.ranking import paired
+from qnnbridge_host.numerics.judge import NumberFormat, judge, judge_over_inputs, largest, movement, rank
+from qnnbridge_host.numerics.ranking import judge_all, paired
 from qnnbridge_host.numerics.sampling import NotMade
 from qnnbridge_models.verify import input_sets, traps
-from qnnbridge_models.verify.input_sets import GivenInputs
-from qnnbridge_models.verify.verification import InputKind, InputSetResult, JudgedOutput, OutputVerdict, TrapFound
+from qnnbridge_models.verify.verification import InputKind, InputSetResult, InputStatus, OutputVerdict, TrapFound
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.sessions import ProviderSession, RunAnswer, one_line
 
@@ -79,7 +77,7 @@ class TrialSet:
 
 def prepare_trials(
     cpu: ProviderSession,
-    given: Sequence[GivenInputs],
+    given: Sequence[NamedFeeds],
     operators: Mapping[str, int],
     knowledge: InputKnowledge,
     number_format: NumberFormat,
@@ -138,7 +136,7 @@ def _is_refused(trial: Trial) -> bool:
     return trial.expected.values is None and not trial.expected.died
 
 
-def _expected(cpu: ProviderSession, given: GivenInputs) -> RunAnswer:
+def _expected(cpu: ProviderSession, given: NamedFeeds) -> RunAnswer:
     answer = cpu.answer(given.feeds)
     if answer.error is not None:
         raise OptionError(
@@ -249,47 +247,36 @@ def _extreme_trials(
 def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet) -> tuple[InputSetResult, RunAnswer]:
     """QNN's answer to one set of inputs, judged, and as it is."""
     if trial.reason:
-        return _row(trial, "skipped", reason=trial.reason), RunAnswer(None)
+        return _row(trial, "skipped", trial.reason), RunAnswer(None)
     if trial.expected.died:
-        reason = f"the CPU does not answer: {short_of(trial.expected)}"
-        return _row(trial, "skipped", reason=reason), RunAnswer(None)
+        return _row(trial, "skipped", f"the CPU does not answer: {short_of(trial.expected)}"), RunAnswer(None)
     answer = qnn.answer(trial.feeds)
     if trial.expected.values is None:
         # QNN's values are dropped: `verdicts_on` pairs them with the CPU's by their place in the list, and the CPU
         # has none here.
         return _without_reference(trial, answer), RunAnswer(None, answer.error)
     if answer.values is None:
-        return dataclasses.replace(_row(trial, "failed", reason=short_of(answer)), died=answer.died), answer
+        return _row(trial, "failed", short_of(answer), answer.died), answer
     return judged_row(trial, prepared, answer.values), answer
 
 
 def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputSetResult:
     """The verdict on QNN's values for one set of inputs."""
     assert trial.expected.values is not None
-    judged = judged_outputs(prepared.outputs, trial.expected.values, found, prepared.number_format, prepared.scales)
-    states = [one.numbers.state for one in judged]
+    judged = judge_all(prepared.outputs, trial.expected.values, found, prepared.number_format, prepared.scales)
+    states = [one.state for _, one in judged]
     seen: tuple[TrapFound, ...] = ()
     if trial.kind == "extreme" or "differs" in states:
-        seen = _value_traps(prepared, trial, found)
+        seen = tuple(
+            dataclasses.replace(trap, evidence=f"{trial.name}; {trap.evidence}")
+            for name, expected, got in zip(prepared.outputs, trial.expected.values, found, strict=True)
+            for trap in traps.of_values(name, expected, got, prepared.number_format)
+        )
     # An extreme that the CPU answers with NaN proves nothing about numbers; a number in its place is worth a word.
     differs = "differs" in states or (trial.kind == "extreme" and bool(seen))
-    status = "differs" if differs else "agrees" if "agrees" in states else "not shown"
+    status: InputStatus = "differs" if differs else "agrees" if "agrees" in states else "not shown"
     counts = trial.counts and not (differs and trial.guess)
     return dataclasses.replace(_row(trial, status), outputs=judged, traps=seen, counts=counts)
-
-
-def judged_outputs(
-    names: Sequence[str],
-    expected: Sequence[Any],
-    found: Sequence[Any],
-    number_format: NumberFormat,
-    scales: Mapping[str, float],
-) -> tuple[JudgedOutput, ...]:
-    """All outputs of one set of inputs. scales: largest values of each on other inputs, as far as known."""
-    return tuple(
-        JudgedOutput(name, judge(a, b, number_format, scales.get(name, 0.0)))
-        for name, a, b in zip(names, *paired(expected, found, number_format), strict=True)
-    )
 
 
 def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple[OutputVerdict, ...]:
@@ -333,7 +320,7 @@ def verdicts_on(
         pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format)
         # The worst of those that have the state of the verdict: it is the evidence for it.
-        worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, _rank(judged[k])), default=None)
+        worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, rank(judged[k])), default=None)
         verdicts.append(
             OutputVerdict(
                 name,
@@ -346,16 +333,10 @@ def verdicts_on(
     return tuple(verdicts)
 
 
-def _rank(one: Any) -> float:
-    return -math.inf if one.lost or one.snr_db is None else float(one.snr_db)
-
-
 def _without_reference(trial: Trial, answer: RunAnswer) -> InputSetResult:
     refusal = short_of(trial.expected)
     if answer.values is None:
-        return dataclasses.replace(
-            _row(trial, "failed" if answer.died else "refused", reason=refusal), died=answer.died
-        )
+        return _row(trial, "failed" if answer.died else "refused", refusal, answer.died)
     trap = TrapFound(
         "unchecked",
         "QNN does not check what the CPU refuses, and gives some numbers (measured: index 10**8 in ScatterND, a "
@@ -364,21 +345,11 @@ def _without_reference(trial: Trial, answer: RunAnswer) -> InputSetResult:
         "Check the inputs before the run.",
         "the CPU refuses these inputs, QNN answers them",
     )
-    return dataclasses.replace(_row(trial, "unchecked", reason=f"the CPU refuses it: {refusal}"), traps=(trap,))
+    return dataclasses.replace(_row(trial, "unchecked", f"the CPU refuses it: {refusal}"), traps=(trap,))
 
 
-def _value_traps(prepared: TrialSet, trial: Trial, found: Sequence[Any]) -> tuple[TrapFound, ...]:
-    assert trial.expected.values is not None
-    seen = (
-        dataclasses.replace(trap, evidence=f"{trial.name}; {trap.evidence}")
-        for name, expected, got in zip(prepared.outputs, trial.expected.values, found, strict=True)
-        for trap in traps.of_values(name, expected, got, prepared.number_format)
-    )
-    return tuple(seen)
-
-
-def _row(trial: Trial, status: Any, reason: str = "") -> InputSetResult:
-    return InputSetResult(trial.name, trial.kind, trial.counts, status, reason=reason)
+def _row(trial: Trial, status: InputStatus, reason: str = "", died: bool = False) -> InputSetResult:
+    return InputSetResult(trial.name, trial.kind, trial.counts, status, reason=reason, died=died)
 
 
 def short_of(answer: RunAnswer) -> str:

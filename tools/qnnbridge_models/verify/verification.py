@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from qnnbridge_host.numerics.judge import NumberFormat, State
+from qnnbridge_host.numerics.judge import NumberFormat, State, rank
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 from qnnbridge_protocol.model_records import JudgedNumbers
 from qnnbridge_protocol.specs import Placement
@@ -35,18 +35,6 @@ class TrapFound:
     evidence: str
     advice: str
     proof: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class JudgedOutput:
-    """One output for one set of inputs."""
-
-    name: str
-    numbers: JudgedNumbers
-
-    @property
-    def differs(self) -> bool:
-        return self.numbers.state == "differs"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +78,7 @@ class InputSetResult:
         status: not shown, the values prove nothing; failed, QNN raised or died where the CPU answers; unchecked,
             QNN answers where the CPU raises; refused, neither answers; skipped, not tried. `reason` has the words
             for the last four.
+        outputs: each by its name; empty if nothing was compared.
         kept: the answer of QNN is that of an interrupted run before.
     """
 
@@ -97,7 +86,7 @@ class InputSetResult:
     kind: InputKind
     counts: bool
     status: InputStatus
-    outputs: tuple[JudgedOutput, ...] = ()
+    outputs: Sequence[tuple[str, JudgedNumbers]] = ()
     reason: str = ""
     traps: tuple[TrapFound, ...] = ()
     died: bool = False
@@ -113,7 +102,7 @@ class InputSetResult:
             "died": self.died,
             "kept": self.kept,
             "outputs": [
-                {**one.numbers.to_wire(), "name": one.name, "differs": one.differs} for one in self.outputs
+                {**one.to_wire(), "name": name, "differs": one.state == "differs"} for name, one in self.outputs
             ],
             "traps": [trap.name for trap in self.traps],
         }
@@ -123,15 +112,10 @@ class InputSetResult:
         return self.status in ("differs", "failed")
 
     @property
-    def worst(self) -> JudgedOutput | None:
+    def worst(self) -> JudgedNumbers | None:
         """The output with the lowest SNR of those that differ, else of all."""
-        compared = [one for one in self.outputs if one.numbers.snr_db is not None or one.numbers.lost]
-        return min(
-            compared,
-            # Values that are NaN or infinite on QNN alone have no ratio, and are worse than any.
-            key=lambda one: (not one.differs, -math.inf if one.numbers.lost else one.numbers.snr_db or 0.0),
-            default=None,
-        )
+        compared = [one for _, one in self.outputs if one.snr_db is not None or one.lost]
+        return min(compared, key=lambda one: (one.state != "differs", rank(one)), default=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -259,11 +243,10 @@ _ORDER = {"differs": 0, "unknown": 1, "agrees": 2}
 
 
 def worst_of(outputs: Sequence[OutputVerdict]) -> OutputVerdict | None:
-    def rank(one: OutputVerdict) -> tuple[int, float]:
-        ratio = one.worst.snr_db if one.worst is not None and not one.worst.lost else None
-        return _ORDER[one.state], -math.inf if ratio is None else ratio
+    def order(one: OutputVerdict) -> tuple[int, float]:
+        return _ORDER[one.state], -math.inf if one.worst is None else rank(one.worst)
 
-    return min(outputs, key=rank, default=None)
+    return min(outputs, key=order, default=None)
 
 
 def numbers_text(numbers: JudgedNumbers) -> str:
@@ -338,13 +321,12 @@ def _lines(row: InputSetResult) -> list[list[str]]:
         status = {"unchecked": "not checked", "refused": "refused by both"}.get(row.status, row.status)
         return [[row.name, "", status, "", "", "", ""]]
     lines = []
-    for number, one in enumerate(row.outputs):
-        numbers = one.numbers
-        extreme = " (extreme)" if one.differs and not row.counts else ""
+    for number, (name, numbers) in enumerate(row.outputs):
+        extreme = " (extreme)" if numbers.state == "differs" and not row.counts else ""
         lines.append(
             [
                 row.name if number == 0 else "",
-                one.name,
+                name,
                 _state_text(numbers.state) + extreme,
                 "-" if numbers.snr_db is None else f"{numbers.snr_db:.1f}",
                 "-" if numbers.snr_db is None else f"{numbers.off:.2%}".replace("%", " %"),
@@ -363,7 +345,7 @@ def _print_reasons(result: Verification) -> None:
     pairs: list[tuple[str, str]] = []
     for row in result.rows:
         pairs += [(row.name, row.reason)] if row.reason else []
-        pairs += [(row.name, f"{one.name}: {one.numbers.reason}") for one in row.outputs if one.numbers.reason]
+        pairs += [(row.name, f"{name}: {one.reason}") for name, one in row.outputs if one.reason]
     pairs += [("not shown", f"{one.name}: {one.reason}") for one in result.outputs if one.state == "unknown"]
     if pairs:
         output.print_pairs("Explained", pairs)

@@ -18,18 +18,19 @@ from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import as_dimensions
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.scan import refuse_scanned, scan_model
-from qnnbridge_host.numerics.input_content import NOTHING_KNOWN, InputKnowledge, knowledge_of
+from qnnbridge_host.numerics.input_content import NOTHING_KNOWN, InputKnowledge, NamedFeeds, knowledge_of
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
 from qnnbridge_models import progress
 from qnnbridge_models.command_options import VerifyOptions
 from qnnbridge_models.journals import AnswerJournal, hashes_of
 from qnnbridge_models.progress import OnProgress
 from qnnbridge_models.verify import input_sets, trying
-from qnnbridge_models.verify.bisection import BisectionResult, DivergenceNotFound, DivergenceSearch
+from qnnbridge_models.verify.bisection import DivergenceNotFound, DivergenceSearch
 from qnnbridge_models.verify.cutting import Cutter
-from qnnbridge_models.verify.input_sets import FixedSizes, GivenInputs
+from qnnbridge_models.verify.input_sets import FixedSizes
 from qnnbridge_models.verify.trying import Trial, TrialSet
 from qnnbridge_models.verify.verification import (
+    Divergence,
     InputSetResult,
     OutputVerdict,
     SessionCure,
@@ -41,6 +42,7 @@ from qnnbridge_models.verify.verification import (
 )
 from qnnbridge_protocol.errors import BridgeError, ModelChanged
 from qnnbridge_protocol.specs import Placement
+from qnnbridge_tools.arguments import with_chip
 from qnnbridge_tools.sessions import (
     CPU,
     NO_FINDING,
@@ -64,7 +66,7 @@ def verify_model(
     *,
     soc_model: str | None = None,
     inputs: Iterable[str | os.PathLike[str]] = (),
-    samples: Iterable[GivenInputs] = (),
+    samples: Iterable[NamedFeeds] = (),
     dims: Mapping[str, int] | Dimensions | None = None,
     how: VerifyOptions | None = None,
     on_progress: OnProgress = progress.ignore,
@@ -95,18 +97,19 @@ def verify_model(
     begun = time.monotonic()
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
-    scan = _scanned(path)
+    refuse_scanned(scan_model(path, count_nodes=False), COMMAND)  # before anything is counted in a large one
+    scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
     # All that can be refused without a host is refused before one is started.
     given = [*input_sets.read_given(inputs, scan.inputs), *samples]
     sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
-    options = {**how.provider_options, **({"soc_model": soc_model} if soc_model else {})}
+    options = with_chip(how.provider_options, soc_model)
     with work_folder("verify") as folder:
         # Sizes that a session takes by name need no copy of the model.
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
-        known = _known_of(path, sizes, soc_model)
+        known, nodes = _known_of(path, sizes, soc_model)
         work = _Work(model, scan, given, settings, number_format, known, how, on_progress, on_rows)
         # Without names: a model that was renamed is the same one.
         hashes = [digest for _, digest in hashes_of([path, *others])]
@@ -114,10 +117,11 @@ def verify_model(
         tried = work.tried(what)
         if how.bisect and tried.worst() is not None:
             on_progress("looking for the first node that differs", 0, 0)
-        found, not_bisected = _bisected(path, scan, sizes, tried, settings, how, Path(folder))
+        divergence, node_traps, not_bisected = work.bisected(path, sizes, tried, Path(folder))
         outputs = trying.verdicts_of(tried.prepared, tried.found)
         verdict, reason = _verdict(tried, outputs)
         cure = work.cured(tried) if verdict == "differs" else None
+    shown = {trap.name for row in tried.rows for trap in row.traps}
     return Verification(
         source=path,
         verdict=verdict,
@@ -130,35 +134,24 @@ def verify_model(
         given=trying.verdicts_on(tried.prepared, tried.found, ("given",)),
         placement=tried.placement,
         versions=tried.versions,
-        nodes=known.nodes,
-        divergence=found.divergence if found is not None else None,
+        nodes=nodes,
+        divergence=divergence,
         not_bisected=not_bisected,
-        node_traps=_once(found.traps if found is not None else (), tried.rows),
+        # A trap that a row shows already keeps the evidence of that row.
+        node_traps=tuple(trap for trap in node_traps if trap.name not in shown),
         error=tried.error,
         cure=cure,
         seconds=time.monotonic() - begun,
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Known:
-    """What the graph says, where the package onnx is there.
-
-    Args:
-        inputs: what its inputs are.
-        nodes: how many do work for the inputs, as `analyze` counts them.
-    """
-
-    inputs: InputKnowledge = NOTHING_KNOWN
-    nodes: int | None = None
-
-
-def _known_of(path: Path, sizes: FixedSizes, soc_model: str | None) -> _Known:
+def _known_of(path: Path, sizes: FixedSizes, soc_model: str | None) -> tuple[InputKnowledge, int | None]:
+    """What the inputs are, and how many nodes do work for them, as `analyze` counts."""
     # Without onnx the inputs are known by their types alone.
     try:
         import onnx  # noqa: F401 - only whether it is there
     except ImportError:
-        return _Known()
+        return NOTHING_KNOWN, None
     from qnnbridge_models.analyze.analyzer import chip_options
     from qnnbridge_models.analyze.predict import predict_model
 
@@ -166,7 +159,7 @@ def _known_of(path: Path, sizes: FixedSizes, soc_model: str | None) -> _Known:
     shapes.fix(model, sizes.dimensions)
     check_runnable(model)
     verdicts = predict_model(model, chip_options(soc_model)[2], path.parent).verdicts
-    return _Known(knowledge_of(model), sum(verdict.place != "folded" for verdict in verdicts))
+    return knowledge_of(model), sum(verdict.place != "folded" for verdict in verdicts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -185,11 +178,6 @@ class _Tried:
         """QNN's values by the set of inputs."""
         return {name: answer.values for name, answer in self.answers.items() if answer.values is not None}
 
-    def failure_on(self, name: str) -> BridgeError | None:
-        """The error of QNN on the whole model: of the session, or of the run on one set of inputs."""
-        answer = self.answers.get(name)
-        return self.error or (answer.error if answer is not None else None)
-
     def worst(self) -> Trial | None:
         """The inputs to look for the first node with."""
         by_name = {trial.name: trial for trial in self.prepared.trials}
@@ -198,21 +186,15 @@ class _Tried:
             return next((trial for trial in self.prepared.trials if trial.feeds), None)
         bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
         # What counts comes before what does not, and a death before wrong numbers.
-        for row in sorted(bad, key=lambda one: (not one.counts, not one.died, _badness(one))):
+        for row in sorted(bad, key=lambda one: (not one.counts, not one.died, _lowest_snr(one))):
             if row.counts or row.died or row.name in _WORTH_BISECTING:
                 return by_name[row.name]
         return None
 
 
-def _badness(row: InputSetResult) -> float:
-    """The lowest SNR first."""
+def _lowest_snr(row: InputSetResult) -> float:
     worst = row.worst
-    return -math.inf if worst is None or worst.numbers.snr_db is None else worst.numbers.snr_db
-
-
-def _scanned(path: Path) -> ModelScan:
-    refuse_scanned(scan_model(path, count_nodes=False), COMMAND)  # before anything is counted in a large one
-    return scan_model(path)
+    return -math.inf if worst is None or worst.snr_db is None else worst.snr_db
 
 
 def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
@@ -233,10 +215,10 @@ class _Work:
 
     model: Path
     scan: ModelScan
-    given: Sequence[GivenInputs]
+    given: Sequence[NamedFeeds]
     settings: SessionSettings
     number_format: NumberFormat
-    known: _Known
+    known: InputKnowledge
     how: VerifyOptions
     on_progress: OnProgress
     on_rows: OnRows | None
@@ -255,7 +237,7 @@ class _Work:
                     side,
                     self.given,
                     self.scan.ops,
-                    self.known.inputs,
+                    self.known,
                     self.number_format,
                     seed=how.seed,
                     extreme=how.extreme,
@@ -313,8 +295,52 @@ class _Work:
                 rewrites = tuple(side.rewritten)
         except BridgeError:
             return None
-        words = numbers_text(row.worst.numbers) if row.worst is not None else row.reason
+        words = numbers_text(row.worst) if row.worst is not None else row.reason
         return SessionCure(rewrites, row.status == "agrees", words)
+
+    def bisected(
+        self, path: Path, sizes: FixedSizes, tried: _Tried, folder: Path
+    ) -> tuple[Divergence | None, tuple[TrapFound, ...], str]:
+        """The first node that differs, and traps; or why it is not known, empty if nothing had to be looked for."""
+        trial = tried.worst()
+        is_nan = trial is None and "IsNaN" in self.scan.ops
+        if is_nan:  # wrong on NaN alone, where the search would find the input
+            differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
+            trial = next((one for one in tried.prepared.trials if one.name in differing), None)
+        if trial is None:
+            return None, (), ""
+        if not self.how.bisect:
+            return None, (), "--no-bisect"
+        try:
+            import onnx  # noqa: F401 - only whether it is there
+        except ImportError:
+            return None, (), 'the application\'s Python lacks the package onnx: pip install "qnnbridge[models]"'
+        deadline = time.monotonic() + self.how.bisect_s
+        # A folder of its own: the weight files that are linked there have the names of those beside a copy with
+        # sizes.
+        cuts = folder / "cuts"
+        cuts.mkdir()
+        try:
+            model = graphs.load(path)
+            shapes.fix(model, sizes.dimensions)
+            answer = tried.answers.get(trial.name)
+            search = DivergenceSearch(
+                Cutter(model, path, self.scan.external_files, cuts),
+                trial.name,
+                trial.feeds,
+                dataclasses.replace(self.settings, sizes={}),
+                self.number_format,
+                self.how.host_python,
+                deadline,
+                # Of QNN on the whole model: of the session, or of the run on these inputs.
+                tried.error or (answer.error if answer is not None else None),
+            )
+            if is_nan:
+                return None, search.prove_at("IsNaN"), ""
+            return (*search.run(), "")
+        except (DivergenceNotFound, BridgeError) as error:
+            # The text of a BridgeError goes on with its cause and fix, a line each.
+            return None, (), str(error).splitlines()[0]
 
     def _rows(
         self, side: ProviderSession, prepared: TrialSet, journal: AnswerJournal | None
@@ -323,7 +349,7 @@ class _Work:
         rows: list[InputSetResult] = []
         found: dict[str, RunAnswer] = {}
         names = [trial.name for trial in prepared.trials]
-        tell = self.on_rows(names, prepared.outputs) if self.on_rows is not None else None
+        report = self.on_rows(names, prepared.outputs) if self.on_rows is not None else None
         for number, trial in enumerate(prepared.trials):
             self.on_progress("running on QNN", number, len(prepared.trials))
             kept = journal.answer(trial.feeds) if journal is not None and trial.feeds else None
@@ -340,59 +366,9 @@ class _Work:
                 if journal is not None and values is not None:
                     journal.keep(trial.feeds, values)
             rows.append(row)
-            if tell is not None:
-                tell(row)
+            if report is not None:
+                report(row)
         return tuple(rows), found
-
-
-def _bisected(
-    path: Path,
-    scan: ModelScan,
-    sizes: FixedSizes,
-    tried: _Tried,
-    settings: SessionSettings,
-    how: VerifyOptions,
-    folder: Path,
-) -> tuple[BisectionResult | None, str]:
-    """The first node that differs; or why it is not known, empty if nothing had to be looked for."""
-    trial = tried.worst()
-    is_nan = trial is None and "IsNaN" in scan.ops
-    if is_nan:  # wrong on NaN alone, where the search would find the input
-        differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
-        trial = next((one for one in tried.prepared.trials if one.name in differing), None)
-    if trial is None:
-        return None, ""
-    if not how.bisect:
-        return None, "--no-bisect"
-    try:
-        import onnx  # noqa: F401 - only whether it is there
-    except ImportError:
-        return None, 'the application\'s Python lacks the package onnx: pip install "qnnbridge[models]"'
-    deadline = time.monotonic() + how.bisect_s
-    # A folder of its own: the weight files that are linked there have the names of those beside a copy with sizes.
-    cuts = folder / "cuts"
-    cuts.mkdir()
-    try:
-        model = graphs.load(path)
-        shapes.fix(model, sizes.dimensions)
-        cutter = Cutter(model, path, scan.external_files, cuts)
-        failure = tried.failure_on(trial.name)
-        search = DivergenceSearch(
-            cutter,
-            trial.name,
-            trial.feeds,
-            settings,
-            tried.prepared.number_format,
-            how.host_python,
-            deadline,
-            failure,
-        )
-        if is_nan:
-            return BisectionResult(None, search.prove_at("IsNaN")), ""
-        return search.run(), ""
-    except (DivergenceNotFound, BridgeError) as error:
-        # The text of a BridgeError goes on with its cause and fix, a line each.
-        return None, str(error).splitlines()[0]
 
 
 # The order of the questions matters: an earlier answer makes the later questions meaningless.
@@ -427,24 +403,20 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
             "differs",
             f"QNN computes something else than the CPU; {where}. {worst.reason[:1].upper()}{worst.reason[1:]}.",
         )
+    given = sum(trial.kind == "given" for trial in tried.prepared.trials)
     strict = [row for row in bad if row.counts]
     if strict:
         # Before "not shown": a trap that was seen is evidence, even if the numbers prove nothing.
         return "differs", f"QNN computes something else than the CPU on {strict[0].name}."
     if worst.state == "unknown":
         open_outputs = [one.name for one in outputs if one.state == "unknown"]
-        given = sum(trial.kind == "given" for trial in tried.prepared.trials)
         more = f"Give others than the {given} given" if given else "Give real ones"
         return "not shown", (
             f"These inputs do not show whether QNN computes {', '.join(open_outputs[:3])} as the CPU does: "
             f"{worst.reason}. {more}: --input FILE.npz.{extreme}"
         )
     if any(row.kind == "made up" for row in bad):
-        extreme = f" Made-up inputs show a difference, which does not count beside real ones.{extreme}"
+        # Without real ones it is a guess beyond what the model is known to take (`trying.judged_row`).
+        beside = "beside real ones" if given else "on values that the model may not take"
+        extreme = f" Made-up inputs show a difference, which does not count {beside}.{extreme}"
     return "agrees", f"QNN computes what the CPU does; {where}.{extreme}"
-
-
-def _once(found: Sequence[TrapFound], rows: Sequence[InputSetResult]) -> tuple[TrapFound, ...]:
-    # A trap that a row shows already keeps the evidence of that row.
-    named = {trap.name for row in rows for trap in row.traps}
-    return tuple(trap for trap in found if trap.name not in named)
