@@ -27,6 +27,7 @@ import pytest
 
 from tests import needs
 from tests.orphan_watch import orphans_end_with_this_process
+from tests.process_table import descendants
 
 # Hosts start isolated from the environment and keep their byte code anyway. Without it every command that a test starts
 # compiles its modules again, and every worker of `pytest -n` rewrites the assertions of all tests.
@@ -103,22 +104,12 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         return (yield)
 
 
-def _has_no_child() -> bool:
-    """But for the watcher. Linux says so at once; psutil reads the whole process table, 4 ms a time."""
-    try:
-        listings = [
-            Path(f"/proc/self/task/{thread}/children").read_text() for thread in os.listdir("/proc/self/task")
-        ]
-    except OSError:  # another system or kernel, or a thread that has ended meanwhile
-        return False
-    return " ".join(listings).split() in ([], [str(_watcher)])
-
-
 def _processes() -> set[psutil.Process]:
-    if _has_no_child():
-        return set()
-    children = psutil.Process().children(recursive=True)
-    return {p for p in children if p.pid != _watcher and not _is_service_of_windows(p)}
+    found = set()
+    for pid in descendants() - {_watcher}:
+        with contextlib.suppress(psutil.Error):  # ended meanwhile
+            found.add(psutil.Process(pid))
+    return {process for process in found if not _is_service_of_windows(process)}
 
 
 def _is_service_of_windows(process: psutil.Process) -> bool:

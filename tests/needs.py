@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable
+from typing import TypeVar
 
 import pytest
+
+Variant = TypeVar("Variant")
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs signals, rights, links and shells of POSIX")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, or names what only Linux has")
@@ -16,6 +20,11 @@ a_host_python = pytest.mark.skipif(sys.version_info < (3, 11), reason="the host 
 def length(short: int, long: int) -> int:
     """Of a walk or a sweep: the long form with QNNBRIDGE_TEST_LONG=1, as in CI."""
     return long if os.environ.get("QNNBRIDGE_TEST_LONG") == "1" else short
+
+
+def some(variants: Iterable[Variant]) -> list[Variant]:
+    """Of a slow test's variants: all in the long form, else the first and each third one after it."""
+    return list(variants)[:: length(3, 1)]
 
 
 _LABS = {

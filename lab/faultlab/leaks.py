@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import psutil
+from tests.process_table import descendants
 
 # Threads that read a dead host's stderr, and zombies, end a moment after the call that ended the host.
 GRACE_S = 5.0
@@ -49,7 +50,7 @@ def holdings() -> Holdings:
     return Holdings(
         files=_open_files(),
         threads=frozenset(threads),
-        children=frozenset(p.pid for p in psutil.Process().children(recursive=True)),
+        children=frozenset(descendants()),
         temporary=frozenset(p.name for p in Path(tempfile.gettempdir()).glob(OUR_FILES)),
         shared_memory=frozenset(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else frozenset(),
     )

@@ -16,6 +16,7 @@ import qnnbridge
 from qnnbridge.errors import CompiledModelRefused, CompileFailed, InvalidProtobuf, OptionError, PlacementRefused
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_tools.compile.matrix import compile_bundle
+from tests import needs
 from tests.contract.small_models import model, node, tensor
 
 pytest.importorskip("onnxruntime_qnn")
@@ -171,7 +172,7 @@ def test_external_data_is_found(tmp_path: Path, folder_name: str) -> None:
     assert run(result.path)[1].qnn_nodes == 1
 
 
-@pytest.mark.parametrize("name", ["ж Küche 模型", "a..b", "m" * 200, "x.y.z"])
+@pytest.mark.parametrize("name", needs.some(["ж Küche 模型", "a..b", "m" * 200, "x.y.z"]))
 def test_a_model_of_any_name_is_compiled_and_loads(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "Ordner ö"
     folder.mkdir()

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 import qnnbridge
 from qnnbridge_protocol.values import equal_bits
+from tests import needs
 from tests.contract.both_sides import two_sessions
 
 FLOAT = TensorProto.FLOAT
@@ -173,7 +174,7 @@ def assert_same(both: Any, names: str, feed: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("names", needs.some(NAMES))
 def test_each_kind_of_names_with_each_kind_of_feed(sessions: Any, names: str) -> None:
     for feed in FEEDS:
         assert_same(sessions, names, feed)

@@ -23,6 +23,7 @@ import pytest
 from lab.sweep.cases import Case, float_model
 
 from qnnbridge_host.model.known_wrong import table
+from tests import needs
 from tests.conformance.real_models import SOC_MODEL
 from tests.contract.small_models import model, node, tensor
 from tests.contract.test_buckets_outputs import convolution, mean_of_the_masked, one_input
@@ -252,7 +253,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [one_process(folder, json.dumps(cases)) for _ in range(3)]
 
 
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize("name", needs.some(VERDICTS))
 def test_every_process_says_what_the_first_one_found(name: str, processes: list[dict[str, Any]]) -> None:
     verdict = VERDICTS[name]
     cold, warm, again = (found[name] for found in processes)

@@ -28,34 +28,34 @@ def hosts() -> Iterator[list[qnnbridge.Host]]:
 
 
 def test_alone(hosts: list[qnnbridge.Host]) -> None:
-    assert crowd.alone(hosts, length(1_500, 4_000), seed=1) > length(1_100, 3_000)
+    assert crowd.alone(hosts, length(700, 4_000), seed=1) > length(500, 3_000)
 
 
 def test_by_hypothesis(hosts: list[qnnbridge.Host]) -> None:
-    shrinking_walk(hosts, examples=length(8, 20), steps=30, random=False)
+    shrinking_walk(hosts, examples=length(5, 20), steps=30, random=False)
 
 
 def test_several_threads_over_the_same_sessions(hosts: list[qnnbridge.Host]) -> None:
-    assert crowd.crowd(hosts, threads=4, steps=length(1_000, 2_400), seed=2) > length(600, 1_500)
+    assert crowd.crowd(hosts, threads=4, steps=length(500, 2_400), seed=2) > length(300, 1_500)
 
 
 def test_without_shared_memory() -> None:
     with qnnbridge.Host(shared_memory=False) as host:
-        assert crowd.alone([host], length(400, 800), seed=3) > length(300, 600)
+        assert crowd.alone([host], length(250, 800), seed=3) > length(180, 600)
 
 
 def test_while_hosts_are_killed() -> None:
     with qnnbridge.Host(shared_memory=True) as one, qnnbridge.Host(shared_memory=True) as other:
-        assert crowd.crowd([one, other], threads=3, steps=length(450, 1_200), seed=4, kills=True) > length(200, 600)
-        assert one.stats.generation + other.stats.generation > length(6, 20)
+        assert crowd.crowd([one, other], threads=3, steps=length(250, 1_200), seed=4, kills=True) > length(100, 600)
+        assert one.stats.generation + other.stats.generation > length(3, 20)
 
 
 def test_through_the_daemon() -> None:
     from tests.daemon.brokers import lab
 
     with lab(qnnbridge.Host(shared_memory=True)) as made:
-        assert crowd.crowd([made.client(), made.client()], threads=3, steps=length(500, 1_200), seed=5) > length(
-            250, 600
+        assert crowd.crowd([made.client(), made.client()], threads=3, steps=length(300, 1_200), seed=5) > length(
+            150, 600
         )
 
 
@@ -90,21 +90,21 @@ def test_a_key_that_leaves_something_out_is_found(
 
 
 def test_buckets() -> None:
-    more.buckets(length(120, 240), seed=6)
+    more.buckets(length(80, 240), seed=6)
 
 
 @pytest.mark.simulator
 def test_the_cache_of_compiled_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime_qnn")
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
-    more.cache(length(10, 20), seed=7, folder=tmp_path)
+    more.cache(length(6, 20), seed=7, folder=tmp_path)
 
 
 def test_the_server(tmp_path: Path) -> None:
-    more.serving(length(200, 400), seed=8, folder=tmp_path)
+    more.serving(length(120, 400), seed=8, folder=tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["dynamic", "window"])
 def test_generation(layout: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
-    more.generation(length(75, 150), seed=9, folder=tmp_path, layout=layout)
+    more.generation(length(50, 150), seed=9, folder=tmp_path, layout=layout)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
+
 pytest.importorskip("onnxruntime")
 
 from tests.dropin.running import TIMEOUT_S
@@ -262,7 +264,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", needs.some(PROGRAMS))
 def test_a_program_prints_the_same_as_in_process(name: str, tmp_path: Path) -> None:
     printed = []
     for arguments in ([], ["ours"]):

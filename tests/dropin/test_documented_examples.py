@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
+
 pytest.importorskip("onnxruntime")
 
 from tests.dropin.running import TIMEOUT_S, exec_program
@@ -15,7 +17,7 @@ from tests.dropin.running import TIMEOUT_S, exec_program
 EXAMPLES = {path.stem: path for path in sorted((Path(__file__).parent / "examples").glob("*.py"))}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", needs.some(EXAMPLES))
 def test_an_example_prints_the_same(name: str, tmp_path: Path) -> None:
     if "import onnxruntime_qnn" in EXAMPLES[name].read_text(encoding="utf-8"):
         pytest.importorskip("onnxruntime_qnn")

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests import needs
+
 ort = pytest.importorskip("onnxruntime")
 
 import qnnbridge.ort as ours  # noqa: E402
@@ -23,7 +25,7 @@ OTHER_WORDS = {"binding_without_input"}
 _SOURCE_POSITION = re.compile(r"^/\S+\.(?:cc|h):\d+ .* was false\. ")
 
 
-@pytest.mark.parametrize("name", WRONG_USES)
+@pytest.mark.parametrize("name", needs.some(WRONG_USES))
 def test_a_wrong_use_raises_what_onnxruntime_raises(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     expected = raised_by(WRONG_USES[name], ort)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import needs
 from tests.fakes.hosts import patched_host
 from tests.fakes.stopping import stop
 
@@ -129,7 +130,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", needs.some(DAMAGES))
 def test_a_damaged_entry_is_found_before_qnn_sees_it_and_made_again(
     damage: str, entry: Path, host: qnnbridge.Host, right: bytes
 ) -> None:
@@ -378,7 +379,7 @@ def compile_host(step: str, once: Path | None = None, file_bytes: int | None = N
     return qnnbridge.Host(_command=[*command, "--parent", str(os.getpid())])
 
 
-@pytest.mark.parametrize("step", ["before", "native", "blob", "half", "both", "teardown"])
+@pytest.mark.parametrize("step", needs.some(["before", "native", "blob", "half", "both", "teardown"]))
 def test_a_compiler_that_is_killed_costs_a_second_try_and_never_the_serving_host(
     step: str, tmp_path: Path, right: bytes
 ) -> None:
@@ -477,7 +478,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", needs.some(STEPS))
 def test_a_host_killed_while_it_fills_the_cache_leaves_nothing_half(
     step: str, host: qnnbridge.Host, right: bytes, tmp_path: Path
 ) -> None:

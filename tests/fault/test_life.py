@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab.faultlab.orphans import END_TIMEOUT_S, STATES, kill_an_application
+from tests import needs
 from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import until
 
@@ -33,7 +34,7 @@ TIMES = 3
 # --- the application dies ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", needs.some(STATES))
 def test_a_host_ends_with_its_killed_application_every_time(state: str, capsys: pytest.CaptureFixture[str]):
     """Rows 10 and 11: ``kill -9`` while idle, in run, in create, with the GIL held, with a sibling on the pipes."""
     ended = [kill_an_application(state) for _ in range(TIMES)]
@@ -131,7 +132,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", needs.some(ENDINGS))
 def test_an_application_may_end_in_any_way_and_its_exit_code_is_its_own(ending: str):
     """Row 61."""
     program, expected, says = ENDINGS[ending]

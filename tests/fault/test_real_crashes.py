@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import needs
 from tests.fakes.fair_clock import FairClock
 from tests.fakes.hosts import fake_host, script
 
@@ -139,7 +140,7 @@ AT_CREATE: dict[str, tuple[Callable[[Path], Path], signal.Signals, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", AT_CREATE)
+@pytest.mark.parametrize("case", needs.some(AT_CREATE))
 def test_a_death_at_create_names_phase_model_and_cause(
     case: str, host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

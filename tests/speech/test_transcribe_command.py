@@ -59,7 +59,7 @@ def invoke(*arguments: str | Path) -> Any:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("layout", tiny.LAYOUTS)
+@pytest.mark.parametrize("layout", needs.some(tiny.LAYOUTS))
 def test_the_command_finds_what_the_library_finds(layout: str, place: Path, tmp_path: Path) -> None:
     files = [place / "a.wav", place / "b.wav"]
     done = invoke(

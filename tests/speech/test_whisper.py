@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import needs
 from tests.conformance.real_models import SOC_MODEL
 from tests.speech import tiny_whisper as tiny
 
@@ -71,7 +72,7 @@ def test_the_features_are_those_of_transformers(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("layout", tiny.LAYOUTS)
+@pytest.mark.parametrize("layout", needs.some(tiny.LAYOUTS))
 def test_every_layout_gives_the_tokens_of_transformers(
     layout: str, folders: dict[str, Path], host: qnnbridge.Host
 ) -> None:

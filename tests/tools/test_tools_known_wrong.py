@@ -17,6 +17,7 @@ from lab.sweep.driver import Worker
 from lab.sweep.generator import FAMILIES, generated
 from lab.sweep.judging import judge
 from lab.sweep.report import explained, model_to_read, page_rows
+from tests import needs
 
 from qnnbridge_host.model.known_wrong import WrongOperator, table
 from qnnbridge_models.analyze import analyze_model
@@ -32,7 +33,7 @@ _GENERATED = 300
 
 @pytest.mark.simulator
 @pytest.mark.process
-@pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
+@pytest.mark.parametrize("row", needs.some(ROWS.values()), ids=needs.some(ROWS))
 def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Worker) -> None:
     refused = "finalized" in row.says
     assert worker.run(Case.from_words(row.example))["status"] == ("failed" if refused else "wrong")
@@ -40,7 +41,7 @@ def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Wor
 
 @pytest.mark.simulator
 @pytest.mark.process
-@pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
+@pytest.mark.parametrize("row", needs.some(CURED.values()), ids=needs.some(CURED))
 def test_the_rewrite_of_a_row_is_right_on_qnn(row: WrongOperator, worker: Worker) -> None:
     result = worker.run(Case.from_words(row.example), row.rewrite)
     assert result["status"] == "right", result
@@ -143,7 +144,7 @@ def test_a_gelu_in_floats_is_left_to_onnxruntime(tmp_path: Path) -> None:
     assert fix_model(path, tmp_path / "o.onnx", only=["gelu"]).steps == ()
 
 
-@pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
+@pytest.mark.parametrize("row", needs.some(ROWS.values()), ids=needs.some(ROWS))
 def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model_to_read(Case.from_words(row.example)), str(path))
@@ -156,7 +157,7 @@ def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: 
     assert found[0].what.startswith("qnnbridge fix" if row.rewrite else row.advice)
 
 
-@pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
+@pytest.mark.parametrize("row", needs.some(CURED.values()), ids=needs.some(CURED))
 def test_a_cured_model_is_not_called_wrong_any_more(row: WrongOperator, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(float_model(Case.from_words(row.example)), str(path))

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from tests import needs
 from typer.testing import CliRunner
 
 pytest.importorskip("onnxruntime")
@@ -197,7 +198,7 @@ SILENT: dict[str, tuple[Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", SILENT)
+@pytest.mark.parametrize("what", needs.some(SILENT))
 def test_each_silent_trap_that_the_simulator_has_is_named(what: str, tmp_path: Path) -> None:
     made, chip, name = SILENT[what]
     result = verify_model(models.saved(made, tmp_path / "m.onnx"), soc_model=chip)
