@@ -51,8 +51,7 @@ def main(
     watch.begin()
 
     from qnnbridge_host.serve.handlers import HostHandlers
-    from qnnbridge_host.serve.server import Server
-    from qnnbridge_host.serve.transport import ProcessTransport
+    from qnnbridge_host.serve.server import ProcessTransport, Server
 
     handlers = HostHandlers(_then_collect(load_engine or _load_engine), connection.hello, worker)
     Server(ProcessTransport(in_fd, out_fd), connection.hello, handlers, connection).run()
@@ -68,7 +67,7 @@ class _Watch:
     def begin(self) -> None:
         if not self._begun:
             self._begun = True
-            from qnnbridge_host.serve.transport import EXIT_OK, leave
+            from qnnbridge_host.serve.server import EXIT_OK, leave
 
             watch_parent(self._parent, lambda: leave(EXIT_OK))
 
@@ -173,7 +172,7 @@ def _something_to_read(fd: int) -> bool:
 
 
 def _leave(defect: object) -> NoReturn:
-    from qnnbridge_host.serve.transport import EXIT_OK, EXIT_PROTOCOL, leave
+    from qnnbridge_host.serve.server import EXIT_OK, EXIT_PROTOCOL, leave
 
     leave(EXIT_OK if defect is None else EXIT_PROTOCOL)
 

@@ -23,7 +23,7 @@ from qnnbridge_host.create.lookup import SessionCache
 from qnnbridge_host.create.order import Creation, WorkOrder
 from qnnbridge_host.model import source as source_module
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.cache_settings import cache_dir, cache_settings
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec

@@ -17,8 +17,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge.errors import Closed, CompileFailed, OptionError
-from qnnbridge_host.create.jobs import CompilerInput
-from qnnbridge_host.create.publish import is_finished
+from qnnbridge_host.create.publish import CompilerInput, is_finished
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_tools.compile import cluster
 from qnnbridge_tools.compile.cluster import run_on

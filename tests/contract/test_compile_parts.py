@@ -16,16 +16,15 @@ import pytest
 import qnnbridge
 from qnnbridge._compile import make_jobs
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, EPFail, ModelChanged, OptionError, PlacementRefused
-from qnnbridge_host.create import compiler, jobs
+from qnnbridge_host.create import compiler, publish
 from qnnbridge_host.create.compiler import blame_unknown_chips, nothing_to_compile, staging_dir, unknown_chips
-from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, job_key
 from qnnbridge_host.create.orchestrate import compare, tolerance_text, validate
 from qnnbridge_host.create.order import WorkOrder, worker_command
-from qnnbridge_host.create.publish import Destination, destination_of
+from qnnbridge_host.create.publish import CompiledFiles, CompilerInput, Destination, destination_of, job_key
 from qnnbridge_host.create.worker import ticking
 from qnnbridge_host.model import paths
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.model_records import Difference, Validation
 from qnnbridge_protocol.specs import QNN, NodeInfo, ProviderSpec, SessionSpec
@@ -58,15 +57,15 @@ def job_for(path: Path, soc_model: int, *, embed: bool = False) -> CompilerInput
     ],
 )
 def test_a_compiled_model_has_a_name_that_qnn_can_load(stem: str | None, expected: str) -> None:
-    assert jobs.context_stem(stem) == expected
+    assert publish.context_stem(stem) == expected
 
 
 def test_long_names_are_cut_and_stay_different() -> None:
-    first, second = jobs.context_stem("m" * 250 + "1"), jobs.context_stem("m" * 250 + "2")
+    first, second = publish.context_stem("m" * 250 + "1"), publish.context_stem("m" * 250 + "2")
     assert first != second
-    assert all(len(os.fsencode(stem)) <= jobs.MAX_STEM_BYTES for stem in (first, second))
-    assert jobs.context_stem("m" * 200) == "m" * 200 + "_ctx"
-    assert len(os.fsencode(jobs.context_stem("ж" * 240))) <= jobs.MAX_STEM_BYTES
+    assert all(len(os.fsencode(stem)) <= publish.MAX_STEM_BYTES for stem in (first, second))
+    assert publish.context_stem("m" * 200) == "m" * 200 + "_ctx"
+    assert len(os.fsencode(publish.context_stem("ж" * 240))) <= publish.MAX_STEM_BYTES
 
 
 def place_of(source: ModelSource, output: Path | str | None, tag: str = "") -> Destination:

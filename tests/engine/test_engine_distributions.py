@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.engine import providers, qnn_adapters
+from qnnbridge_host.engine import providers
 from qnnbridge_host.machine import installed, installed_versions, parse_version
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
@@ -62,7 +62,7 @@ def test_a_1x_wheel_is_recognised_and_has_its_backend_beside_onnx_runtime(tmp_pa
     version = wheel.partition("-")[0]
     assert (found.generation, found.onnxruntime_qnn, found.onnxruntime) == ("builtin", version, version)
     assert found.problem is None
-    adapter = qnn_adapters.load_builtin([QNN, CPU], found)
+    adapter = providers.load_builtin([QNN, CPU], found)
     choice = providers.choose(SessionSpec("model.onnx"), [QNN, CPU], adapter, records=False)
     assert choice.qnn is not None
     assert choice.qnn["backend_path"] == str(tmp_path / "onnxruntime" / "capi" / "QnnHtp.dll")
@@ -74,7 +74,7 @@ def test_a_1x_wheel_is_recognised_and_has_its_backend_beside_onnx_runtime(tmp_pa
 
 @pytest.mark.parametrize("wheel", BUILTIN)
 def test_only_the_1x_wheel_without_stubs_is_a_simulator(tmp_path: Path, wheel: str) -> None:
-    adapter = qnn_adapters.load_builtin([QNN, CPU], installed([str(lay_out(tmp_path, wheel))]))
+    adapter = providers.load_builtin([QNN, CPU], installed([str(lay_out(tmp_path, wheel))]))
     choice = providers.choose(SessionSpec("model.onnx"), [QNN, CPU], adapter, records=False)
     assert adapter.simulator is (wheel == "1.22.2-win_amd64")
     assert choice.qnn is not None
@@ -83,7 +83,7 @@ def test_only_the_1x_wheel_without_stubs_is_a_simulator(tmp_path: Path, wheel: s
 
 
 def test_a_1x_wheel_refuses_options_that_came_later(tmp_path: Path) -> None:
-    adapter = qnn_adapters.load_builtin([QNN, CPU], installed([str(lay_out(tmp_path, "1.23.2-win_arm64"))]))
+    adapter = providers.load_builtin([QNN, CPU], installed([str(lay_out(tmp_path, "1.23.2-win_arm64"))]))
     spec = SessionSpec("model.onnx", (ProviderSpec(QNN, {"skip_backend_op_validation": "1"}),))
     with pytest.raises(ValueError, match=r"1\.23\.2"):
         providers.choose(spec, [QNN, CPU], adapter, records=False)
@@ -117,7 +117,7 @@ def test_a_1x_wheel_that_plain_onnx_runtime_has_overwritten_is_a_problem_in_word
     assert found.generation is None
     assert found.onnxruntime == "1.31.1"
     assert "has replaced the QNN build" in (found.problem or "")
-    adapter = qnn_adapters.load_builtin([CPU], found)
+    adapter = providers.load_builtin([CPU], found)
     with pytest.raises(ProviderUnavailable) as caught:
         adapter.require()
     assert "Uninstall" in (caught.value.fix or "")

@@ -18,6 +18,7 @@ from tests.fakes.hosts import patched_host
 
 import qnnbridge
 from qnnbridge.errors import CompileFailed, DeadlineExceeded, HostCrashed, OptionError
+from qnnbridge_host.cache.files import sweep
 from qnnbridge_host.create import publish
 from qnnbridge_host.create.publish import Destination
 from qnnbridge_host.model.manifest import manifest_path, read_manifest
@@ -249,16 +250,16 @@ def test_a_host_killed_before_the_move_leaves_only_what_the_next_compilation_rem
     with pytest.raises(HostCrashed):
         qnnbridge.compile(MUL, target, host=patched_host(tmp_path, KILLED_BEFORE_THE_MOVE), validate=False)
     (left,) = target.iterdir()
-    assert left.name.startswith(publish.PREFIX)
+    assert left.name.startswith(".qnnbridge-compile-")
     os.utime(left, (1, 1))  # long ago
     qnnbridge.compile(MUL, target, validate=False)
     assert names_in(target) == ALL_THREE
 
 
 def test_the_folder_of_a_living_compilation_is_left_alone(target: Path) -> None:
-    with publish.work_folder(str(target)) as folder:
+    with publish.compile_folder(str(target)) as folder:
         os.utime(os.path.dirname(folder), (1, 1))
-        publish.sweep(str(target))
+        assert sweep(str(target), ".qnnbridge-compile-") == 0
         assert os.path.isdir(folder)
     assert names_in(target) == []
 

@@ -35,8 +35,7 @@ MOST_LINES_WITH_COMMENTS = 600
 PARTS_FOR_TOOLS = (
     "qnnbridge_host.model",
     "qnnbridge_host.cache",
-    # The parts without a process: file names, and how results come whole into their place.
-    "qnnbridge_host.create.jobs",
+    # The part without a process: file names, and how results come whole into their place.
     "qnnbridge_host.create.publish",
     # What is installed, and the provider in a folder: read from the disk, nothing is loaded.
     "qnnbridge_host.machine",

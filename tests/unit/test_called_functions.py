@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qnnbridge._threads import CalledFunctions, LogFunction
-from qnnbridge_host.request.calls_back import CallsBack
+from qnnbridge_host.request.client import CallsBack
 from qnnbridge_protocol.errors import CallBackFailed, Cancelled, Fail, HostCrashed
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.values import Encoder

@@ -11,7 +11,7 @@ import pytest
 from qnnbridge_host.genai import generation
 from qnnbridge_host.genai.generation import HOLD_S, Generation
 from qnnbridge_host.genai.models import Turns
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 
 
 class _Paced(Generation):

@@ -13,7 +13,7 @@ from qnnbridge._transport.channel import Deadline
 from qnnbridge.genai._survival import Remade
 from qnnbridge_host.genai.generation import Generation
 from qnnbridge_host.genai.models import Turns
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 
 
 class _StoppedAtTheEnd(Generation):

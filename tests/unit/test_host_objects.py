@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.fakes.fake_engine import FakeEngine
 
-from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.engine.sessions import Sessions
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_host.serve.objects import HostObjects

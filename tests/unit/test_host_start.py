@@ -54,7 +54,7 @@ def test_garbage_is_collected_again_when_the_engine_is_there_or_never_will_be(fa
 def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
     told = told_by(
         "import sys, qnnbridge_host.start, qnnbridge_host.serve.handlers, qnnbridge_host.serve.server\n"
-        "import qnnbridge_host.engine.ort_engine, qnnbridge_host.engine.qnn_adapters, qnnbridge_host.engine.qnn_adapters\n"
+        "import qnnbridge_host.engine.ort_engine, qnnbridge_host.engine.providers, qnnbridge_host.engine.providers\n"
         "print(*sys.modules, file=sys.stderr)\n"
     )
     assert "qnnbridge_host.engine.ort_engine" in told

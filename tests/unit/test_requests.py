@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.unit.wire_streams import feed, wire
 
-from qnnbridge_host.request.ending import describe
+from qnnbridge_host.request.client import describe
 from qnnbridge_host.request.in_flight import RELEASING_OPERATIONS, Declaration, InFlight, Request
 from qnnbridge_protocol.errors import OptionError, from_wire
 from qnnbridge_protocol.frames import Frame, Kind

@@ -17,8 +17,7 @@ from qnnbridge_host.fastpath import shared_memory as sharing
 from qnnbridge_host.fastpath.shared_memory import AttachedSlab
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_host.serve import server as server_module
-from qnnbridge_host.serve.server import Answer, Server
-from qnnbridge_host.serve.transport import ProcessTransport
+from qnnbridge_host.serve.server import Answer, ProcessTransport, Server
 from qnnbridge_protocol.connection import Connection, Hello, Role
 from qnnbridge_protocol.frames import Frame, Kind
 
@@ -127,7 +126,7 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
     def leave(_code: int) -> Any:
         raise ProcessEnds
 
-    monkeypatch.setattr("qnnbridge_host.serve.transport.leave", leave)
+    monkeypatch.setattr("qnnbridge_host.serve.server.leave", leave)
     made = Peer()
     yield made
     made.close()

@@ -16,7 +16,7 @@ from qnnbridge_host.create import session as session_creation
 from qnnbridge_host.create.order import Creation, NeedsRewrite, WorkOrder
 from qnnbridge_host.create.session import MadeSession, SessionMaker
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, ModelChanged, ModelError, PlacementRefused
 from qnnbridge_protocol.model_records import CacheReply

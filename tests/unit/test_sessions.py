@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qnnbridge_host.engine.sessions import Sessions
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_protocol.errors import Cancelled, DeviceReset, ModelLoadCanceled
 from qnnbridge_protocol.specs import Placement, SessionInfo, SessionSpec

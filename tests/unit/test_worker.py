@@ -17,7 +17,7 @@ from tests import needs
 from qnnbridge_host.create import worker as worker_module
 from qnnbridge_host.create.order import WorkOrder, default_command, worker_command
 from qnnbridge_host.create.worker import Worker, ticking
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import (
     Cancelled,
     DeadlineExceeded,

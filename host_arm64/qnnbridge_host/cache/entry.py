@@ -21,6 +21,7 @@ from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 # The version of entries, negative entries and keys. Data of another version is never read.
 SCHEMA: Final = 1
+VERSION_FOLDER: Final = f"v{SCHEMA}"
 
 FILE_NAME: Final = "manifest.json"
 STEM: Final = "model_ctx"

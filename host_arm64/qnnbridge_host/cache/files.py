@@ -280,12 +280,13 @@ SETTLED_S: Final = 60.0
 
 
 @contextlib.contextmanager
-def work_folder(kind: str, parent: str | None = None) -> Iterator[str]:
+def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -> Iterator[str]:
     """A new folder ``qnnbridge-KIND-...``, removed at the end. What others of this kind have left is swept.
 
     Args:
         kind: a word for the use, one for each.
         parent: where to make it; default the folder for temporary files.
+        hidden: its name begins with a dot, because people look into `parent`.
     """
     import shutil
     import tempfile
@@ -293,7 +294,7 @@ def work_folder(kind: str, parent: str | None = None) -> Iterator[str]:
     from filelock import FileLock
 
     parent = tempfile.gettempdir() if parent is None else parent
-    prefix = f"qnnbridge-{kind}-"
+    prefix = f"{'.' if hidden else ''}qnnbridge-{kind}-"
     sweep(parent, prefix)
     # The lock lies beside the contents: users may list, and count, what they put there.
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
@@ -331,7 +332,8 @@ def _is_abandoned(folder: str) -> bool:
         mine = not hasattr(os, "geteuid") or (about.st_uid == marked.st_uid == os.geteuid())
         if not (mine and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(marked.st_mode)):
             return False
-        if time.time() - about.st_mtime < SETTLED_S:
+        # A date in the future, after the clock was set back, protects no folder for ever.
+        if 0 <= time.time() - about.st_mtime < SETTLED_S:
             return False
         with FileLock(mark, timeout=0):
             return True

@@ -1,4 +1,5 @@
-"""What the cache remembers besides compiled models: hashes of files, models that it skips, verdicts on numbers.
+"""What the cache remembers besides compiled models: hashes of files, models that it skips, models whose weights the
+NPU cannot map, verdicts on numbers.
 
 Small files, each named by its key. No failure raises: what is not remembered costs time. Any thread, any process.
 """
@@ -10,14 +11,17 @@ import dataclasses
 import hashlib
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
-from qnnbridge_host.cache.entry import SCHEMA
+from qnnbridge_host.cache.entry import SCHEMA, VERSION_FOLDER
 from qnnbridge_host.cache.files import Damaged, JsonFolder, read_json, write_json
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
 from qnnbridge_os.files import make_folders
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded
 from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
+from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
 MEMO_SCHEMA: Final = 1
 MEMO_FOLDER: Final = "memo"
@@ -131,7 +135,7 @@ def memo_of(settings: CacheSettings | None) -> HashMemo | None:
 # not show the inputs and outputs of the original. crashes: two compiled models in a row killed the host or could
 # not be loaded.
 # slow: it is small but took long to compile, so it is worth an entry.
-# unmapped: its weights cannot be mapped into the NPU's memory (`npu_memory`).
+# unmapped: its weights cannot be mapped into the NPU's memory (`load_mapped_or_not`).
 Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped"]
 
 NOTES_FOLDER: Final = "notes"
@@ -177,6 +181,83 @@ class NegativeEntries(JsonFolder):
         """The newest first."""
         found = [entry for key in self.keys() if (entry := self.read(key)) is not None]
         return sorted(found, key=lambda entry: -entry.created)
+
+
+# --- models that the NPU has no room for at first -----------------------------------------------------------
+#
+# Some drivers cannot map the weights of a compiled model (RPC 8003, then QNN 1002), and load the same model with
+# the provider option ``disable_file_mapped_weights``. What helped is remembered for the model and the version of
+# QNN.
+
+UNMAPPED: Final = "disable_file_mapped_weights"
+_UNMAPPED_WORDS: Final = f"loaded with {UNMAPPED}=1, because the NPU could not map its weights"
+_UNMAPPED_VERSIONS: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver", "ep_source", "ep_version")
+
+T = TypeVar("T")
+
+
+def load_mapped_or_not(
+    create: Callable[[bool], T],
+    settings: CacheSettings | None,
+    fingerprint: str,
+    label: str,
+    versions: Callable[[], Mapping[str, str]],
+) -> tuple[T, str]:
+    """Create it, if need be a second time. Returns also what it took, as text; empty for nothing.
+
+    Args:
+        create: gets whether the mapping is left out.
+        settings: of the application's cache; without a usable one every load begins anew.
+        fingerprint, label: of the model.
+        versions: of the host.
+
+    Raises the error of the first attempt, with that of the second as evidence.
+    """
+
+    def key() -> str:
+        known = versions()
+        parts = [fingerprint, *(f"{name}={known.get(name)}" for name in _UNMAPPED_VERSIONS)]
+        return f"unmapped-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
+
+    notes = None
+    if settings is not None and settings.enabled:
+        notes = NegativeEntries(Path(settings.folder) / VERSION_FOLDER)
+        if notes.read(key()) is not None:
+            return create(True), _UNMAPPED_WORDS
+    try:
+        return create(False), ""
+    except BridgeError as error:
+        if not error.details.get("npu_memory"):
+            raise
+        first = error.with_traceback(None)  # which holds this frame, so what is made, until a collection
+    try:
+        made = create(True)
+    except (Cancelled, DeadlineExceeded):
+        raise
+    except BridgeError as error:
+        first.evidence = (*first.evidence, f"With {UNMAPPED}=1: {error.message}")
+        raise first from None
+    if notes is not None:
+        notes.write(key(), "unmapped", _UNMAPPED_WORDS, label)
+    return made, _UNMAPPED_WORDS
+
+
+def may_unmap(spec: SessionSpec) -> bool:
+    """Whether QNN is wanted, and the application has not decided it."""
+    named = next((provider for provider in spec.providers if provider.name == QNN), None)
+    if spec.providers and named is None:
+        return False
+    by_entry = any(key.endswith(f".{UNMAPPED}") for key in spec.config_entries)
+    return not by_entry and (named is None or UNMAPPED not in named.options)
+
+
+def without_mapping(spec: SessionSpec) -> SessionSpec:
+    providers = spec.providers or (ProviderSpec(QNN),)
+    changed = tuple(
+        dataclasses.replace(one, options={**one.options, UNMAPPED: "1"}) if one.name == QNN else one
+        for one in providers
+    )
+    return dataclasses.replace(spec, providers=changed)
 
 
 # --- verdicts: what came of comparing a compiled model with the CPU, paid for once ------------------------

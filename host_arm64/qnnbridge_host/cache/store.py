@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-from qnnbridge_host.cache.entry import FILE_NAME, SCHEMA, CacheEntry, EntryManifest
+from qnnbridge_host.cache.entry import FILE_NAME, VERSION_FOLDER, CacheEntry, EntryManifest
 from qnnbridge_host.cache.files import (
     Damaged,
     Held,
@@ -46,7 +46,6 @@ from qnnbridge_host.cache.memo import HashMemo
 from qnnbridge_host.model.source import KnownFile
 from qnnbridge_os.files import make_folders, sync_file, sync_folder
 
-VERSION_FOLDER: Final = f"v{SCHEMA}"
 # The lock is held while leftovers are removed, which may be gigabytes.
 SWEEP_WAIT_S: Final = 10.0
 # Number of entries that were set aside and are kept, with the reason.
@@ -54,6 +53,8 @@ MAX_INVALID: Final = 20
 MANY_USES: Final = 16
 REASON_FILE: Final = "reason.json"
 HITS_FILE: Final = "hits.json"
+# Folders of what `create/replaced` keeps in the cache beside entries: what `cache clear` removes.
+COPIES: Final = ("fixed", "wrapped")
 
 _WINDOWS_MAX_PATH: Final = 259
 _LONGEST_NAME: Final = 40

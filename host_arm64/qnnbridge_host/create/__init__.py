@@ -4,11 +4,12 @@ Theory of operation. One record goes down, `order.Creation`, with the `WorkOrder
 who may stop it, until when, where its progress goes. One comes back up, `session.MadeSession`. The calls are
 straight: `service` (the operations, and how their requests are read) -> `session` (entry, model or rewritten copy)
 -> `lookup` (finds the entry or makes it) -> `compiler` (judges what was made) -> `worker` (the client of a fresh
-host process, which compiles and ends). `jobs` has the names of files.
+host process, which compiles and ends).
 
 Beside it: `replaced` (what a session is made from in place of the model: a rewritten copy, the model around a bare
 context binary, a copy beside binaries that a function of the application has); for `model.compile` `orchestrate`,
-which also runs the result beside the original on the CPU, and `publish` (moves files as a whole).
+which also runs the result beside the original on the CPU, and `publish` (input and result of a compilation, names
+of files, the move as a whole).
 
 A fresh process each time, because the precision of one compilation leaks into the next, because QNN keeps memory
 of each, and because a compiler that dies must not take open sessions with it. The worker's death is `WorkerDied`:

@@ -24,8 +24,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from qnnbridge_host.cache.files import work_folder
-from qnnbridge_host.create.jobs import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of, compiled_spec
 from qnnbridge_host.create.order import WorkOrder
+from qnnbridge_host.create.publish import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of, compiled_spec
 from qnnbridge_host.create.worker import Worker
 from qnnbridge_host.model.chips import CHIPS, chip_of
 from qnnbridge_host.model.paths import from_host, from_os

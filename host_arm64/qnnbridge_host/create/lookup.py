@@ -43,7 +43,7 @@ from qnnbridge_protocol.model_records import CacheReply, CacheSettings, CacheSta
 from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.create.jobs import CompiledFiles
+    from qnnbridge_host.create.publish import CompiledFiles
     from qnnbridge_protocol.connection import Hello
 
 _log = logging.getLogger("qnnbridge.cache")
@@ -442,7 +442,7 @@ def build_entry(
         BridgeError: the errors of compiling.
     """
     from qnnbridge_host.create import compiler
-    from qnnbridge_host.create.jobs import CompilerInput
+    from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.create.worker import ticking
 
     source, spec, order = creation.source, creation.spec, creation.order

@@ -12,9 +12,14 @@ from typing import Any, Final
 
 from qnnbridge_host.create import publish
 from qnnbridge_host.create.compiler import compile_together, known_chips_text, unknown_chips, unknown_chips_text
-from qnnbridge_host.create.jobs import CompiledFiles, CompilerInput, blobs_of, compiled_spec
 from qnnbridge_host.create.order import WorkOrder, known_faults
-from qnnbridge_host.create.publish import Destination, work_folder
+from qnnbridge_host.create.publish import (
+    CompiledFiles,
+    CompilerInput,
+    Destination,
+    blobs_of,
+    compiled_spec,
+)
 from qnnbridge_host.create.worker import Worker, WorkerSession, open_original, ticking
 from qnnbridge_host.model.compiled_checks import before_session
 from qnnbridge_host.model.manifest import manifest_path
@@ -111,7 +116,7 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
         for job, destination in zip(task.jobs, task.destinations, strict=True)
     )
     task = dataclasses.replace(task, jobs=jobs)
-    with work_folder(target) as folder:
+    with publish.compile_folder(target) as folder:
         stage: list[ProgressStage] = ["compiling"]
         try:
             with ticking(lambda seconds: task.order.progress(stage[0], seconds)):

@@ -18,7 +18,7 @@ from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.request.ending import StopSignal
+    from qnnbridge_host.request.client import StopSignal
     from qnnbridge_host.request.in_flight import Request
     from qnnbridge_protocol.connection import Hello
     from qnnbridge_protocol.model_records import CacheSettings, EntryFault, ProgressStage

@@ -20,7 +20,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import tempfile
@@ -29,7 +31,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.cache.files import work_folder
+from qnnbridge_host.cache.files import Damaged, read_json, remove_tree, work_folder, write_json
+from qnnbridge_host.cache.key import KEY_DIGITS
+from qnnbridge_host.cache.store import Store
 from qnnbridge_host.model.scan import refuse_compiled, scan_model
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import (
@@ -46,9 +50,8 @@ from qnnbridge_protocol.errors import (
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.cache.fixed_models import FixedModel
     from qnnbridge_host.create.order import WorkOrder
-    from qnnbridge_host.request.calls_back import CallsBack
+    from qnnbridge_host.request.client import CallsBack
     from qnnbridge_host.wrap.build import WrapRequest
     from qnnbridge_protocol.model_records import CacheSettings
 
@@ -60,6 +63,17 @@ WITHOUT_A_NAME: Final = "model.onnx"
 # A larger model takes longer to be read than a refusal may.
 MAX_BYTES: Final = 512 * 2**20
 MOST_CHANGES: Final = 3
+# Of a copy in the cache.
+RECORD: Final = "fixed.json"
+SHARE_OF_CACHE: Final = 0.25
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FixedModel:
+    """path: of the copy. changes: what was rewritten, a line each."""
+
+    path: str
+    changes: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,13 +108,6 @@ def fixed_source(
     """
     from qnnbridge_host.create.worker import ticking
 
-    with ticking(functools.partial(order.progress, "rewriting")):
-        return _fixed_source(source, spec, settings, folder, order)
-
-
-def _fixed_source(
-    source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, folder: str, order: WorkOrder
-) -> FixedSource:
     refuse_compiled(source.path if source.path is not None else source.data or b"", COMMAND)
     if spec.value_names:
         raise OptionError(
@@ -119,25 +126,26 @@ def _fixed_source(
         return _rewritten(source, wanted, folder, target, order)
 
     changed = dataclasses.replace(spec, free_dimensions_by_name={}, fix=None)
-    unusable: ModelError | None = None
-    if settings is not None and settings.in_use:
+    with ticking(functools.partial(order.progress, "rewriting")):
+        unusable: ModelError | None = None
+        if settings is not None and settings.in_use:
+            try:
+                made = _kept(source, wanted, settings, rewrite, order)
+                # From here on the copy is a model like any other: hashed, compiled, cached and blamed (ADR 0018).
+                found = ModelSource.open(made.path, os.curdir)
+                return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
+            except BridgeError:
+                raise  # some are also an `OSError`
+            except OSError as error:
+                # As its compiled models, the copy is then made without the cache.
+                unusable = _no_room(source, settings.folder, error)
         try:
-            made = _kept(source, wanted, settings, rewrite, order)
-            # From here on the copy is a model like any other: hashed, compiled, cached and blamed (ADR 0018).
-            found = ModelSource.open(made.path, os.curdir)
-            return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
+            found, changes = _in_memory(source, rewrite, unusable)
         except BridgeError:
-            raise  # some are also an `OSError`
+            raise
         except OSError as error:
-            # As its compiled models, the copy is then made without the cache.
-            unusable = _no_room(source, settings.folder, error)
-    try:
-        found, changes = _in_memory(source, rewrite, unusable)
-    except BridgeError:
-        raise
-    except OSError as error:
-        raise unusable or _no_room(source, "the folder for temporary files", error) from None
-    return FixedSource(found, dataclasses.replace(changed, model_path=None), changes)
+            raise unusable or _no_room(source, "the folder for temporary files", error) from None
+        return FixedSource(found, dataclasses.replace(changed, model_path=None), changes)
 
 
 def _in_memory(
@@ -163,45 +171,11 @@ def _no_room(source: ModelSource, folder: str, error: OSError) -> ModelError:
     )
 
 
-def _kept(
-    source: ModelSource,
-    wanted: Mapping[str, Any],
-    settings: CacheSettings,
-    make: Callable[[Path], FixedModel],
-    order: WorkOrder,
-    kind: str = "fixed",
-    words: tuple[str, str] = ("rewriting", "rewritten"),
-) -> FixedModel:
-    """From the cache, or made into it. Raises `OSError` where the cache cannot be used."""
-    from qnnbridge_host.cache.fixed_models import find_or_make, fixed_key
-    from qnnbridge_host.cache.store import Store
-    from qnnbridge_protocol import __version__
-
-    made = find_or_make(
-        Store(Path(settings.folder)),
-        # Another version may make another copy.
-        fixed_key(source.fingerprint, wanted, __version__),
-        make,
-        max_bytes=settings.max_bytes,
-        deadline=order.deadline,
-        on_wait=lambda _seconds: order.stop.check(),
-        kind=kind,
-    )
-    if made is None:
-        doing, done = words
-        raise DeadlineExceeded(
-            f"The time for {source.label} was over while another process was {doing} it.",
-            fix=f"Give it more time (timeout=): it is {done} once.",
-            details={"state": "not-started", "model": source.label},
-        )
-    return made
-
-
 def _rewritten(
     source: ModelSource, wanted: Mapping[str, Any], folder: str, target: Path, order: WorkOrder
 ) -> FixedModel:
     """In a worker. `target` is an empty folder."""
-    from qnnbridge_host.cache.fixed_models import FixedModel
+    from qnnbridge_host.create.replaced import FixedModel
     from qnnbridge_host.create.worker import Worker
 
     with work_folder("fix") as work:
@@ -218,6 +192,89 @@ def _rewritten(
         with Worker(order).running() as worker:
             reply = worker.call({"op": "worker.fix", "source": path, "target": os.fspath(written), **wanted}).header
     return FixedModel(os.fspath(written), tuple(str(change) for change in reply["changes"]))
+
+
+# --- copies in the cache -----------------------------------------------------------------------------------
+#
+#     v1/fixed/KEY/NAME.onnx, NAME.onnx.data, fixed.json
+#     v1/wrapped/KEY/model.onnx, fixed.json
+#
+# A copy is made under the lock of its key, complete or absent, and read back only if its fingerprint is the one
+# that was written down. The copies that were used longest ago go when all of them have more than a quarter of the
+# cache's size.
+
+
+def _kept(
+    source: ModelSource,
+    wanted: Mapping[str, Any],
+    settings: CacheSettings,
+    make: Callable[[Path], FixedModel],
+    order: WorkOrder,
+    kind: str = "fixed",
+    words: tuple[str, str] = ("rewriting", "rewritten"),
+) -> FixedModel:
+    """From the cache, or made into it. kind: one of `COPIES`. Raises `OSError` where the cache cannot be used."""
+    from qnnbridge_protocol import __version__
+
+    store = Store(Path(settings.folder))
+    # Another version may make another copy.
+    text = json.dumps([source.fingerprint, wanted, __version__], sort_keys=True, ensure_ascii=True)
+    key = hashlib.sha256(text.encode("ascii")).hexdigest()[:KEY_DIGITS]
+    store.prepare()
+    folder = store.root / kind / key
+    folder.parent.mkdir(exist_ok=True)
+    held = store.lock(f"{kind}-{key}", order.deadline, lambda _seconds: order.stop.check())
+    if held is None:
+        doing, done = words
+        raise DeadlineExceeded(
+            f"The time for {source.label} was over while another process was {doing} it.",
+            fix=f"Give it more time (timeout=): it is {done} once.",
+            details={"state": "not-started", "model": source.label},
+        )
+    try:
+        found = _read_copy(store, folder)
+        if found is not None:
+            return found
+        remove_tree(folder)
+        with store.draft() as draft:
+            made = make(draft.folder)
+            name = os.path.basename(made.path)
+            fingerprint = ModelSource.open(made.path).fingerprint
+            record = {"name": name, "fingerprint": fingerprint, "changes": list(made.changes)}
+            write_json(draft.folder / RECORD, record)
+            os.rename(draft.folder, folder)
+            draft.close()
+        _shrink(folder.parent, int(settings.max_bytes * SHARE_OF_CACHE), keep=key)
+        return FixedModel(os.fspath(folder / name), made.changes)
+    finally:
+        held.release()
+
+
+def _read_copy(store: Store, folder: Path) -> FixedModel | None:
+    try:
+        record = read_json(folder / RECORD)
+        if record is None:
+            return None
+        path = os.fspath(folder / str(record["name"]))
+        if ModelSource.open(path, os.curdir, store.memo).fingerprint != record["fingerprint"]:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(folder)
+        return FixedModel(path, tuple(str(change) for change in record["changes"]))
+    except (Damaged, OSError, BridgeError, LookupError, TypeError):
+        return None
+
+
+def _shrink(kept: Path, most: int, keep: str) -> None:
+    with contextlib.suppress(OSError):
+        folders = sorted(kept.iterdir(), key=lambda folder: folder.stat().st_mtime)
+        sizes = {one: sum(file.stat().st_size for file in one.iterdir()) for one in folders}
+        for folder in folders:
+            if sum(sizes.values()) <= most:
+                return
+            if folder.name != keep:
+                remove_tree(folder)
+                sizes.pop(folder)
 
 
 # --- a refusal -----------------------------------------------------------------------------------------
@@ -263,7 +320,6 @@ def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Ma
 # Configuration entries of a session: the graph of a binary that has several, and float inputs and outputs.
 GRAPH_ENTRY: Final = "qnnbridge.wrap_graph"
 FLOAT_ENTRY: Final = "qnnbridge.wrap_float_io"
-WRAPPED_FOLDER: Final = "wrapped"
 
 
 def wrapped_source(
@@ -320,7 +376,7 @@ def _kept_wrapped(
     source: ModelSource, request: WrapRequest, settings: CacheSettings, order: WorkOrder, library: str
 ) -> bytes:
     """Raises `OSError` where the cache cannot be used."""
-    from qnnbridge_host.cache.fixed_models import FixedModel
+    from qnnbridge_host.create.replaced import FixedModel
 
     def build(target: Path) -> FixedModel:
         written = target / WITHOUT_A_NAME
@@ -334,7 +390,7 @@ def _kept_wrapped(
         "float_io": request.float_io,
         "library": library,
     }
-    made = _kept(source, wanted, settings, build, order, WRAPPED_FOLDER, ("reading", "read"))
+    made = _kept(source, wanted, settings, build, order, "wrapped", ("reading", "read"))
     return Path(made.path).read_bytes()
 
 

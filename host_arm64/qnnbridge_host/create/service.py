@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.create.order import Creation, refuse_quarantined
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, OptionError, desync
 from qnnbridge_protocol.limits import fitting
@@ -329,7 +329,7 @@ def compile_jobs(
 ) -> list[Any]:
     """The jobs of a `model.compile`. Tensors come first, then the models without a path, in the order of the
     jobs."""
-    from qnnbridge_host.create.jobs import CompilerInput
+    from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.model.scan import refuse_compiled
     from qnnbridge_protocol.specs import SessionSpec
     from qnnbridge_protocol.values import Decoder

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.lookup import SessionCache
     from qnnbridge_host.engine.sessions import ResettableSession, Sessions
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.request.ending import StopSignal
+    from qnnbridge_host.request.client import StopSignal
     from qnnbridge_protocol.connection import Hello
     from qnnbridge_protocol.model_records import CacheReply, Notice
     from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionInfo, SessionSpec
@@ -322,20 +322,24 @@ class SessionMaker:
         size_bytes: int,
     ) -> ResettableSession:
         """Create it, in the way that the NPU's memory allows, which its placement then says."""
-        from qnnbridge_host.cache.npu_memory import Unmapped, may_change, others_in_words, without_mapping
+        from qnnbridge_host.cache.memo import load_mapped_or_not, may_unmap, without_mapping
 
         source = creation.source
-        # Some drivers cannot map the weights of a compiled model, and load it without the mapping.
-        unmapped = Unmapped(creation.settings, source.fingerprint, creation.order.label)
+        words = ""
         try:
-            session, words = unmapped.load(
-                may_change(spec),
-                lambda: self.host_info.versions,
-                lambda without: create(spec=without_mapping(spec) if without else spec),
-            )
+            if may_unmap(spec):
+                session, words = load_mapped_or_not(
+                    lambda without: create(spec=without_mapping(spec) if without else spec),
+                    creation.settings,
+                    source.fingerprint,
+                    creation.order.label,
+                    lambda: self.host_info.versions,
+                )
+            else:
+                session = create(spec=spec)
         except BridgeError as error:
             if error.details.get("npu_memory"):
-                error.evidence = (*error.evidence, self.sessions.on_npu_in_words(), *others_in_words())
+                error.evidence = (*error.evidence, *self.sessions.on_npu_in_words())
             raise
         placement = session.info.placement
         if placement.qnn_nodes or words:

@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from qnnbridge_host.create.jobs import CompilerInput, without_compiling
 from qnnbridge_host.create.order import WorkOrder
+from qnnbridge_host.create.publish import CompilerInput, without_compiling
 from qnnbridge_host.engine.sessions import mark
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES, Connection, Hello, Role, State

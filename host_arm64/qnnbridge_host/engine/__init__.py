@@ -21,7 +21,7 @@ from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE, RunSpec, SessionIn
 if TYPE_CHECKING:
     from qnnbridge_host.engine.calls import BoundCall
     from qnnbridge_host.engine.providers import QnnAdapter
-    from qnnbridge_host.request.ending import StopSignal
+    from qnnbridge_host.request.client import StopSignal
 
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
 
@@ -143,17 +143,17 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
 
 
 def _adapter(ort: Any, found: Installed, on_phase: Callable[..., None]) -> QnnAdapter:
-    from qnnbridge_host.engine import qnn_adapters, sources
+    from qnnbridge_host.engine import providers, sources
     from qnnbridge_host.engine.providers import NoQnn
 
     if found.generation != "builtin":
-        return qnn_adapters.load_plugin(ort, found, lambda: sources.choose(found), on_phase)
+        return providers.load_plugin(ort, found, lambda: sources.choose(found), on_phase)
     try:
         engine, _ = sources.wanted()
     except OptionError as error:
         return NoQnn(ProviderUnavailable(error.message, cause=error.cause, fix=error.fix, details=error.details))
     if engine in ("auto", "wheel"):
-        return qnn_adapters.load_builtin(ort.get_available_providers(), found)
+        return providers.load_builtin(ort.get_available_providers(), found)
     return NoQnn(
         ProviderUnavailable(
             f"The engine {engine!r} cannot be used in this Python.",

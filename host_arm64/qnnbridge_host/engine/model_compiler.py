@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.ort_values import result_of_ort_value
 from qnnbridge_protocol.errors import Cancelled, InvalidArgument, desync
 from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.request.calls_back import CallsBack
+    from qnnbridge_host.request.client import CallsBack
 
 # Names of functions on the wire.
 INITIALIZER_LOCATION: Final = "initializer_location"

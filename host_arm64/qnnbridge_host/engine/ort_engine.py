@@ -40,7 +40,7 @@ from qnnbridge_protocol.limits import fitting
 from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.request.ending import StopSignal
+    from qnnbridge_host.request.client import StopSignal
 
 
 # Of texts that are left out, in messages.

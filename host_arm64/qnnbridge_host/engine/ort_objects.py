@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as bindings
 
-from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.engine.ort_values import result_of_ort_value, to_ort_value
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, RemoteRuntimeError, RemoteValueError
@@ -26,7 +26,7 @@ from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.request.calls_back import CallsBack
+    from qnnbridge_host.request.client import CallsBack
 
 
 # --- `onnxruntime.AdapterFormat`: files with the parameters of a LoRA adapter -----------------------------

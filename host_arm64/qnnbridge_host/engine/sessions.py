@@ -17,17 +17,25 @@ import faulthandler
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from qnnbridge_host.request.in_flight import Request
-from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, DeadlineExceeded, ModelChanged, StateLost
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    Closed,
+    DeadlineExceeded,
+    ModelChanged,
+    StateLost,
+)
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine, EngineSession, StopHandle
     from qnnbridge_host.engine.calls import BoundCall
-    from qnnbridge_host.request.ending import StopSignal
+    from qnnbridge_host.request.client import StopSignal
     from qnnbridge_protocol.specs import CompileSpec
 
 # Declares the native step that a request is about to enter.
@@ -489,12 +497,15 @@ class Sessions:
         found = self._open.get(number)
         return found is not None and found.on_npu
 
-    def on_npu_in_words(self) -> str:
-        """What occupies the NPU in this host."""
+    def on_npu_in_words(self) -> list[str]:
+        """What occupies the NPU in this host, a line each."""
         placements = [session.info.placement for session in list(self._open.values()) if session.on_npu]
         # What was loaded; QNN does not report what the driver reserved for it.
         size = sum(placement.npu_bytes for placement in placements)
-        return f"sessions on the NPU in this host: {len(placements)}, {size / 1e6:.1f} MB"
+        lines = [f"sessions on the NPU in this host: {len(placements)}, {size / 1e6:.1f} MB"]
+        for label, size in list(_others.values()):
+            lines.append(f"on the NPU by onnxruntime-genai: {label}, {size / 1e6:.1f} MB")
+        return lines
 
     def close(self, number: int) -> None:
         """Of one that is unknown it does nothing."""
@@ -510,6 +521,16 @@ class Sessions:
         for number in list(self._open):
             self.close(number)
         self._compiled.clear()
+
+
+# What is on the NPU beside sessions: label and bytes, by the id of its object.
+_others: Final[dict[int, tuple[str, int]]] = {}
+
+
+def occupies(holder: object, label: str, size_bytes: int) -> None:
+    """onnxruntime-genai has this on the NPU for as long as the holder lives."""
+    _others[id(holder)] = (label, size_bytes)
+    weakref.finalize(holder, _others.pop, id(holder), None)
 
 
 def mark(what: str, request_id: int) -> None:

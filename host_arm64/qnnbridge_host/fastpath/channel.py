@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from qnnbridge_host.engine.calls import StopHandle
 from qnnbridge_host.fastpath.shared_memory import BoundPlan, BoundRuns, Slabs, make_plan
-from qnnbridge_host.request.ending import describe
+from qnnbridge_host.request.client import describe
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_os.descriptors import ByteWriter, blocking_write
 from qnnbridge_os.sharing import open_stream

@@ -12,7 +12,7 @@ from typing import Any
 
 from qnnbridge_host.genai.generation import Generation
 from qnnbridge_host.genai.native import token_array
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import Cancelled, StateLost
 
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from qnnbridge_host.genai.models import GenaiModel
 from qnnbridge_host.genai.native import Object, make_tensor, read_tensor, token_array
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,

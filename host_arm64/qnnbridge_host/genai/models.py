@@ -19,7 +19,8 @@ from ctypes import c_char_p
 from typing import Any, Final
 
 from qnnbridge_host.cache.files import work_folder
-from qnnbridge_host.cache.npu_memory import UNMAPPED, Unmapped, occupies
+from qnnbridge_host.cache.memo import UNMAPPED, load_mapped_or_not
+from qnnbridge_host.engine.sessions import occupies
 from qnnbridge_host.genai.native import GenaiLibrary, Object, library, too_old, unsupported_layout
 from qnnbridge_host.genai.placement import Probe, place
 from qnnbridge_host.machine import driver_version
@@ -243,8 +244,11 @@ def load(
                 return GenaiModel(native, folder, made, placement, other, copy.pop_all())
 
         settings = None if request.cache is None else CacheSettings(str(request.cache))
-        unmapped = Unmapped(settings, folder.fingerprint, folder.label)
-        model, words = unmapped.load(may_change(folder) and not request.data, lambda: versions, make)
+        words = ""
+        if may_change(folder) and not request.data:
+            model, words = load_mapped_or_not(make, settings, folder.fingerprint, folder.label, lambda: versions)
+        else:
+            model = make(False)
         model.count_memory(words)
         if not request.data:
             _loaded[key] = model
@@ -293,7 +297,7 @@ def _register(native: GenaiLibrary, engine: Any, folder: GenaiFolder) -> None:
 
 # --- a folder with another config: its QNN stages do not map their weights --------------------------------
 #
-# What `cache/npu_memory.py` decides for genai. Its calls reach the providers of the decoder, not those of the
+# What `load_mapped_or_not` decides for genai. Its calls reach the providers of the decoder, not those of the
 # stages of a pipeline, and an overlay adds stages to the old ones. So genai reads a changed copy of the config, in
 # a folder of its own with a link to the model's.
 

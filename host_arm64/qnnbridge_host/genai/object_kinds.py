@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_char_p, c_int32
 from typing import Any
 
-from qnnbridge_host.cache.npu_memory import others_in_words
-from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.genai.batches import BatchGeneration
 from qnnbridge_host.genai.generation import Generation, GenerationSettings
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.native import token_array
 from qnnbridge_host.model.genai_folder import GenaiFolder
-from qnnbridge_host.request.ending import StopSignal
+from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, PromptRefused, desync
 from qnnbridge_protocol.specs import Placement, SessionSpec
 
@@ -170,7 +169,7 @@ def _load(call: ObjectCall) -> GenaiModel:
     except BridgeError as error:
         # What else of this host occupies the NPU: QNN reports only that there is no room.
         if error.details.get("npu_memory"):
-            error.evidence = (*error.evidence, call.sessions.on_npu_in_words(), *others_in_words())
+            error.evidence = (*error.evidence, *call.sessions.on_npu_in_words())
         raise
 
 

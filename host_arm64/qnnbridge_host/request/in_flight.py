@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
-    from qnnbridge_host.request.calls_back import CallsBack
+    from qnnbridge_host.request.client import CallsBack
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -130,45 +129,10 @@ class HostHandlers:
     # --- operations on numbers ---
 
     def _verify(self, request: Request, _enter: Enter) -> Answer:
-        from qnnbridge_host.serve.numbers_service import Question
-
-        header = request.header
-        try:
-            budget_s, fingerprint = header.get("budget_s"), header.get("fingerprint")
-            question = Question(
-                header["spec"],
-                str(header.get("folder") or os.getcwd()),
-                header.get("cache"),
-                list(header.get("initializers") or ()),
-                list(header["inputs"]),
-                list(header["outputs"]),
-                list(header["results"]),
-                str(header.get("of") or "the inputs of a call"),
-                bool(header.get("again")),
-                bool(header.get("patient")),
-                bool(header.get("leading")),
-                None if budget_s is None else float(budget_s),
-                None if fingerprint is None else str(fingerprint),
-                [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()],
-            )
-        except (LookupError, TypeError, ValueError) as error:
-            raise desync(f"model.verify without a proper description ({error})") from None
-        return {"numbers": self._numbers_service.verify(request, question).to_wire()}, ()
+        return self._numbers_service.verify(request)
 
     def _samples(self, request: Request, _enter: Enter) -> Answer:
-        from qnnbridge_host.numerics.sampling import NotMade
-        from qnnbridge_protocol.values import Encoder
-
-        header = request.header
-        encoder, reason, described = Encoder(), "", None
-        try:
-            feeds = self._numbers_service.samples(list(header["inputs"]), int(header.get("seed") or 0))
-            described = [[name, encoder.add(value)] for name, value in feeds.items()]
-        except NotMade as not_made:
-            reason = str(not_made)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise desync(f"model.samples without a proper description ({error})") from None
-        return {"inputs": described, "reason": reason}, tuple(encoder.buffers)
+        return self._numbers_service.samples(request)
 
     @property
     def _numbers_service(self) -> NumbersService:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.create.session import SessionMaker
     from qnnbridge_host.model.source import ModelSource
-    from qnnbridge_host.request.ending import StopSignal
-    from qnnbridge_host.request.in_flight import Request
+    from qnnbridge_host.request.client import StopSignal
+    from qnnbridge_host.request.in_flight import Answer, Request
 
 # Operators whose results are others each time.
 RANDOM_OPS: Final = frozenset(
@@ -44,31 +45,10 @@ TURN_POLL_S: Final = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-    """The fields of a `model.verify`. again: a kept verdict does not count. of: the inputs, as text. leading: the
-    results are the first part of each dimension; the rest follows from padding. fingerprint, files: of the model as
-    the session was made from it."""
-
-    spec: Mapping[str, Any]
-    folder: str
-    cache: Mapping[str, Any] | None
-    initializers: Sequence[Any]
-    inputs: Sequence[Any]
-    outputs: Sequence[Any]
-    results: Sequence[Any]
-    of: str
-    again: bool
-    patient: bool
-    leading: bool
-    budget_s: float | None
-    fingerprint: str | None
-    files: Sequence[Sequence[Any]]
-
-
-@dataclasses.dataclass(frozen=True)
 class _Comparison:
-    """A `model.verify` in the host's terms. results: of `outputs`, by the session. made_from: what the session was
-    made from, the model or its rewritten copy."""
+    """A `model.verify` in the host's terms. results: of `outputs`, by the session. inputs: what they are, as text.
+    leading: the results are the first part of each dimension; the rest follows from padding. again: a kept verdict
+    does not count. made_from: what the session was made from, the model or its rewritten copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -78,6 +58,7 @@ class _Comparison:
     results: tuple[Any, ...]
     inputs: str
     leading: bool
+    again: bool
     verdicts: Verdicts | None
     key: str
     made_from: tuple[ModelSource, SessionSpec]
@@ -92,59 +73,75 @@ class NumbersService:
 
     # --- operations ---
 
-    def verify(self, request: Request, question: Question) -> NumbersReport:
+    def verify(self, request: Request) -> Answer:
         """Compare the outputs of a run with the CPU's; the kept verdict, if there is one."""
-        stop = stop_signal(request)
         try:
-            wanted, order = self._comparison(request, question, stop)
-            return self._verdict(wanted, order, again=question.again)
+            report = self._verdict(*self._comparison(request, stop_signal(request)))
         except ModelChanged:
             reason = "the model or a file beside it changed since the session was made"
-            return NumbersReport("unknown", reason=reason, when=time.time())
+            report = NumbersReport("unknown", reason=reason, when=time.time())
+        return {"numbers": report.to_wire()}, ()
 
-    def samples(self, inputs: Sequence[Any], seed: int) -> dict[str, Any]:
-        """Values for inputs of fixed sizes. Raises `NotMade`."""
+    def samples(self, request: Request) -> Answer:
+        """Values for inputs of fixed sizes, or why there are none."""
         from qnnbridge_host.numerics.input_content import made_up
+        from qnnbridge_host.numerics.sampling import NotMade
         from qnnbridge_protocol.specs import NodeInfo
+        from qnnbridge_protocol.values import Encoder
 
-        return made_up([NodeInfo.from_wire(one) for one in inputs], seed)
+        header = request.header
+        encoder, reason, described = Encoder(), "", None
+        try:
+            inputs = [NodeInfo.from_wire(one) for one in list(header["inputs"])]
+            feeds = made_up(inputs, int(header.get("seed") or 0))
+            described = [[name, encoder.add(value)] for name, value in feeds.items()]
+        except NotMade as not_made:
+            reason = str(not_made)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"model.samples without a proper description ({error})") from None
+        return {"inputs": described, "reason": reason}, tuple(encoder.buffers)
 
     # --- comparing ---
 
-    def _comparison(self, request: Request, question: Question, stop: StopSignal) -> tuple[_Comparison, WorkOrder]:
+    def _comparison(self, request: Request, stop: StopSignal) -> tuple[_Comparison, WorkOrder]:
         from qnnbridge_host.cache.key import key_of, key_parts
         from qnnbridge_host.cache.memo import Verdicts
         from qnnbridge_host.cache.store import Store
         from qnnbridge_protocol.values import Decoder
 
+        header = request.header
         try:
-            spec = SessionSpec.from_wire(question.spec)
+            spec = SessionSpec.from_wire(header["spec"])
             count = len(request.buffers) - (spec.model_path is None)
             data = bytes(request.buffers[count]) if spec.model_path is None else None
             decoder = Decoder(request.buffers[:count])
-            initializers = tuple(decoder.value(item) for item in question.initializers)
-            feeds = {str(name): decoder.value(item) for name, item in question.inputs}
-            results = tuple(decoder.value(item) for item in question.results)
+            initializers = tuple(decoder.value(item) for item in header.get("initializers") or ())
+            feeds = {str(name): decoder.value(item) for name, item in header["inputs"]}
+            results = tuple(decoder.value(item) for item in header["results"])
             decoder.finish()
-            outputs = tuple(str(name) for name in question.outputs)
+            outputs = tuple(str(name) for name in header["outputs"])
             if len(outputs) != len(results):
                 raise ValueError(f"{len(results)} results of {len(outputs)} outputs")
-            folder = data_folder(spec.config_entries, question.folder)
-            settings = cache_settings(question.cache)
+            folder = data_folder(spec.config_entries, str(header.get("folder") or os.getcwd()))
+            settings = cache_settings(header.get("cache"))
+            # The model as the session was made from it.
+            fingerprint = header.get("fingerprint")
+            files = [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()]
+            budget_s = header.get("budget_s")
+            deadline = deadline_of(budget_s)
         except BridgeError:
             raise  # some are also a `ValueError`
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None
-        source = open_model(spec.model_path, data, folder, settings, stop, question.fingerprint, question.files)
+        source = open_model(spec.model_path, data, folder, settings, stop, fingerprint, files)
         store = Store(Path(settings.folder)) if settings is not None and settings.enabled else None
 
         def hash_library(path: str) -> str | None:
             found = store.memo.look(path) if store is not None else None
             return found.sha256 if found is not None else None
 
-        deadline = deadline_of(question.budget_s)
-        order = self._maker.order(request, stop, source, deadline, question.budget_s)
-        order = order._replace(patient=question.patient)
+        order = self._maker.order(request, stop, source, deadline, budget_s)
+        order = order._replace(patient=bool(header.get("patient")))
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
             # The copy is what runs on QNN; the original is what it is compared with.
@@ -156,14 +153,18 @@ class NumbersService:
         spec = dataclasses.replace(spec, fix=None)
         key = key_of(key_parts(used.fingerprint, made_with, initializers, self._maker.host_info, hash_library))
         verdicts = Verdicts(store.root) if store is not None else None
-        made_from = (used, made_with)
         wanted = _Comparison(
             *(source, spec, initializers, outputs, feeds, results),
-            *(question.of, question.leading, verdicts, key, made_from),
+            inputs=str(header.get("of") or "the inputs of a call"),
+            leading=bool(header.get("leading")),
+            again=bool(header.get("again")),
+            verdicts=verdicts,
+            key=key,
+            made_from=(used, made_with),
         )
         return wanted, order
 
-    def _verdict(self, wanted: _Comparison, order: WorkOrder, *, again: bool) -> NumbersReport:
+    def _verdict(self, wanted: _Comparison, order: WorkOrder) -> NumbersReport:
         reason = _reason_against(wanted)
         if reason:
             return NumbersReport("unknown", reason=reason, when=time.time())
@@ -173,9 +174,9 @@ class NumbersService:
                 return NumbersReport("unknown", reason="the time was over before its turn", when=time.time())
         try:
             kept = wanted.verdicts.read(wanted.key) if wanted.verdicts is not None else None
-            if kept is not None and not again:
+            if kept is not None and not wanted.again:
                 return kept
-            if wanted.verdicts is not None and not again and not wanted.verdicts.begin(wanted.key):
+            if wanted.verdicts is not None and not wanted.again and not wanted.verdicts.begin(wanted.key):
                 return NumbersReport(
                     "unknown",
                     reason="several comparisons came to no end; session.verify(feeds) waits for one",
@@ -210,7 +211,7 @@ class NumbersService:
 
 
 def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
-    from qnnbridge_host.create.jobs import CompilerInput
+    from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.create.worker import Worker, open_original
     from qnnbridge_host.numerics.ranking import judge_all
 

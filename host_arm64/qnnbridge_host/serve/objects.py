@@ -11,12 +11,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.engine.objects import ObjectCall, ObjectKind, ObjectResult
+from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed, UnknownOperation, desync
 
 if TYPE_CHECKING:
-    from qnnbridge_host.engine.objects import ObjectKind
     from qnnbridge_host.engine.sessions import Enter, Sessions
 
 

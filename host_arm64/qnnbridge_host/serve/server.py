@@ -12,10 +12,10 @@ under one lock.
 Invariants: requests enter their lanes in the order in which they were read. Before native code is entered, the
 PHASE frame that names the request is written, if the client could not know it otherwise: after a death the client
 knows by these frames alone which requests were inside of it. Calls of fast channels pass the same table and lanes
-(`accept_call`).
+(`accept`).
 
 What fails: an error of a handler goes to the client as ERROR. A violation of the protocol ends the connection
-(`break_off`), because what follows in the stream cannot be trusted. The end of the stream ends the process of a
+(`broken`), because what follows in the stream cannot be trusted. The end of the stream ends the process of a
 host, and in the daemon only the client. A defect of this module ends it with `EXIT_DEFECT` and a line on stderr.
 """
 
@@ -23,14 +23,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from qnnbridge_host.request.ending import SHORT_TEXT, describe, in_one_line
+from qnnbridge_host.request.client import SHORT_TEXT, describe, in_one_line
 from qnnbridge_host.request.in_flight import Answer, Declaration, InFlight, Lane, Request
-from qnnbridge_host.serve.transport import EXIT_DEFECT, EXIT_OK, EXIT_PROTOCOL, ServerTransport
+from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.connection import Connection, Hello, Role, State
 from qnnbridge_protocol.errors import (
     Busy,
@@ -45,8 +47,9 @@ from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
     from qnnbridge_host.fastpath.channel import FastCall, OpenChannels
-    from qnnbridge_host.fastpath.shared_memory import BoundRuns
-    from qnnbridge_host.request.calls_back import CallsBack
+    from qnnbridge_host.fastpath.shared_memory import BoundRuns, Slabs
+    from qnnbridge_host.request.client import CallsBack
+
 
 # How long a cancel waits for its effect.
 # Below the 0.8 s that the application waits for the answer to its CANCEL.
@@ -96,6 +99,7 @@ class Server:
         self._connection = connection or Connection(Role.HOST, hello)
         self._handlers = handlers
         self._on_mismatch = on_mismatch
+        self._own_limits = hello.limits
         self._write_lock = threading.Lock()
         # Order of locks: lead, then idle lock. No thread takes the write lock while it has the lead, but to
         # say goodbye.
@@ -106,7 +110,6 @@ class Server:
         self._idle_lock = threading.Lock()
         self._lanes: dict[str, Lane[Request]] = {}
         self._in_flight = InFlight(self._declare, hello.limits.max_in_flight)
-        self._sink = _ServerSink(self, handlers, hello)
         # Of requests in which functions of the client may be called.
         self._calls_back: dict[int, CallsBack] = {}
         self._channels: OpenChannels | None = None
@@ -116,7 +119,9 @@ class Server:
         """Greet, serve until the client leaves, leave."""
         if self._connection.agreement is None:
             self._greet()
-        self._handlers.start(lambda phase, versions=None: self._send(_phase(0, phase, _versions(versions))))
+        self._handlers.start(
+            lambda phase, versions=None: self._send(_phase(0, phase, {"versions": versions} if versions else {}))
+        )
         self._work()
         raise AssertionError("unreachable: _work only ends by leaving")
 
@@ -139,10 +144,15 @@ class Server:
         """Whether the client has said HELLO, and was not refused."""
         return self._connection.agreement is not None
 
+    # --- as `CallSink` of the channels ---
+
     @property
-    def agreed_limits(self) -> Limits | None:
+    def limits(self) -> Limits:
         agreement = self._connection.agreement
-        return None if agreement is None else agreement.limits
+        return self._own_limits if agreement is None else agreement.limits
+
+    def find(self, session: int) -> tuple[BoundRuns, str | None]:
+        return self._handlers.find(session)
 
     # --- reading ---
 
@@ -199,7 +209,7 @@ class Server:
             except OSError:
                 self._transport.leave(EXIT_OK)
             except ProtocolDesync as error:
-                self.break_off(error)
+                self.broken(error)
                 self._transport.leave(EXIT_PROTOCOL)
         return self._frames.pop()
 
@@ -219,7 +229,7 @@ class Server:
         self._handlers.close()
         self._transport.leave(EXIT_OK)
 
-    def break_off(self, error: ProtocolDesync) -> None:
+    def broken(self, error: ProtocolDesync) -> None:
         """The client violates the protocol."""
         self._transport.complain(str(error))
         self._transport.end(EXIT_PROTOCOL)
@@ -288,7 +298,7 @@ class Server:
         except Exception:  # noqa: BLE001 - its handler refuses it, and answers
             return None
 
-    def accept_call(self, call: FastCall, lane: str | None) -> None:
+    def accept(self, call: FastCall, lane: str | None) -> None:
         """Serve a call of a fast channel: in the same table and lanes as all requests."""
         place = None if lane is None else self._lane(lane)
         # The lane is busy: the call is queued like any other, and the thread in the lane will serve it.
@@ -360,7 +370,7 @@ class Server:
         request.emit = functools.partial(self._emit, number)
         functions = request.header.get("functions")
         if functions:
-            from qnnbridge_host.request.calls_back import CallsBack
+            from qnnbridge_host.request.client import CallsBack
 
             timeout_s = request.header.get("function_timeout_s")
             request.calls_back = self._calls_back[number] = CallsBack(request, functions, timeout_s, self._send)
@@ -376,7 +386,7 @@ class Server:
             if self._channels is None:
                 from qnnbridge_host.fastpath.channel import OpenChannels
 
-                self._channels = OpenChannels(self._sink, self._transport.slabs)
+                self._channels = OpenChannels(self, self._transport.slabs)
             return self._channels
 
     # --- writing ---
@@ -399,9 +409,7 @@ class Server:
         if request.on_channel:
             request.refuse(error)
             return
-        limits = self.agreed_limits
-        described = describe(error, None if limits is None else limits.max_header)
-        self._send(Frame(Kind.ERROR, request.id, {"error": described}))
+        self._send(Frame(Kind.ERROR, request.id, {"error": describe(error, self.limits.max_header)}))
 
     def _emit(self, request_id: int, event: dict[str, Any]) -> None:
         """An event is news; one that the client does not take is not sent."""
@@ -436,23 +444,83 @@ def _phase(request_id: int, phase: str, blame: Mapping[str, Any] = MappingProxyT
     return Frame(Kind.PHASE, request_id, {"phase": phase, **blame})
 
 
-def _versions(known: Mapping[str, str] | None) -> Mapping[str, Any]:
-    return {"versions": dict(known)} if known else {}
+# --- what a server reads and writes: its client's streams, and the process that ends with the client --------
+
+# After GOODBYE. The client may kill the host earlier.
+DRAIN_TIMEOUT_S = 10.0
+
+EXIT_OK = 0
+EXIT_PROTOCOL = 3
+# A defect of the host itself.
+EXIT_DEFECT = 4
 
 
-class _ServerSink:
-    """The server as `CallSink` of the channels."""
-
-    def __init__(self, server: Server, handlers: Handlers, hello: Hello) -> None:
-        self._server = server
-        self._handlers = handlers
-        self._limits = hello.limits
-        self.accept = server.accept_call
-        self.broken = server.break_off
+class ServerTransport(Protocol):
+    """The streams and the process of a server: its own process, or one shared with servers of other clients."""
 
     @property
-    def limits(self) -> Limits:
-        return self._server.agreed_limits or self._limits
+    def slabs(self) -> Slabs:
+        """For the client's shared memory."""
 
-    def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        return self._handlers.find(session)
+    @property
+    def drain_timeout_s(self) -> float:
+        """Seconds that calls under way may take after the client's GOODBYE."""
+
+    def read_into(self, buffer: memoryview, use: Callable[[int], None]) -> None:
+        """Wait for bytes of the client, then ``use(count)``; 0 at the end. Raises `OSError`."""
+
+    def write_all(self, chunks: list[memoryview]) -> None:
+        """Send the client everything. Raises `OSError`."""
+
+    def start_thread(self, work: Callable[[], None]) -> None: ...
+
+    def complain(self, text: str) -> None:
+        """Log an error of the client."""
+
+    def end(self, code: int) -> None:
+        """Stop serving the client. Returns in a process that continues."""
+
+    def leave(self, code: int) -> NoReturn:
+        """`end` for a thread of the server: never returns."""
+
+
+class ProcessTransport:
+    """A process that ends with its client."""
+
+    def __init__(self, in_fd: int, out_fd: int) -> None:
+        self.read_into = ByteReader(in_fd).read_into
+        self.write_all = ByteWriter(blocking_write(out_fd)).write_all
+        self.drain_timeout_s = DRAIN_TIMEOUT_S
+        self._slabs: Slabs | None = None
+
+    @property
+    def slabs(self) -> Slabs:
+        if self._slabs is None:  # one server asks, under its lock
+            from qnnbridge_host.fastpath.shared_memory import Slabs
+
+            self._slabs = Slabs()
+        return self._slabs
+
+    def start_thread(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name="qnnbridge worker", daemon=True).start()
+
+    def complain(self, text: str) -> None:
+        print(f"qnnbridge host: {text}", file=sys.stderr, flush=True)
+
+    def end(self, code: int) -> None:
+        leave(code)
+
+    def leave(self, code: int) -> NoReturn:
+        leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now.
+
+    Not `sys.exit`: a daemon thread inside native code at interpreter exit aborts the process (measured with the
+    QNN libraries: "terminate called without an active exception").
+    """
+    try:
+        sys.stderr.flush()
+    finally:
+        os._exit(code)

@@ -58,7 +58,7 @@ class StepWork:
 def fix(
     source: Path, fingerprint: str, folder: Path, options: PrepareOptions, versions: Mapping[str, str]
 ) -> StepWork:
-    from qnnbridge_host.create.jobs import safe_stem
+    from qnnbridge_host.create.publish import safe_stem
 
     tag = variant_tag(options.buckets[0]) if options.buckets else ""
     # QNN does not find a binary with ".." in its name.

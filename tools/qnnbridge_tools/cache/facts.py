@@ -12,12 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from qnnbridge_host.cache import fixed_models
-from qnnbridge_host.cache import store as eviction
 from qnnbridge_host.cache.entry import EntryManifest
 from qnnbridge_host.cache.files import Damaged, remove_tree
 from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, NegativeEntry, Verdicts
-from qnnbridge_host.cache.store import InvalidEntry, Store, last_used, total_bytes
+from qnnbridge_host.cache.store import COPIES, InvalidEntry, Store, evict, last_used, shrink, total_bytes
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.model_records import CacheSettings
 
@@ -195,7 +193,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
         return Removed(())
     # Eviction takes locks, whose folder may be missing.
     store.prepare()
-    before = eviction.total_bytes(store)
+    before = total_bytes(store)
     # What is of no value goes first: each byte of it leaves an entry in its place.
     leftovers = store.sweep()
     HashMemo(store.folder).forget_gone()
@@ -203,15 +201,15 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
     limit = time.time() - unused_s if unused_s is not None else 0.0
     old = [entry for entry in facts.entries if entry.last_used < limit]
     # One that is in use, or being compiled, stays.
-    gone = [entry for entry in old if eviction.evict(store, entry.key)]
-    keys = set(eviction.shrink(store, max_bytes))
+    gone = [entry for entry in old if evict(store, entry.key)]
+    keys = set(shrink(store, max_bytes))
     return Removed(
         entries=tuple(entry for entry in facts.entries if entry in gone or entry.key in keys),
         kept=tuple(entry for entry in old if entry not in gone),
         set_aside=set_aside,
         leftovers=leftovers,
         # Another process may have added entries meanwhile.
-        freed_bytes=max(0, before - eviction.total_bytes(store)),
+        freed_bytes=max(0, before - total_bytes(store)),
     )
 
 
@@ -220,9 +218,9 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     if not store.root.is_dir():
         return Removed(())
     store.prepare()
-    before = eviction.total_bytes(store)
+    before = total_bytes(store)
     # `evict` removes none that is in use or being made: those are reported as kept.
-    gone = [entry for entry in facts.entries if eviction.evict(store, entry.key)]
+    gone = [entry for entry in facts.entries if evict(store, entry.key)]
     set_aside = _drop_bad(facts)
     notes = NegativeEntries(store.root)
     left_alone = sum(notes.remove(key) for key in _note_keys(facts))
@@ -234,7 +232,7 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     if everything:
         # No key of the list names hashes of files or rewritten copies: they go with all or not at all.
         remove_tree(HashMemo(store.folder).folder)
-        for kind in fixed_models.FOLDERS:
+        for kind in COPIES:
             remove_tree(store.root / kind)
     return Removed(
         entries=tuple(gone),
@@ -242,7 +240,7 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
         set_aside=set_aside,
         left_alone=left_alone,
         leftovers=leftovers,
-        freed_bytes=max(0, before - eviction.total_bytes(store)),
+        freed_bytes=max(0, before - total_bytes(store)),
     )
 
 

@@ -20,9 +20,16 @@ from typing import Any
 
 from qnnbridge import CompileResult, Host
 from qnnbridge._compile import CompileJob, perform
-from qnnbridge_host.cache import files as temporary
-from qnnbridge_host.create.jobs import MODEL_SUFFIX, WITHOUT_A_NAME, CompilerInput
-from qnnbridge_host.create.publish import is_finished, move_whole, refuse_existing, work_folder
+from qnnbridge_host.cache.files import work_folder
+from qnnbridge_host.create.publish import (
+    MODEL_SUFFIX,
+    WITHOUT_A_NAME,
+    CompilerInput,
+    compile_folder,
+    is_finished,
+    move_whole,
+    refuse_existing,
+)
 from qnnbridge_host.model.manifest import manifest_path, read_manifest, write_manifest
 from qnnbridge_host.model.paths import from_os
 from qnnbridge_host.model.source import ModelSource
@@ -141,7 +148,7 @@ def compile_there(remote: RemoteJob) -> Delivery | BridgeError:
 
     An error is an answer as well: a cluster would write its trace into the worker's log.
     """
-    with temporary.work_folder("compile") as folder:
+    with work_folder("compile") as folder:
         try:
             job = remote.job
             if remote.data is not None:
@@ -219,7 +226,7 @@ def _deliver(cell: Cell, delivery: Delivery, overwrite: bool) -> CompileResult:
     # The binary keeps the name that it was compiled under: the model names it inside.
     blob = os.path.basename(result.blob) if result.blob is not None else None
     # Within the destination: a rename moves files only on one volume.
-    with work_folder(place.folder) as folder:
+    with compile_folder(place.folder) as folder:
         try:
             for name, contents in delivery.contents.items():
                 # The base name alone: what comes over the network must not choose a folder here.
