@@ -99,7 +99,7 @@ class ClientSlabs(Slabs):
         kept = None
         try:
             if sys.platform == "linux":
-                from qnnbridge_os._posix_sharing import check_sealed
+                from qnnbridge_os.sharing import check_sealed
 
                 # A client that could shrink its memory would kill the daemon by SIGBUS at the next access.
                 check_sealed(where)

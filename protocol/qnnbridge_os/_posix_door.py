@@ -25,8 +25,8 @@ from qnnbridge_os.native import original, sleep
 
 assert sys.platform != "win32"
 
-from qnnbridge_os._posix_sharing import open_stream  # noqa: E402 - type checkers find it empty on Windows
 from qnnbridge_os._posix_streams import enlarge_pipe, poll_fd  # noqa: E402
+from qnnbridge_os.sharing import open_stream  # noqa: E402 - type checkers find it empty on Windows
 
 SOCKET_NAME: Final = "daemon.sock"
 

@@ -290,7 +290,7 @@ def _reap_hosts_before_exec() -> bool:
                 # The name may hold spaces and parentheses, so it ends at the last one.
                 name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
             state, parent, _, session = rest.split()[:4]
-            # A host leads a session of its own and has given itself this name (`_posix_parent`).
+            # A host leads a session of its own and has given itself this name (`parent`).
             if (name.decode(), int(parent), int(session)) != (HOST_NAME, main, pid):
                 continue
             if state == b"Z":

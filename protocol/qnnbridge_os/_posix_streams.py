@@ -152,7 +152,7 @@ class SharedMemory:
         shielded("qnnbridge memory", lambda: self._make(size, writable=writable))
 
     def _make(self, size: int, *, writable: bool) -> None:
-        from qnnbridge_os._posix_sharing import (
+        from qnnbridge_os.sharing import (
             map_shared,
         )  # ctypes, which a session's start does not need
 

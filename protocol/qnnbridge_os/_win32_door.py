@@ -29,7 +29,6 @@ from qnnbridge_os.fds import OwnedFds
 assert sys.platform == "win32"
 
 from qnnbridge_os._win32_api import kernel32  # noqa: E402 - type checkers find it empty on Linux
-from qnnbridge_os._win32_private import OwnerOnly, user_sid  # noqa: E402
 from qnnbridge_os._win32_streams import (  # noqa: E402
     BUFFER_BYTES,
     ShareHandle,
@@ -38,6 +37,7 @@ from qnnbridge_os._win32_streams import (  # noqa: E402
     stop_writing,
     wait_readable,
 )
+from qnnbridge_os.private import OwnerOnly, user_sid  # noqa: E402
 
 PIPE_PREFIX: Final = "\\\\.\\pipe\\qnnbridge-"
 

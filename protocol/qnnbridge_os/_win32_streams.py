@@ -27,7 +27,7 @@ from qnnbridge_os.shield import Changes, is_interruptible, start_thread
 
 assert sys.platform == "win32"
 
-from qnnbridge_os._win32_sharing import map_shared  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os.sharing import map_shared  # noqa: E402 - type checkers find it empty on Linux
 
 # Of a pipe, and of the buffer of its writer's thread.
 BUFFER_BYTES = 1 << 20

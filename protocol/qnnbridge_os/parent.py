@@ -1,12 +1,154 @@
-"""The process that a host belongs to, and crashes without dialogs: one module per system, chosen here."""
+"""The process that a host belongs to, and crashes without dialogs."""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 
 if sys.platform == "win32":
-    from qnnbridge_os._win32_parent import ParentHandle, error_dialogs_off
+    import _winapi
+    import msvcrt
+    from ctypes import wintypes
+
+    from qnnbridge_os._win32_api import NO_DIALOGS, kernel32
+
+    _QUERY_LIMITED_INFORMATION = 0x1000
+    _ERROR_INVALID_PARAMETER = 87  # OpenProcess of an unused process id
+
+    _WRITE_ABORT_MSG, _CALL_REPORTFAULT = 1, 2
+
+    kernel32.GetProcessTimes.argtypes = (wintypes.HANDLE, *[ctypes.POINTER(wintypes.FILETIME)] * 4)
+
+    def error_dialogs_off() -> None:
+        """A crash ends the process at once: no dialog, and no error reporting that holds it for seconds."""
+        msvcrt.SetErrorMode(NO_DIALOGS)
+        try:
+            # 0 for both flags: no message box, and no Windows Error Reporting.
+            ctypes.CDLL("ucrtbase")._set_abort_behavior(0, _WRITE_ABORT_MSG | _CALL_REPORTFAULT)
+        except (OSError, AttributeError):
+            pass  # another C runtime
+        # The checks of a debug build of Python open windows; a release build has no such function.
+        set_report_mode = getattr(msvcrt, "CrtSetReportMode", None)
+        if set_report_mode is not None:
+            for kind in (0, 1, 2):  # warnings, errors, assertions
+                set_report_mode(kind, 0)
+
+    class ParentHandle:
+        """A process to wait for. Raises `ProcessLookupError` if it is gone already."""
+
+        means: tuple[str, ...] = ("handle",)
+
+        def __init__(self, pid: int) -> None:
+            try:
+                handle = _winapi.OpenProcess(_winapi.SYNCHRONIZE | _QUERY_LIMITED_INFORMATION, False, pid)
+            except OSError as error:
+                if error.winerror == _ERROR_INVALID_PARAMETER:
+                    raise ProcessLookupError(f"process {pid} is gone") from None
+                raise
+            # Kept until this process ends: Windows does not give the number away while a handle of the process is
+            # open.
+            self._handle = handle
+            # A process that has ended can be opened as long as others hold a handle of it.
+            if _winapi.WaitForSingleObject(handle, 0) == _winapi.WAIT_OBJECT_0:
+                raise ProcessLookupError(f"process {pid} has ended")
+            # Windows reuses process ids at once: no parent is younger than its child.
+            if _created(handle) > _created(_winapi.GetCurrentProcess()):
+                raise ProcessLookupError(f"process {pid} is gone and its number belongs to another one")
+
+        def wait(self) -> None:
+            """Until the process has ended."""
+            _winapi.WaitForSingleObject(self._handle, _winapi.INFINITE)
+
+    def _created(process: int) -> int:
+        times = [wintypes.FILETIME() for _ in range(4)]
+        if not kernel32.GetProcessTimes(process, *map(ctypes.byref, times)):
+            return 0
+        return int(times[0].dwHighDateTime) << 32 | int(times[0].dwLowDateTime)
+
 else:
-    from qnnbridge_os._posix_parent import ParentHandle, error_dialogs_off
+    import os
+    import select
+    import time
+
+    from qnnbridge_protocol.process_names import HOST_NAME
+
+    _PR_SET_PDEATHSIG = 1
+    # Not from `signal`, whose enums cost the host half a millisecond of its start.
+    _SIGKILL = 9
+
+    _POLL_INTERVAL_S = 1.0
+
+    def error_dialogs_off() -> None:
+        """Only Windows shows any."""
+
+    class ParentHandle:
+        """A process to wait for. Raises `ProcessLookupError` if it is gone already.
+
+        means: see `parent_watch.arm`.
+        """
+
+        def __init__(self, pid: int) -> None:
+            self._pid = pid
+            self._pidfd: int | None = None
+            means: list[str] = []
+            # Only if it is the real parent: behind a wrapper the signal would come when the wrapper ends, which may
+            # be long before the application does.
+            self._is_parent = os.getppid() == pid
+            if self._is_parent:
+                _name_me()
+                if _kill_me_with_my_parent():
+                    means.append("pdeathsig")
+            # Before the look at the parent: a parent that was dead when the signal was armed sends none, and is
+            # noticed there.
+            if self._gone():
+                raise ProcessLookupError(f"process {pid} is gone")
+            if sys.platform == "linux":
+                try:
+                    self._pidfd = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    raise
+                except (OSError, AttributeError):
+                    pass  # before Linux 5.3, or forbidden by a sandbox
+            means.append("polling" if self._pidfd is None else "pidfd")
+            self.means = tuple(means)
+
+        def wait(self) -> None:
+            """Until the process has ended, noticed within a second."""
+            # A pidfd becomes readable when its process ends.
+            if self._pidfd is not None:
+                poll = select.poll()
+                poll.register(self._pidfd, select.POLLIN)
+                poll.poll()
+                return
+            while not self._gone():
+                time.sleep(_POLL_INTERVAL_S)
+
+        def _gone(self) -> bool:
+            if self._is_parent:
+                return os.getppid() != self._pid  # another process has adopted the orphan
+            try:
+                os.kill(self._pid, 0)
+            except ProcessLookupError:
+                return True
+            except PermissionError:
+                pass  # it runs for another user
+            return False
+
+    def _name_me() -> None:
+        """A program that the application becomes by `exec` finds its dead hosts by that name."""
+        try:
+            with open("/proc/self/comm", "wb", buffering=0) as file:
+                file.write(HOST_NAME.encode())
+        except OSError:
+            pass  # no Linux
+
+    def _kill_me_with_my_parent() -> bool:
+        """By SIGKILL, when the *thread* that started this process ends; the client has one that lives for ever."""
+        try:
+            prctl = ctypes.CDLL(None, use_errno=True).prctl
+            return bool(prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) == 0)
+        except (OSError, AttributeError):
+            return False  # no Linux, or an emulator that does not know it
+
 
 __all__ = ["ParentHandle", "error_dialogs_off"]

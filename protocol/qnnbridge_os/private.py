@@ -1,15 +1,316 @@
-"""Folders and files that only this user may use: one module per system, chosen here."""
+"""Folders and files that only this user may use.
 
-# ruff: noqa: F403, F405 - the two have the same names, which `__all__` lists once
+On Linux their owner and mode decide. On Windows their access list does: a user is known by the SID, an access list
+by its text form (SDDL), and everything raises `OSError` (`ctypes.WinError`).
+"""
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+from pathlib import Path
 
 if sys.platform == "win32":
-    from qnnbridge_os._win32_private import *
+    import _winapi
+    import ctypes
+    import msvcrt
+    import re
+    from ctypes import wintypes
+    from typing import Final
+
+    from qnnbridge_os._win32_api import kernel32, open_file
+
+    SYSTEM: Final = "SY"
+    ADMINISTRATORS: Final = "BA"
+
+    FILE_OBJECT: Final = 1
+    KERNEL_OBJECT: Final = 6
+
+    _OWNER_AND_DACL: Final = 0x1 | 0x4
+    _SDDL_REVISION: Final = 1
+    _TOKEN_QUERY: Final = 0x8
+    _TOKEN_USER: Final = 1
+    _QUERY_LIMITED_INFORMATION: Final = 0x1000
+
+    _advapi32 = ctypes.WinDLL("advapi32", use_last_error=True)
+
+    class _SecurityAttributes(ctypes.Structure):
+        _fields_ = (
+            ("nLength", wintypes.DWORD),
+            ("lpSecurityDescriptor", ctypes.c_void_p),
+            ("bInheritHandle", wintypes.BOOL),
+        )
+
+    kernel32.LocalFree.argtypes = (ctypes.c_void_p,)
+    kernel32.LocalFree.restype = ctypes.c_void_p
+    _advapi32.OpenProcessToken.argtypes = (wintypes.HANDLE, wintypes.DWORD, ctypes.POINTER(wintypes.HANDLE))
+    _advapi32.GetTokenInformation.argtypes = (
+        *(wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD),
+        ctypes.POINTER(wintypes.DWORD),
+    )
+    _advapi32.ConvertSidToStringSidW.argtypes = (ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+    _advapi32.ConvertStringSecurityDescriptorToSecurityDescriptorW.argtypes = (
+        *(wintypes.LPCWSTR, wintypes.DWORD, ctypes.POINTER(ctypes.c_void_p)),
+        ctypes.c_void_p,
+    )
+    _advapi32.ConvertSecurityDescriptorToStringSecurityDescriptorW.argtypes = (
+        *(ctypes.c_void_p, wintypes.DWORD, wintypes.DWORD, ctypes.POINTER(ctypes.c_void_p)),
+        ctypes.c_void_p,
+    )
+    _advapi32.GetSecurityInfo.argtypes = (
+        *(wintypes.HANDLE, ctypes.c_int, wintypes.DWORD),
+        *[ctypes.c_void_p] * 4,
+        ctypes.POINTER(ctypes.c_void_p),
+    )
+    _advapi32.GetSecurityInfo.restype = wintypes.DWORD
+    _advapi32.GetNamedSecurityInfoW.argtypes = (
+        *(wintypes.LPCWSTR, ctypes.c_int, wintypes.DWORD),
+        *[ctypes.c_void_p] * 4,
+        ctypes.POINTER(ctypes.c_void_p),
+    )
+    _advapi32.GetNamedSecurityInfoW.restype = wintypes.DWORD
+
+    class OwnerOnly:
+        """Security attributes for an object that only this user and the system may use.
+
+        `address` is good as long as this object lives. inherit: what is made inside of a folder is the same.
+        """
+
+        def __init__(self, *, inherit: bool = False) -> None:
+            flags = "OICI" if inherit else ""
+            # D:P: nothing is inherited from the folder above. OICI: also for what is made inside. FA: all rights.
+            sddl = f"D:P(A;{flags};FA;;;{user_sid()})(A;{flags};FA;;;{SYSTEM})"
+            self._descriptor = ctypes.c_void_p()
+            if not _advapi32.ConvertStringSecurityDescriptorToSecurityDescriptorW(
+                sddl, _SDDL_REVISION, ctypes.byref(self._descriptor), None
+            ):
+                raise ctypes.WinError(ctypes.get_last_error())
+            self._attributes = _SecurityAttributes(ctypes.sizeof(_SecurityAttributes), self._descriptor, False)
+            self.address = ctypes.addressof(self._attributes)
+
+        def __del__(self) -> None:
+            descriptor = getattr(self, "_descriptor", None)
+            if descriptor:
+                kernel32.LocalFree(descriptor)
+
+    def user_sid(pid: int | None = None) -> str:
+        """Of the user that a process runs for, default this one."""
+        if pid is None:
+            return _token_user(_winapi.GetCurrentProcess())
+        process = _winapi.OpenProcess(_QUERY_LIMITED_INFORMATION, False, pid)
+        try:
+            return _token_user(process)
+        finally:
+            _winapi.CloseHandle(process)
+
+    def access_list(where: str | int, kind: int = KERNEL_OBJECT) -> str:
+        """Owner and access list of a file (its path) or of what is open (its handle, and its kind), as SDDL."""
+        descriptor = ctypes.c_void_p()
+        nothing = (None, None, None, None, ctypes.byref(descriptor))
+        if isinstance(where, str):
+            code = _advapi32.GetNamedSecurityInfoW(where, FILE_OBJECT, _OWNER_AND_DACL, *nothing)
+        else:
+            code = _advapi32.GetSecurityInfo(where, kind, _OWNER_AND_DACL, *nothing)
+        if code:
+            raise ctypes.WinError(code)
+        text = ctypes.c_void_p()
+        try:
+            if not _advapi32.ConvertSecurityDescriptorToStringSecurityDescriptorW(
+                descriptor, _SDDL_REVISION, _OWNER_AND_DACL, ctypes.byref(text), None
+            ):
+                raise ctypes.WinError(ctypes.get_last_error())
+            return _take_text(text)
+        finally:
+            kernel32.LocalFree(descriptor)
+
+    def owner_of(sddl: str) -> str:
+        """The owner's SID or its abbreviation; empty if the text names none."""
+        found = re.match(r"O:(S-[\d-]+|[A-Z]{2})", sddl)
+        return found[1] if found else ""
+
+    def allowed_in(sddl: str) -> set[str] | None:
+        """The users with any right at all (SIDs or their abbreviations); ``None`` without a list: all users."""
+        found = re.search(r"D:([A-Z]*)((?:\([^)]*\))*)", sddl)
+        # An object without a list is open to everybody. One with an empty list is open to nobody.
+        if found is None or "NO_ACCESS_CONTROL" in found[1]:
+            return None
+        entries = [entry.split(";") for entry in re.findall(r"\(([^)]*)\)", found[2])]
+        # D and OD deny rights, so they let nobody in.
+        return {
+            entry[5] for entry in entries if len(entry) > 5 and entry[0] != "D" and not entry[0].startswith("OD")
+        }
+
+    def _token_user(process: int) -> str:
+        token = wintypes.HANDLE()
+        if not _advapi32.OpenProcessToken(process, _TOKEN_QUERY, ctypes.byref(token)):
+            raise ctypes.WinError(ctypes.get_last_error())
+        try:
+            size = wintypes.DWORD()
+            # The first call says only how large the answer is.
+            _advapi32.GetTokenInformation(token, _TOKEN_USER, None, 0, ctypes.byref(size))
+            if not size.value:
+                raise ctypes.WinError(ctypes.get_last_error())
+            user = ctypes.create_string_buffer(size.value)
+            if not _advapi32.GetTokenInformation(token, _TOKEN_USER, user, size, ctypes.byref(size)):
+                raise ctypes.WinError(ctypes.get_last_error())
+        finally:
+            _winapi.CloseHandle(token.value or 0)
+        sid = ctypes.c_void_p.from_buffer(user)  # TOKEN_USER begins with the pointer to the SID
+        text = ctypes.c_void_p()
+        if not _advapi32.ConvertSidToStringSidW(sid, ctypes.byref(text)):
+            raise ctypes.WinError(ctypes.get_last_error())
+        return _take_text(text)
+
+    def _take_text(text: ctypes.c_void_p) -> str:
+        """A string that Windows has made, which is given back."""
+        try:
+            return ctypes.wstring_at(text.value or 0)
+        finally:
+            kernel32.LocalFree(text)
+
+    _GENERIC_READ = 0x80000000
+    _GENERIC_WRITE = 0x40000000
+    _CREATE_NEW = 1
+    # The daemon may replace the file meanwhile, which it could not with Python's own open.
+    _SHARE_ALL = 0x1 | 0x2 | 0x4
+    # A link is opened itself, and not what it points to.
+    _OPEN_REPARSE_POINT = 0x00200000
+    _ERROR_ALREADY_EXISTS = 183
+
+    # The system and administrators can do everything anyway; "owner" and "creator owner" mean its owner, in other
+    # words.
+    _TRUSTED = {SYSTEM, ADMINISTRATORS, "S-1-5-18", "S-1-5-32-544", "OW", "CO", "S-1-3-0", "S-1-3-4"}
+    kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)
+
+    def default_runtime_folder() -> Path:
+        """Where such things of this user belong."""
+        local = os.environ.get("LOCALAPPDATA")
+        return Path(local, "qnnbridge", "run") if local else Path.home() / "AppData" / "Local" / "qnnbridge" / "run"
+
+    def make_private_folder(path: Path) -> None:
+        """Make the folder for us alone, with those above it. One that exists is left as it is: `why_not_private`
+        judges."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        attributes = OwnerOnly(inherit=True)
+        if not kernel32.CreateDirectoryW(str(path), attributes.address):
+            code = ctypes.get_last_error()
+            if code != _ERROR_ALREADY_EXISTS:
+                raise ctypes.WinError(code)
+
+    def why_not_private(path: Path) -> str | None:
+        """The fault of a folder or file that only this user may use; ``None`` if there is none."""
+        status = os.lstat(path)
+        # For Python a junction is no symbolic link, and it leads elsewhere all the same.
+        if stat.S_ISLNK(status.st_mode) or status.st_reparse_tag:
+            return "it is a link"
+        return fault_of(access_list(str(path)), user_sid())
+
+    def fault_of(sddl: str, me: str) -> str | None:
+        """Why an owner and an access list are not those of something that only the user `me` may use."""
+        owner = owner_of(sddl)
+        # What an elevated program makes belongs to the group of administrators.
+        if owner not in {me, *_TRUSTED}:
+            return f"it belongs to {owner}, not to you ({me})"
+        allowed = allowed_in(sddl)
+        if allowed is None:
+            return "everybody may use it"
+        others = allowed - _TRUSTED - {me}
+        return f"others may use it ({', '.join(sorted(others))})" if others else None
+
+    def how_to_make_private(path: Path) -> str | None:
+        return f'If no other user needs it: icacls "{path}" /inheritance:r /grant:r "%USERNAME%:(OI)(CI)F"'
+
+    def read_private_file(path: Path, limit: int) -> bytes:
+        """The beginning of a file that only this user can have written: what was opened is looked at, not its name,
+        which another file may have by now. Raises `OSError`."""
+        handle = open_file(str(path), _GENERIC_READ, _SHARE_ALL, _winapi.OPEN_EXISTING, _OPEN_REPARSE_POINT)
+        with open(msvcrt.open_osfhandle(handle, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT), "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_file_attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT:
+                raise PermissionError(f"{path}: it is a link")
+            problem = fault_of(access_list(handle, FILE_OBJECT), user_sid())
+            if problem is not None:
+                raise PermissionError(f"{path}: {problem}")
+            return file.read(limit)
+
+    def write_private_file(path: Path, data: bytes) -> None:
+        """Make a new file that only this user can read. Raises `FileExistsError`."""
+        attributes = OwnerOnly()
+        # Shared with nobody until it is written whole.
+        handle = open_file(str(path), _GENERIC_WRITE, 0, _CREATE_NEW, 0, attributes.address)
+        with open(msvcrt.open_osfhandle(handle, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT), "wb") as file:
+            file.write(data)
+
 else:
-    from qnnbridge_os._posix_private import *
+    import shlex
+    import tempfile
+
+    _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+    def default_runtime_folder() -> Path:
+        """Where sockets of this user belong."""
+        # systemd makes it at login for this user alone (mode 0700).
+        runtime = os.environ.get("XDG_RUNTIME_DIR")
+        if runtime and os.path.isdir(runtime):
+            return Path(runtime, "qnnbridge")
+        # Another user can make this one first. `why_not_private` refuses it then.
+        return Path(tempfile.gettempdir(), f"qnnbridge-{os.getuid()}")
+
+    def make_private_folder(path: Path) -> None:
+        """Make the folder for us alone, with those above it. One that exists is left as it is: `why_not_private`
+        judges."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            # With the mode in the call, no moment is left in which others could enter.
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            pass
+
+    def why_not_private(path: Path) -> str | None:
+        """The fault of a folder or file that only this user may use; ``None`` if there is none."""
+        return _why_not_private(os.lstat(path))
+
+    def _why_not_private(status: os.stat_result) -> str | None:
+        # First, since Linux gives a link the mode 0777, which would be the wrong reason.
+        if stat.S_ISLNK(status.st_mode):
+            return "it is a symbolic link"
+        if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+            return "it is neither a folder nor a file"
+        if status.st_uid != os.getuid():
+            return f"it belongs to user {status.st_uid}, not to you ({os.getuid()})"
+        if status.st_mode & _OTHERS:
+            return f"others may use it (mode {stat.S_IMODE(status.st_mode):04o})"
+        return None
+
+    def how_to_make_private(path: Path) -> str | None:
+        """A command; ``None`` for a path of another user, a link, or one that is gone by now."""
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return None
+        if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
+            return None
+        return f"If no other user needs it: chmod go-rwx {shlex.quote(str(path))}"
+
+    def read_private_file(path: Path, limit: int) -> bytes:
+        """The beginning of a file that only this user can have written: what was opened is looked at, not its name,
+        which another file may have by now. Raises `OSError`."""
+        # Without O_NONBLOCK a pipe in its place would be waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            problem = _why_not_private(os.fstat(fd))
+            if problem is not None:
+                raise PermissionError(f"{path}: {problem}")
+            return file.read(limit)
+
+    def write_private_file(path: Path, data: bytes) -> None:
+        """Make a new file that only this user can read. Raises `FileExistsError`."""
+        # O_EXCL also refuses a link, even one that leads nowhere.
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(data)
+
 
 __all__ = [
     "default_runtime_folder",

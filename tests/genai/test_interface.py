@@ -10,6 +10,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import genai
+from qnnbridge_protocol.errors import GenerationError
 from tests.dropin.genai_table import PAGE, page
 from tests.genai.conftest import Folders, prompt
 from tests.genai.plain_loop import PlainLoop
@@ -48,6 +49,17 @@ def generate(module: Any, model: Any, count: int, **options: Any) -> tuple[list[
         generator.generate_next_token()
         made.append([int(one) for one in generator.get_next_tokens()])
     return made, [[int(one) for one in generator.get_sequence(n)] for n in range(rows)]
+
+
+def test_a_batch_that_is_done_has_no_further_token(pair: Pair) -> None:
+    params = genai.GeneratorParams(pair.there)
+    params.set_search_options(batch_size=2, max_length=11)
+    generator = genai.Generator(pair.there, params)
+    generator.append_tokens(np.array([prompt(9, n) for n in range(2)], np.int32))
+    while not generator.is_done():
+        generator.generate_next_token()
+    with pytest.raises(GenerationError, match="is done"):
+        generator.generate_next_token()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, report
 
 import qnnbridge  # isort: skip
 from qnnbridge._daemon.discovery import read_discovery, runtime_folder
-from qnnbridge_os import _win32_private as security
+from qnnbridge_os import private as security
 from qnnbridge_os._win32_api import in_job_that_kills
 from qnnbridge_os._win32_door import (
     DaemonEndpoint,

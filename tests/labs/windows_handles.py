@@ -29,8 +29,8 @@ from qnnbridge._transport.channel import Deadline
 from qnnbridge_daemon import client_slabs
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_os._win32_door import KeptMemory
-from qnnbridge_os._win32_sharing import map_memory
 from qnnbridge_os._win32_streams import ChannelStreams, SharedMemory, give_handle, reclaim
+from qnnbridge_os.sharing import map_memory
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 
 import qnnbridge  # isort: skip

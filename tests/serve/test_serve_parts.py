@@ -33,11 +33,13 @@ from qnnbridge_protocol.values import equal_bits
 from qnnbridge_serve import answering, openai_forms, tensors, transport
 from qnnbridge_serve import app as app_module
 from qnnbridge_serve import errors as serve_errors
+from qnnbridge_serve import repository as repository_module
 from qnnbridge_serve.errors import Refused, refusal_of
 from qnnbridge_serve.folder_models import LANGUAGE, FolderFigures
 from qnnbridge_serve.infer import GivenTensor, read_request
 from qnnbridge_serve.openai_answers import AnswerForm, Piece
 from qnnbridge_serve.options import ModelFile, find_models, listen, read_address, read_token, shows_token
+from qnnbridge_serve.repository import Repository
 from qnnbridge_serve.server import check_exposure
 from qnnbridge_serve.tensors import DATATYPES, TensorSpec, make_contract
 from qnnbridge_serve.transport import Admission
@@ -487,7 +489,7 @@ def whole_answer_of(
     model = SimpleNamespace(
         name="m",
         model=SimpleNamespace(info=SimpleNamespace(fingerprint="0" * 64)),
-        tokenizer=SimpleNamespace(apply_chat_template=lambda messages: messages),
+        tokenizer=SimpleNamespace(apply_chat_template=lambda messages, **_: messages),
     )
 
     async def never() -> None:
@@ -582,6 +584,45 @@ def test_a_penalty_that_no_float_holds_is_refused(value: Any) -> None:
     with pytest.raises(Refused, match="repetition_penalty has to be a number") as caught:
         openai_forms.read_generation({**SAID, "repetition_penalty": value}, "chat")
     assert caught.value.status == 400
+
+
+FILE = ModelFile("m", Path("m.onnx"))
+
+
+def test_a_model_that_is_loaded_again_is_listed_as_ready_meanwhile() -> None:
+    listed: list[Any] = []
+
+    def opener(file: ModelFile) -> Any:
+        listed.append([(one["state"], one["reason"]) for one in repository.index(ready_only=True)])
+        if len(listed) == 3:
+            raise errors.BridgeError("broken")
+        return SimpleNamespace(summary="ready", close=lambda: None)
+
+    repository = Repository([FILE], opener)
+    repository.load("m")
+    repository.load("m")
+    with pytest.raises(errors.BridgeError, match="broken"):
+        repository.load("m")
+    assert listed == [[], *2 * [[("READY", "it is being loaded again")]]]
+    (entry,) = repository.index(ready_only=True)
+    assert (entry["state"], entry["reason"]) == ("READY", "loading it again failed: broken")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, errors.Cancelled("The load is cancelled."), ValueError])
+def test_a_load_that_is_cancelled_or_fails_leaves_no_session(monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
+    closed: list[bool] = []
+
+    class Session:
+        def get_inputs(self) -> Any:
+            raise error
+
+        def close(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr(repository_module, "open_session", lambda *_: Session())
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        repository_module.open_model(FILE, None, None)  # type: ignore[arg-type]
+    assert closed == [True]
 
 
 def test_threads_stay_for_the_next_job_and_end_without_one(monkeypatch: pytest.MonkeyPatch) -> None:

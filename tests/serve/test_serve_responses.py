@@ -238,14 +238,14 @@ def test_other_doors_of_it_are_closed(server: Server, client: Any) -> None:
 
 
 def test_an_answer_that_fails_in_its_middle_says_so() -> None:
-    read = read_response({"model": "m", "input": "x"})
-    form = read.form(read.asked, 0, "")
+    asked, make_form = read_response({"model": "m", "input": "x"})
+    form = make_form(asked, 0, "")
     said = form.opening() + form.part(Piece(0, "so far"))
     said += form.failure(Refused(503, "The host is gone.", field="messages"))
     events = [json.loads(one.split(b"data: ")[1]) for one in said]
     assert [one["type"] for one in events[-2:]] == ["error", "response.failed"]
     assert (events[-2]["message"], events[-2]["param"]) == ("The host is gone.", "input")
     assert events[-1]["response"]["error"]["message"] == "The host is gone."
-    empty = read.form(read.asked, 0, "").whole([Finished(0, "stop")], Counts(1, 0))
+    empty = make_form(asked, 0, "").whole([Finished(0, "stop")], Counts(1, 0))
     assert empty["output"][0]["content"][0]["text"] == ""
     assert empty["status"] == "completed"

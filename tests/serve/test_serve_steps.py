@@ -181,7 +181,7 @@ def test_a_request_for_many_answers_takes_a_turn_for_each(monkeypatch: pytest.Mo
     monkeypatch.setattr("qnnbridge.genai.generate", generate)
     model: Any = SimpleNamespace(
         model=SimpleNamespace(info=SimpleNamespace(fingerprint="0" * 64)),
-        tokenizer=SimpleNamespace(apply_chat_template=lambda messages: messages),
+        tokenizer=SimpleNamespace(apply_chat_template=lambda messages, **_: messages),
     )
     found = asyncio.run(asyncio.wait_for(run(), 30))
     other.join(30)

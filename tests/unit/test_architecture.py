@@ -283,8 +283,8 @@ MAY_BE_REPLACED = {
     ("qnnbridge_os.native", "Popen"),
     ("qnnbridge_os.shield", "Thread"),
     # Host and daemon are programs of their own, without greenlets.
-    ("qnnbridge_os._posix_parent", "poll"),
-    ("qnnbridge_os._posix_parent", "sleep"),
+    ("qnnbridge_os.parent", "poll"),
+    ("qnnbridge_os.parent", "sleep"),
     ("qnnbridge_os._posix_door", "poll"),
     ("qnnbridge_os._posix_door", "socket"),
     ("qnnbridge_os._posix_door", "Lock"),

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
@@ -26,7 +26,6 @@ from qnnbridge_serve.errors import Refused, refusal_of
 from qnnbridge_serve.http_protocol import ABORT, log_unexpected
 from qnnbridge_serve.openai_answers import (
     AnswerForm,
-    AnswerPlan,
     Counts,
     Form,
     MakeForm,
@@ -56,6 +55,9 @@ class Ended:
 # A part of the answer, its end, or the error that ended it.
 Item = Any
 
+# `ClientQueues.turn` of one client.
+Turn = Callable[..., contextlib.AbstractContextManager[None]]
+
 
 class ClientQueues:
     """Generations take turns by client: of several that wait, the client that has waited longest is next.
@@ -72,17 +74,13 @@ class ClientQueues:
     @contextlib.contextmanager
     def turn(self, client: str, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
         """Raises `Busy`, `Cancelled`. again: see `FairShare.turn`."""
-        with self._queue_of(client) as queue, self._shares.turn(queue, cancellation, again=again):
-            yield
-
-    @contextlib.contextmanager
-    def _queue_of(self, client: str) -> Iterator[Queue]:
         with self._lock:
             # A client exists as long as one of its requests does: nothing is kept of those that have gone.
             queue, users = self._clients.get(client) or (self._shares.join(), 0)
             self._clients[client] = (queue, users + 1)
         try:
-            yield queue
+            with self._shares.turn(queue, cancellation, again=again):
+                yield
         finally:
             with self._lock:
                 _, users = self._clients[client]
@@ -99,6 +97,7 @@ class WorkedAnswer(abc.ABC):
     def __init__(self, form: Form, figures: FolderFigures, deadline: float | None) -> None:
         self.form = form
         self._figures = figures
+        self._pace = Pace()
         self._deadline = deadline
         self._cancellation = Cancellation()
         self._loop = asyncio.get_running_loop()
@@ -145,9 +144,27 @@ class WorkedAnswer(abc.ABC):
 
     # --- the worker's thread ---
 
-    @abc.abstractmethod
     def _work(self, queues: ClientQueues, client: str) -> None:
-        """Make the answer and `_tell` each part; an error is the last of them."""
+        """Exactly one last item in each case: a reader waits for it."""
+        outcome, sums = "error", dict[str, float]()
+        try:
+            ended, counts = self._make(functools.partial(queues.turn, client, self._cancellation), sums)
+            self._tell(Ended(counts))
+            outcome = ended
+        except Cancelled as error:
+            outcome = "cancelled"
+            self._tell(not_started() if self._late else error)
+        except BaseException as error:  # noqa: BLE001 - passed on to the event loop
+            self._tell(error)
+        finally:
+            self._figures.end(outcome, sums, self._pace)
+
+    @abc.abstractmethod
+    def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Any]:
+        """Make the answer within turns and `_tell` each part. Returns how it ended, and the counts for `Ended`.
+
+        sums: gets what the answer adds to the figures, also of one that fails.
+        """
 
     def _left(self) -> float | None:
         """Seconds until the deadline, for the call that keeps it from now on."""
@@ -173,48 +190,36 @@ class GeneratedAnswer(WorkedAnswer):
         self.asked = asked
         self._model = model
 
-    def _work(self, queues: ClientQueues, client: str) -> None:
-        pace, counts, restarts, outcome = Pace(), Counts(0, 0), 0, "error"
-        try:
-            for choice in choices_of(self.asked, self._model):
-                self._begun = False
-                # Between two answers of one request: the next is not begun when the time is over.
-                time_left_s(self._deadline)
-                # A turn for each of its answers: a request for many keeps no other client waiting for all of them.
-                with queues.turn(client, self._cancellation, again=choice.number > 0):
-                    self._begun = True
-                    with contextlib.ExitStack() as held, self._open(held, choice) as stream:
-                        first = choice.number == choice.prompt * self.asked.n  # a prompt counts once
-                        counts = Counts(counts.prompt + (stream.prompt_tokens if first else 0), 0)
-                        try:
-                            for part in parts_of(self.asked, self._model, choice, stream, pace):
-                                self._tell(part)
-                        finally:
-                            restarts += stream.stats.restarts
-                if stream.finish_reason == "cancelled":  # what came so far is no whole answer
-                    raise Cancelled("The answer was cancelled.")
-                outcome = stream.finish_reason or "error"
-            # Exactly one last item in each case, also below: a reader waits for it.
-            self._tell(Ended(Counts(counts.prompt, pace.tokens)))
-        except Cancelled as error:
-            outcome = "cancelled"
-            self._tell(not_started() if self._late else error)
-        except BaseException as error:  # noqa: BLE001 - passed on to the event loop
-            outcome = "error"
-            self._tell(error)
-        finally:
-            sums = {"prompt_tokens": counts.prompt, "generated_tokens": pace.tokens, "host_restarts": restarts}
-            self._figures.end(outcome, sums, pace)
+    def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Counts]:
+        asked, pace, outcome = self.asked, self._pace, "error"
+        sums |= {"prompt_tokens": 0, "generated_tokens": 0, "host_restarts": 0}
+        prompt_tokens = 0
+        for choice in choices_of(asked, self._model):
+            self._begun = False
+            # Between two answers of one request: the next is not begun when the time is over.
+            time_left_s(self._deadline)
+            # A turn for each of its answers: a request for many keeps no other client waiting for all of them.
+            with turn(again=choice.number > 0), contextlib.ExitStack() as held:
+                self._begun = True
 
-    def _open(self, held: contextlib.ExitStack, choice: AnswerPlan) -> TextStream:
-        """held: what ends with the answer."""
-        return open_choice(
-            self.asked,
-            self._model,
-            choice,
-            self._left(),
-            lambda stream: held.callback(self._cancellation.on_stop(stream.cancel)),
-        )
+                def stop_with(stream: TextStream, held: contextlib.ExitStack = held) -> None:
+                    held.callback(self._cancellation.on_stop(stream.cancel))
+
+                opened = open_choice(asked, self._model, choice, self._left(), stop_with)
+                stream = held.enter_context(opened)
+                if choice.number == choice.prompt * asked.n:  # a prompt counts once
+                    prompt_tokens += stream.prompt_tokens
+                    sums["prompt_tokens"] = prompt_tokens
+                try:
+                    for part in parts_of(asked, self._model, choice, stream, pace):
+                        self._tell(part)
+                finally:
+                    sums["generated_tokens"] = pace.tokens
+                    sums["host_restarts"] += stream.stats.restarts
+            if stream.finish_reason == "cancelled":  # what came so far is no whole answer
+                raise Cancelled("The answer was cancelled.")
+            outcome = stream.finish_reason or "error"
+        return outcome, Counts(prompt_tokens, pace.tokens)
 
 
 async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Any:
@@ -259,7 +264,7 @@ async def first_item(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -
         coming.cancel()
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """An answer as server-sent events. `close` is called at its end, however it ends.
 
     Args:
@@ -268,12 +273,9 @@ class EventStream(Response):
 
     def __init__(self, answer: WorkedAnswer, first: Item, close: Callable[[], None]) -> None:
         # The second header keeps nginx from collecting the stream before it passes it on.
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
-        # Without a length: the server sends it in chunks.
-        self.raw_headers = [
-            pair for pair in self.raw_headers if pair[0] not in (b"content-length", b"content-type")
-        ]
-        self.raw_headers.append((b"content-type", b"text/event-stream; charset=utf-8"))
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        # Only its head is starlette's, which has no length: the server sends it in chunks.
+        super().__init__((), headers=headers, media_type="text/event-stream")
         self._answer = answer
         self._first = first
         self._close = close

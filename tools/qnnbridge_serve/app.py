@@ -27,12 +27,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
 from qnnbridge_serve import transport
-from qnnbridge_serve.errors import Refused, bad_request, in_words, load_refused
-from qnnbridge_serve.http_protocol import Endpoint, Guard, PartedResponse, answered, error_answer, json_answer
+from qnnbridge_serve.errors import Refused, in_words, load_refused, wrong
+from qnnbridge_serve.http_protocol import (
+    ROUTE,
+    Endpoint,
+    Guard,
+    PartedResponse,
+    answered,
+    error_answer,
+    json_answer,
+)
 from qnnbridge_serve.infer import InferReply, InferRequest, header_length, infer, read_request
 from qnnbridge_serve.json_reading import Take, read_document
 from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService
-from qnnbridge_serve.openai_forms import model_document, models_document
 from qnnbridge_serve.openai_speech import SpeechService
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.repository import Repository
@@ -46,8 +53,6 @@ if TYPE_CHECKING:
 
 # --- /metrics, by prometheus_client ---
 
-# In a request's scope: the path that it was served by, without the names in it.
-ROUTE: Final = "qnnbridge.route"
 _OPEN_METRICS: Final = "application/openmetrics-text"
 # From a small model in shared memory to an answer of many tokens.
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -208,14 +213,14 @@ class InferenceService:
             reason = repository.why_not_ready()
         reason = reason or await self._probe.why_not_ready()
         # The protocol wants a status of 4xx for "no".
-        return Response(status_code=200) if reason is None else error_answer(bad_request(f"Not ready: {reason}"))
+        return Response(status_code=200) if reason is None else error_answer(wrong(f"Not ready: {reason}"))
 
     async def model_ready(self, request: Request) -> Response:
         try:
             self._repository.check(*_model_of(request))
         except Refused as refused:
             # As `ready`: the protocol's answer for "not ready" is 4xx.
-            raise bad_request(refused.text) if refused.status == 503 else refused from None
+            raise wrong(refused.text) if refused.status == 503 else refused from None
         return Response(status_code=200)
 
     async def server_metadata(self, request: Request) -> Response:
@@ -234,14 +239,15 @@ class InferenceService:
         return self.figures.exposition(families, accept)
 
     async def list_models(self, request: Request) -> Response:
-        return json_answer(models_document(self._by_folder))
+        found = [models.described(name) for models in self._by_folder for name in models.names]
+        return json_answer({"object": "list", "data": found})
 
     async def show_model(self, request: Request) -> Response:
         name = request.path_params["name"]
         # A name that nobody has is refused by the language models.
         registry = next((one for one in self._by_folder if name in one.names), self.language.models)
         registry.get(name)
-        return json_answer(model_document(name, registry))
+        return json_answer(registry.described(name))
 
     # --- inference ---
 
@@ -319,7 +325,7 @@ class InferenceService:
         parameters = wanted.get("parameters")
         # Triton's extension lets a request bring a configuration and the files of a model in these.
         if parameters:
-            raise bad_request("A model is loaded from the file that the server was started with; no parameters.")
+            raise wrong("A model is loaded from the file that the server was started with; no parameters.")
         try:
             return await self._change(self._repository.load, request)
         except BridgeError as error:
@@ -340,7 +346,7 @@ class InferenceService:
             body = b"".join(await receive_body(request, ticket, CONTROL_BYTES))
         document = read_document(body) if body.strip() else {}
         if not isinstance(document, dict):
-            raise bad_request("The request is no JSON object.")
+            raise wrong("The request is no JSON object.")
         return document
 
 
@@ -350,7 +356,7 @@ class InferenceService:
 def make_app(service: InferenceService, token: bytes | None, origins: Sequence[str] = ()) -> ASGIApp:
     """The application for an ASGI server. origins: of pages whose scripts may use it."""
     get, post = ["GET"], ["POST"]
-    paths: list[tuple[str, Callable[[Request], object], list[str]]] = [
+    paths: list[tuple[str, Endpoint, list[str]]] = [
         ("/v2/health/live", service.live, get),
         ("/v2/health/ready", service.ready, get),
         ("/v2", service.server_metadata, get),
@@ -374,7 +380,7 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
             (f"{model}/ready", service.model_ready, get),
             (f"{model}/infer", service.infer, post),
         ]
-    routes = [Route(path, _named(path, answered(endpoint)), methods=methods) for path, endpoint, methods in paths]  # type: ignore[arg-type]
+    routes = [Route(path, answered(path, endpoint), methods=methods) for path, endpoint, methods in paths]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
     # Otherwise a path with a slash at its end is answered with a redirect, which not every client follows.
     app.router.redirect_slashes = False
@@ -388,21 +394,11 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
     )
 
 
-def _named(path: str, endpoint: Endpoint) -> Endpoint:
-    """The endpoint, which leaves its path for the figures."""
-
-    async def named(request: Request) -> Response:
-        request.scope[ROUTE] = path
-        return await endpoint(request)
-
-    return named
-
-
 async def _no_such_path(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    text = "There is nothing at" if status == 404 else "This method is not possible at"
-    return error_answer(Refused(status, f"{text} {request.url.path[:200]}.", headers), request.url.path)
+    assert isinstance(error, HTTPException)
+    text = "There is nothing at" if error.status_code == 404 else "This method is not possible at"
+    refused = Refused(error.status_code, f"{text} {request.url.path[:200]}.", error.headers)
+    return error_answer(refused, request.url.path)
 
 
 def _model_of(request: Request) -> tuple[str, str | None]:

@@ -40,12 +40,8 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-def bad_request(text: str) -> Refused:
-    return Refused(400, text)
-
-
 def wrong(text: str, field: str | None = None, code: str | None = None, status: int = 400) -> Refused:
-    """For OpenAI's interface."""
+    """A fault of the request. field, code: for OpenAI's interface."""
     return Refused(status, text, field=field, reason=code)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.metrics_core import Metric
 
@@ -65,7 +66,9 @@ class FolderFigures:
         # Prometheus sees no increase in a counter that appears with its first value.
         self.outcomes.update(dict.fromkeys(kind.outcomes, 0))
         self.sums: dict[str, float] = collections.defaultdict(float)
-        self._recent: dict[str, collections.deque[float]] = collections.defaultdict(_last_ones)
+        self._recent: dict[str, collections.deque[float]] = collections.defaultdict(
+            functools.partial(collections.deque, maxlen=_RECENT)
+        )
 
     def begin(self) -> None:
         with self._lock:
@@ -93,10 +96,6 @@ class FolderFigures:
             return dict.fromkeys(_QUANTILES, found[0])
         cuts = statistics.quantiles(found, n=100, method="inclusive")
         return {quantile: cuts[round(quantile * 100) - 1] for quantile in _QUANTILES}
-
-
-def _last_ones() -> collections.deque[float]:
-    return collections.deque(maxlen=_RECENT)
 
 
 class FolderModels(Registry[Loaded]):
@@ -145,6 +144,16 @@ class FolderModels(Registry[Loaded]):
         if state != "LOADING" and reason != NOT_YET:
             raise Refused(503, f"The model {name} is not ready: {reason}", field="model")
         raise Refused(503, f"The model {name} is being loaded.", {"retry-after": str(RETRY_AFTER_S)}, field="model")
+
+    def described(self, name: str) -> dict[str, Any]:
+        """As /v1/models lists it."""
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "qnnbridge",
+            "kind": self.kind,
+        }
 
     def why_not_ready(self) -> str | None:
         if not self.wanted or (self.names and not self.starting):

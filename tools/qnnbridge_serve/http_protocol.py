@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_serve.errors import Refused, refusal_of
+from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import shows_token
 from qnnbridge_serve.transport import ClientGone
 
@@ -177,8 +178,11 @@ _CLIENT_GONE: Final = 499  # the code of web servers' logs; it is not received
 
 _PART_BYTES: Final = 1024 * 1024
 
-# In the extensions of a request's scope: a function that ends its connection at once (`http_protocol`).
+# In the extensions of a request's scope: a function that ends its connection at once.
 ABORT: Final = "qnnbridge.abort"
+
+# In a request's scope: the path that it was served by, without the names in it.
+ROUTE: Final = "qnnbridge.route"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -211,16 +215,18 @@ OPENAI_PATHS: Final = "/v1/"
 def error_answer(refused: Refused, path: str = "") -> Response:
     """KServe's form of an error: one object with one text; or OpenAI's, for its paths."""
     if path.startswith(OPENAI_PATHS):
-        from qnnbridge_serve.openai_forms import error_document
-
         return json_answer(error_document(refused), refused.status, refused.headers)
     return json_answer({"error": refused.text}, refused.status, refused.headers)
 
 
-def answered(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with an answer for every error. An unexpected one is logged with its traceback."""
+def answered(route: str, endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with an answer for every error. An unexpected one is logged with its traceback.
+
+    route: its path, which it leaves for the figures.
+    """
 
     async def answer(request: Request) -> Response:
+        request.scope[ROUTE] = route
         path = request.url.path
         try:
             return await endpoint(request)

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from qnnbridge_protocol.elements import MAX_RANK
 from qnnbridge_serve import tensors
-from qnnbridge_serve.errors import bad_request
+from qnnbridge_serve.errors import wrong
 from qnnbridge_serve.json_reading import NULL, Check, Fields, Take, read_fields, read_value
 from qnnbridge_serve.tensors import Contract, GivenTensor, TensorSpec
 from qnnbridge_serve.transport import check_answer_time, time_left_s
@@ -58,7 +58,7 @@ def header_length(text: str | None, size: int) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) > size:
-        raise bad_request(
+        raise wrong(
             f"Inference-Header-Content-Length is {text[:40]!r}, which cannot be: the body has {size} bytes."
         )
     return int(text)
@@ -75,16 +75,16 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
     document = read_fields(body if json_size is None else body[:json_size])
     binaries = _Binaries(body[len(body) if json_size is None else json_size :])
     if document.inputs is None:
-        raise bad_request('The request has no array "inputs".')
+        raise wrong('The request has no array "inputs".')
     inputs = tuple(_input(entry, binaries) for entry in document.inputs)
     # As Triton does: bytes that belong to no input are a mistake in a size, and the tensors before it may be
     # shifted.
     if binaries.left:
-        raise bad_request(f"{binaries.left} bytes of the body belong to no input; see binary_data_size.")
+        raise wrong(f"{binaries.left} bytes of the body belong to no input; see binary_data_size.")
     names = [tensor.name for tensor in inputs]
     # The session's feed is a dict: the second one would replace the first in silence.
     if len(set(names)) < len(names):
-        raise bad_request(f"An input is given twice: {', '.join(names)}.")
+        raise wrong(f"An input is given twice: {', '.join(names)}.")
     parameters = _parameters(document.own, "The request")
     return InferRequest(
         id=_text(document.own, "id", "The request", required=False),
@@ -110,7 +110,7 @@ class _Binaries:
 
     def take(self, size: int, name: str) -> memoryview:
         if size > self.left:
-            raise bad_request(f"Input {name!r}: binary_data_size is {size}, and only {self.left} bytes are left.")
+            raise wrong(f"Input {name!r}: binary_data_size is {size}, and only {self.left} bytes are left.")
         begin = self._used
         self._used += size
         return self._data[begin : self._used]
@@ -126,14 +126,14 @@ def _input(fields: Fields, binaries: _Binaries) -> GivenTensor:
     data = fields.get("data", NULL)
     if size is None:
         if data == NULL:
-            raise bad_request(f"{where} has neither data nor the parameter binary_data_size.")
+            raise wrong(f"{where} has neither data nor the parameter binary_data_size.")
         if not data.startswith(b"["):
-            raise bad_request(f"{where}: data is no array.")
+            raise wrong(f"{where}: data is no array.")
         return GivenTensor(name, datatype, shape, data, None)
     if data != NULL:
-        raise bad_request(f"{where} has data and binary_data_size; give one of them.")
+        raise wrong(f"{where} has data and binary_data_size; give one of them.")
     if type(size) is not int or size < 0:
-        raise bad_request(f"{where}: binary_data_size is {_shown(size)}, which is no number of bytes.")
+        raise wrong(f"{where}: binary_data_size is {_shown(size)}, which is no number of bytes.")
     return GivenTensor(name, datatype, shape, None, binaries.take(size, name))
 
 
@@ -144,9 +144,9 @@ def _output(fields: Fields) -> WantedOutput:
 
 def _shape(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(size) is int and size >= 0 for size in value):
-        raise bad_request(f"{where}: shape is {_shown(value)}, not an array of sizes.")
+        raise wrong(f"{where}: shape is {_shown(value)}, not an array of sizes.")
     if len(value) > MAX_RANK:
-        raise bad_request(f"{where}: {len(value)} dimensions are too many.")
+        raise wrong(f"{where}: {len(value)} dimensions are too many.")
     return tuple(value)
 
 
@@ -156,7 +156,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**63:
-        raise bad_request(f"The parameter timeout is {_shown(value)}, which is no number of microseconds.")
+        raise wrong(f"The parameter timeout is {_shown(value)}, which is no number of microseconds.")
     return value / 1e6 if value else None
 
 
@@ -166,17 +166,17 @@ def _parameters(fields: Fields, where: str) -> Mapping[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise bad_request(f"{where}: parameters is no JSON object.")
+        raise wrong(f"{where}: parameters is no JSON object.")
     for name, words in _UNSERVED.items():
         if found.get(name):
-            raise bad_request(f"{where} has the parameter {name}. {words}.")
+            raise wrong(f"{where} has the parameter {name}. {words}.")
     return found
 
 
 def _boolean(parameters: Mapping[str, Any], name: str) -> bool | None:
     value = parameters.get(name)
     if value is not None and not isinstance(value, bool):
-        raise bad_request(f"The parameter {name} is {_shown(value)}, neither true nor false.")
+        raise wrong(f"The parameter {name} is {_shown(value)}, neither true nor false.")
     return value
 
 
@@ -185,7 +185,7 @@ def _text(fields: Fields, name: str, where: str, *, required: bool = True) -> st
     if value is None and not required:
         return None
     if not isinstance(value, str):
-        raise bad_request(f'{where} has no text "{name}".')
+        raise wrong(f'{where} has no text "{name}".')
     return value
 
 
@@ -201,15 +201,21 @@ class Session(Protocol):
         self, output_names: Any, input_feed: Any, *, timeout: float | None = None, borrow: bool = False
     ) -> list[Any]: ...
 
+    def close(self) -> None: ...
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that is loaded."""
+    """A model that is loaded. summary: where it runs, as text."""
 
     name: str
     version: str
     contract: Contract
     session: Session
+    summary: str
+
+    def close(self) -> None:
+        self.session.close()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -238,7 +244,7 @@ def infer(
         declared = model.contract.inputs.get(given.name)
         if declared is None:
             known = ", ".join(model.contract.inputs) or "none"
-            raise bad_request(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
+            raise wrong(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
         feed[given.name] = tensors.to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
     # `borrow`: results are written to the socket and dropped, so they need not be copied out of shared
@@ -253,7 +259,7 @@ def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec,
         # Sequences, maps and the like: a client that names its outputs can leave them out.
         if contract.unnamed:
             listed = ", ".join(f"{name!r} ({kind})" for name, kind in contract.unnamed.items())
-            raise bad_request(
+            raise wrong(
                 f"The Open Inference Protocol cannot carry {listed}. Ask for the others by name, in the request's "
                 f'"outputs": {", ".join(contract.outputs)}.'
             )
@@ -263,10 +269,10 @@ def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec,
         for output in request.outputs:
             tensor = contract.outputs.get(output.name)
             if tensor is None:
-                raise bad_request(_no_output(contract, output.name))
+                raise wrong(_no_output(contract, output.name))
             wanted.append((tensor, request.binary if output.binary is None else output.binary))
         if len({tensor.name for tensor, _ in wanted}) < len(wanted):
-            raise bad_request("An output is asked for twice.")
+            raise wrong("An output is asked for twice.")
     for tensor, binary in wanted:
         tensors.check_form(tensor, binary)
     return wanted

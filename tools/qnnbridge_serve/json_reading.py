@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from qnnbridge_serve.errors import Refused, bad_request
+from qnnbridge_serve.errors import Refused, wrong
 
 # Larger numbers of a tensor belong in binary data, which takes no time to read.
 MAX_JSON_BYTES: Final = 64 * 1024**2
@@ -101,11 +101,11 @@ def read_fields(part: memoryview) -> RequestFields:
     except msgspec.DecodeError as error:
         # Only now: nearly all requests have none, and looking for them costs a pass over the text.
         if not _has_words(data):
-            raise bad_request(f"The JSON cannot be read: {_words_of(error)}.") from None
+            raise wrong(f"The JSON cannot be read: {_words_of(error)}.") from None
     try:
         return _read_fields(data, _without_words(data))
     except msgspec.DecodeError as error:
-        raise bad_request(f"The JSON cannot be read: {_words_of(error)}.") from None
+        raise wrong(f"The JSON cannot be read: {_words_of(error)}.") from None
 
 
 def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
@@ -114,20 +114,20 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
     colons = data.count(b":")
     objects = data.count(b"{") if len(data) > 3 * MAX_FIELDS else 0
     if max(colons, objects) > MAX_FIELDS and max(_outside(data, b":"), _outside(data, b"{")) > MAX_FIELDS:
-        raise bad_request("The request has too many fields.")
+        raise wrong("The request has too many fields.")
     try:
         document = _DOCUMENT.decode(readable or data)
     except msgspec.ValidationError as error:
         place = re.search(r"`\$\.(inputs|outputs)(\[)?", str(error))
         if place is None:
-            raise bad_request("The request is no JSON object.") from None
+            raise wrong("The request is no JSON object.") from None
         name, within = place.groups()
         text = f"An {name[:-1]} is no JSON object." if within else f'"{name}" is no array.'
-        raise bad_request(text) from None
+        raise wrong(text) from None
     except RecursionError:
-        raise bad_request("The JSON is nested too deep.") from None
+        raise wrong("The JSON is nested too deep.") from None
     except UnicodeDecodeError:
-        raise bad_request("The JSON cannot be read: a name is not in UTF-8.") from None
+        raise wrong("The JSON cannot be read: a name is not in UTF-8.") from None
     text_of = bytes if readable is None else _Places(data, readable).text_of
     names = 0
     given: dict[str, list[Fields] | None] = {"inputs": None, "outputs": None}
@@ -182,13 +182,13 @@ def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) ->
     others = {name: raw for name, raw in _OBJECT.decode(data).items() if name not in _Document.__struct_fields__}
     inside = sum(_outside(bytes(value), b":") for value in (*values, *others.values()))
     if _outside(data, b":") - inside != names + len(others):
-        raise bad_request("An object of the request has a name twice.")
+        raise wrong("An object of the request has a name twice.")
 
 
 def read_value(data: bytes, what: str) -> Any:
     """Any small value, as Python has it. Raises `Refused`."""
     if len(data) > MAX_FIELD_BYTES:
-        raise bad_request(f"{what} is too large.")
+        raise wrong(f"{what} is too large.")
     return read_document(data)
 
 
@@ -197,11 +197,11 @@ def read_document(data: bytes) -> Any:
     try:
         return json.loads(data, object_pairs_hook=_without_twins)
     except RecursionError:
-        raise bad_request("The JSON is nested too deep.") from None
+        raise wrong("The JSON is nested too deep.") from None
     except ValueError as error:
         # From 4301 digits on `int` raises a plain ValueError, which is known by its text alone.
         text = "a number has too many digits" if "integer string conversion" in str(error) else str(error)
-        raise bad_request(f"The JSON cannot be read: {text}.") from None
+        raise wrong(f"The JSON cannot be read: {text}.") from None
 
 
 def weight_of(data: bytes) -> int:
@@ -279,7 +279,7 @@ def read_numbers(
     words = {"f": "numbers", "b": "true and false"}.get(dtype.kind, "integers")
     if b'"' in data or b"{" in data:
         others = "texts" if b'"' in data else "objects"
-        raise bad_request(f"{where}: data must be {words}; it has {others}, too.")
+        raise wrong(f"{where}: data must be {words}; it has {others}, too.")
     count = math.prod(shape)
     # Counted in the text, before anything is made of it: a wrong shape costs no memory.
     _check_form(data, shape, count, where)
@@ -301,7 +301,7 @@ def read_numbers(
         _put(array[at : at + len(numbers)], numbers, where)
         at += len(numbers)
     if at != count:
-        raise bad_request(f"{where}: its shape {list(shape)} has {count} elements, and data has another number.")
+        raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has another number.")
     return array
 
 
@@ -318,9 +318,9 @@ def read_texts(
             for word, name in (*_OTHERS[:2], (rb"[0-9]", "numbers"), *_OTHERS[3:], (rb"{", "objects"))
             if re.search(word, rest)
         ]
-        raise bad_request(f"{where}: data must be texts; it has {', '.join(others)}, too.")
+        raise wrong(f"{where}: data must be texts; it has {', '.join(others)}, too.")
     if texts != count:
-        raise bad_request(f"{where}: its shape {list(shape)} has {count} elements, and data has {texts}.")
+        raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has {texts}.")
     _check_form(rest, shape, count, where)
     # 64 bytes for each text beside its characters: the object and its place in the list.
     take(count * 64 + len(data))
@@ -328,9 +328,9 @@ def read_texts(
     try:
         level: list[Any] = msgspec.json.decode(data)
     except UnicodeDecodeError:
-        raise bad_request(f"{where}: a text is not in UTF-8.") from None
+        raise wrong(f"{where}: a text is not in UTF-8.") from None
     except msgspec.DecodeError:
-        raise bad_request(f"{where}: half a surrogate pair is no text in UTF-8.") from None
+        raise wrong(f"{where}: half a surrogate pair is no text in UTF-8.") from None
     # The form has been checked: where the first entry is a list, all entries are.
     while level and isinstance(level[0], list):
         level = [item for part in level for item in part]
@@ -353,8 +353,8 @@ def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> 
             return
     if found[1:-1].count(b",") == len(found) - 2:
         given = len(found) - 1 if data.translate(None, b"[]" + _SPACE) else 0
-        raise bad_request(f"{where}: its shape {list(shape)} has {count} elements, and data has {given}.")
-    raise bad_request(f"{where}: data is nested, and not as its shape {list(shape)} says.")
+        raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has {given}.")
+    raise wrong(f"{where}: data is nested, and not as its shape {list(shape)} says.")
 
 
 def _commas(data: bytes) -> int:
@@ -382,14 +382,12 @@ def _step(text: bytes, dtype: np.dtype[Any], words: str, where: str) -> list[Any
         return decoder.decode(text)
     except msgspec.ValidationError as error:
         if "out of range" in str(error):
-            raise bad_request(
-                f"{where}: a number is too large for {_SORTS.get(dtype.kind, 'an integer')}."
-            ) from None
+            raise wrong(f"{where}: a number is too large for {_SORTS.get(dtype.kind, 'an integer')}.") from None
     except (msgspec.DecodeError, ValueError):
         pass
     kinds = _OTHERS[:2] if dtype.kind == "f" else _OTHERS
     others = [name for word, name in kinds if re.search(word, text)]
-    raise bad_request(f"{where}: data must be {words}; it has {', '.join(others) or 'other values'}, too.")
+    raise wrong(f"{where}: data must be {words}; it has {', '.join(others) or 'other values'}, too.")
 
 
 def _with_words(text: bytes) -> list[float]:
@@ -423,7 +421,7 @@ def _put(target: Array, numbers: list[Any], where: str) -> None:
     dtype = target.dtype
     if dtype.kind == "b":
         if not set(numbers) <= {False, True}:
-            raise bad_request(f"{where}: a BOOL is true or false, or 0 or 1.")
+            raise wrong(f"{where}: a BOOL is true or false, or 0 or 1.")
         target[:] = numbers
         return
     if dtype.kind == "f":
@@ -432,7 +430,7 @@ def _put(target: Array, numbers: list[Any], where: str) -> None:
             with np.errstate(over="raise"):
                 target[:] = np.fromiter(numbers, np.float64, len(numbers))
         except FloatingPointError:
-            raise bad_request(f"{where}: a number is too large for FP32.") from None
+            raise wrong(f"{where}: a number is too large for FP32.") from None
         return
     limits = np.iinfo(dtype)
     # numpy before 2.0 makes large unsigned numbers of negative ones.
@@ -444,5 +442,5 @@ def _put(target: Array, numbers: list[Any], where: str) -> None:
         if array.size and (array.min() < limits.min or array.max() > limits.max):
             raise OverflowError
     except OverflowError:
-        raise bad_request(f"{where}: a number is not between {limits.min} and {limits.max}.") from None
+        raise wrong(f"{where}: a number is not between {limits.min} and {limits.max}.") from None
     target[:] = array

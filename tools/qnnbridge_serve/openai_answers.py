@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qnnbridge_protocol.errors import GenerationError, OptionError, PromptRefused, TooLarge
-from qnnbridge_serve.errors import Refused, in_words
+from qnnbridge_serve.errors import Refused, in_words, wrong
 from qnnbridge_serve.openai_forms import MOST_SEED, GenerationRequest, error_document
 from qnnbridge_serve.openai_tools import CallForm, CallReader, PartKind, grammar_of, learn_form
 from qnnbridge_tools.generation.measuring import Pace
@@ -287,36 +287,28 @@ def choices_of(asked: GenerationRequest, model: LanguageModel) -> Iterator[Answe
 
 def _rendered(asked: GenerationRequest, tokenizer: Tokenizer) -> tuple[str, CallForm | None]:
     """The prompt of a conversation."""
-    if asked.tools is None:
+
+    def render(messages: str, tools: str | None, add: bool) -> str:
         try:
-            text = tokenizer.apply_chat_template(asked.messages)
+            return tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add)
         except GenerationError as error:
-            raise _template_refuses(error) from error
-        form = None
-    else:
+            text = f"The model's chat template refuses the messages: {in_words(error)}"
+            raise wrong(text, "messages") from error
 
-        def render(messages: str, tools: str | None, add: bool) -> str:
-            try:
-                return tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add)
-            except GenerationError as error:
-                raise _template_refuses(error) from error
-
-        text = render(asked.messages, asked.tools.tools, True)
+    tools = None if asked.tools is None else asked.tools.tools
+    text, form = render(asked.messages, tools, True), None
+    if tools is not None:
         if text == render(asked.messages, None, True):
-            raise Refused(
-                400,
+            raise wrong(
                 "The model's chat template does not tell the model of functions. Leave tools out, or serve a model "
                 "that was made for them.",
-                field="tools",
+                "tools",
             )
-        form = learn_form(render, lambda word: _special(tokenizer, word), asked.tools.tools)
+        form = learn_form(render, lambda word: _special(tokenizer, word), tools)
     left_out = [name for name in asked.called if name not in text]
     if left_out:
-        raise Refused(
-            400,
-            f"The model's chat template leaves calls of functions out: {', '.join(left_out)[:200]}.",
-            field="messages",
-        )
+        names = ", ".join(left_out)[:200]
+        raise wrong(f"The model's chat template leaves calls of functions out: {names}.", "messages")
     return text, form
 
 
@@ -326,10 +318,6 @@ def _special(tokenizer: Tokenizer, word: str) -> int | None:
     beside = [int(token) for token in tokenizer.encode("x")]
     is_one = len(tokens) == 1 and word not in tokenizer.decode([*beside, *tokens, *beside])
     return tokens[0] if is_one else None
-
-
-def _template_refuses(error: GenerationError) -> Refused:
-    return Refused(400, f"The model's chat template refuses the messages: {in_words(error)}", field="messages")
 
 
 # --- generating one ---
@@ -366,19 +354,18 @@ def open_choice(
     except PromptRefused as error:
         # Clients shorten the conversation and ask again when they see it.
         code = "context_length_exceeded" if "context_length" in error.details else None
-        raise Refused(400, in_words(error), field=field, reason=code) from error
+        raise wrong(in_words(error), field, code) from error
     except TooLarge as error:
-        raise Refused(400, in_words(error), field=field, reason="context_length_exceeded") from error
+        raise wrong(in_words(error), field, "context_length_exceeded") from error
     except OptionError as error:
-        raise Refused(400, in_words(error), field=error.details.get("option")) from error
+        raise wrong(in_words(error), error.details.get("option")) from error
     except GenerationError as error:
         if choice.guidance is None:
             raise
-        raise Refused(
-            400,
+        raise wrong(
             f"The schema cannot be kept to: {in_words(error)}\n"
             "Fix: Correct the schema; or use a release of onnxruntime-genai that was built with guidance.",
-            field="response_format" if choice.form is None else "tools",
+            "response_format" if choice.form is None else "tools",
         ) from error
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from qnnbridge_serve import openai_forms as forms
 from qnnbridge_serve import transport
 from qnnbridge_serve.answering import ClientQueues, EventStream, GeneratedAnswer, first_item, whole_answer
 from qnnbridge_serve.embeddings import Array, Embedder
@@ -22,7 +21,7 @@ from qnnbridge_serve.folder_models import FolderModels, LanguageModel
 from qnnbridge_serve.http_protocol import json_answer
 from qnnbridge_serve.json_reading import read_document, weight_of
 from qnnbridge_serve.openai_answers import AnswerForm, MakeForm
-from qnnbridge_serve.openai_forms import GenerationRequest, Kind
+from qnnbridge_serve.openai_forms import GenerationRequest, named_model, read_generation
 from qnnbridge_serve.openai_responses import read_response, renamed
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.transport import Admission, Ticket, Workers, deadline_after, receive_body, time_left_s
@@ -70,14 +69,14 @@ class LanguageService:
         self._readers = Workers("language reader", 1)
 
     async def chat(self, request: Request) -> Response:
-        return await self._complete(request, functools.partial(_generation, "chat"))
+        return await self._complete(request, lambda document: (read_generation(document, "chat"), AnswerForm))
 
     async def text(self, request: Request) -> Response:
-        return await self._complete(request, functools.partial(_generation, "text"))
+        return await self._complete(request, lambda document: (read_generation(document, "text"), AnswerForm))
 
     async def respond(self, request: Request) -> Response:
         try:
-            return await self._complete(request, _response)
+            return await self._complete(request, read_response)
         except Refused as refused:
             raise renamed(refused) from None
 
@@ -112,15 +111,6 @@ def _client(request: Request, asked: GenerationRequest) -> str:
     return f"{machine} {asked.user}"
 
 
-def _generation(kind: Kind, document: Any) -> tuple[GenerationRequest, MakeForm]:
-    return forms.read_generation(document, kind), AnswerForm
-
-
-def _response(document: Any) -> tuple[GenerationRequest, MakeForm]:
-    read = read_response(document)
-    return read.asked, read.form
-
-
 # --- /v1/embeddings ---
 
 # OpenAI's own.
@@ -139,7 +129,7 @@ class EmbeddingRequest:
 
 def read_embedding(document: Any) -> EmbeddingRequest:
     """Raises `Refused`."""
-    model = forms.named_model(document)
+    model = named_model(document)
     value: Any = document.get("input")
     several = isinstance(value, list) and bool(value) and all(isinstance(one, (str, list)) for one in value)
     given: list[Any] = value if several else [value]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 from qnnbridge_serve.errors import CODE_HEADER, Refused, wrong
 from qnnbridge_serve.openai_tools import COMPACT, ToolUse, read_calls, read_tools
@@ -296,33 +296,7 @@ def _schema(given: Any) -> str | None:
     return json.dumps({**COMPACT, **schema})
 
 
-# --- documents ---
-
-
-class NamedModels(Protocol):
-    """Models of one kind."""
-
-    kind: str
-    created: int
-
-    @property
-    def names(self) -> Sequence[str]: ...
-
-
-def models_document(registries: Iterable[NamedModels]) -> dict[str, Any]:
-    found = [model_document(name, models) for models in registries for name in models.names]
-    return {"object": "list", "data": found}
-
-
-def model_document(name: str, models: NamedModels) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": models.created,
-        "owned_by": "qnnbridge",
-        "kind": models.kind,
-    }
-
+# --- errors ---
 
 _TYPES: Final[Mapping[int, str]] = {
     401: "authentication_error",

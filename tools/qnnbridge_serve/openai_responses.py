@@ -6,6 +6,7 @@ Nothing is stored: a conversation is sent whole each time. Pure.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from qnnbridge_serve.errors import Refused, wrong
 from qnnbridge_serve.openai_answers import (
     Counts,
     Finished,
+    MakeForm,
     Part,
     TokenScore,
     call_id,
@@ -58,22 +60,11 @@ _FIELDS: Final = (
 _TEXTS: Final = ("input_text", "output_text", "text")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ResponseRequest:
-    """A request, read. said: what the answer repeats of it."""
-
-    asked: GenerationRequest
-    said: Mapping[str, Any]
-
-    def form(self, asked: GenerationRequest, created: int, fingerprint: str) -> ResponseForm:
-        return ResponseForm(asked, created, self.said)
-
-
 # --- requests ---
 
 
-def read_response(document: Any) -> ResponseRequest:
-    """Raises `Refused`."""
+def read_response(document: Any) -> tuple[GenerationRequest, MakeForm]:
+    """The request, and the form of its answer. Raises `Refused`."""
     if not isinstance(document, dict):
         raise wrong("The request is no JSON object.")
     refuse_fields(document, _NEUTRAL, "here, where nothing is stored; leave it out")
@@ -121,7 +112,7 @@ def read_response(document: Any) -> ResponseRequest:
         "metadata": metadata or {},
         "user": asked.user or None,
     }
-    return ResponseRequest(asked, given)
+    return asked, functools.partial(ResponseForm, said=given)
 
 
 def renamed(refused: Refused) -> Refused:
@@ -251,7 +242,9 @@ class ResponseForm:
         said: What the answer repeats of its request.
     """
 
-    def __init__(self, asked: GenerationRequest, created: int, said: Mapping[str, Any]) -> None:
+    def __init__(
+        self, asked: GenerationRequest, created: int, fingerprint: str, *, said: Mapping[str, Any]
+    ) -> None:
         self._head = {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response",

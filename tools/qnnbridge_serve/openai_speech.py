@@ -12,12 +12,12 @@ from typing import IO, TYPE_CHECKING, Final, Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
-from qnnbridge_protocol.errors import Cancelled, OptionError
+from qnnbridge_protocol.errors import OptionError
 from qnnbridge_serve import transport
 from qnnbridge_serve.answering import (
     ClientQueues,
-    Ended,
     EventStream,
+    Turn,
     WorkedAnswer,
     first_item,
     whole_answer,
@@ -28,7 +28,7 @@ from qnnbridge_serve.http_protocol import json_answer
 from qnnbridge_serve.openai_answers import DONE, event
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import ServiceLimits
-from qnnbridge_serve.transport import Admission, Workers, body_parts, deadline_after, not_started
+from qnnbridge_serve.transport import Admission, Workers, body_parts, deadline_after
 from qnnbridge_tools.transcribe import (
     SPEECH_FORMATS,
     SpeechFormat,
@@ -149,15 +149,14 @@ class SpeechAnswer(WorkedAnswer):
         super().__init__(SpeechForm(asked.form), figures, deadline)
         self._asked, self._model, self._audio = asked, model, audio
 
-    def _work(self, queues: ClientQueues, client: str) -> None:
-        asked, outcome, audio_s = self._asked, "error", 0.0
-        begun: float | None = None
-        try:
-            with queues.turn(client, self._cancellation):
-                self._begun = True
-                # From here on: the wait for its turn is no work.
-                begun = time.monotonic()
-                segments = []
+    def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Transcript]:
+        asked = self._asked
+        with turn():
+            self._begun = True
+            # From here on: the wait for its turn is no work.
+            begun = time.monotonic()
+            segments = []
+            try:
                 with self._model.recognizer.stream(
                     self._audio,  # type: ignore[arg-type]
                     language=asked.language,
@@ -169,22 +168,14 @@ class SpeechAnswer(WorkedAnswer):
                         for segment in found:
                             segments.append(segment)
                             self._tell(segment)
-                        transcript = found.transcript(segments)
+                        return "ok", found.transcript(segments)
                     finally:
-                        audio_s = found.position
+                        sums["audio_seconds"] = found.position
                         ends()
-            outcome = "ok"
-            self._tell(Ended(transcript))
-        except Cancelled as error:
-            outcome = "cancelled"
-            self._tell(not_started() if self._late else error)
-        except OptionError as error:  # the audio, or the language
-            self._tell(wrong(in_words(error), code=error.code))
-        except BaseException as error:  # noqa: BLE001 - passed on to the event loop
-            self._tell(error)
-        finally:
-            work_s = 0.0 if begun is None else time.monotonic() - begun
-            self._figures.end(outcome, {"audio_seconds": audio_s, "work_seconds": work_s})
+            except OptionError as error:  # the audio, or the language
+                raise wrong(in_words(error), code=error.code) from error
+            finally:
+                sums["work_seconds"] = time.monotonic() - begun
 
 
 class SpeechService:

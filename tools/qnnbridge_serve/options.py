@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import hmac
 import ipaddress
 import itertools
@@ -277,28 +278,14 @@ def read_size(text: str) -> int:
     return size
 
 
-def _names(option: str) -> Read:
-    """For an option that gives folders names."""
-
-    def read(texts: Sequence[str]) -> dict[str, Path]:
-        return read_names(option, texts)
-
-    return Read(read)
-
-
-def _seconds(option: str) -> Read:
-    """For a number of seconds of which 0 is no limit."""
-
-    def read(seconds: float) -> float | None:
-        arguments.check_seconds(option, seconds)
-        return seconds or None
-
-    return Read(read, float)
-
-
-def _drain(seconds: float) -> float:
-    arguments.check_seconds("--drain", seconds)
+def _seconds(option: str, seconds: float) -> float:
+    arguments.check_seconds(option, seconds)
     return seconds
+
+
+def _limit(option: str, seconds: float) -> float | None:
+    """0 is no limit."""
+    return _seconds(option, seconds) or None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -322,7 +309,7 @@ class ServiceLimits:
     timeout_s: Annotated[
         float | None,
         typer.Option("--timeout", min=0, metavar="S", help="Seconds for each request; 0 for no limit."),
-        _seconds("--timeout"),
+        Read(functools.partial(_limit, "--timeout"), float),
     ] = 60
     answer_timeout_s: Annotated[
         float | None,
@@ -332,7 +319,7 @@ class ServiceLimits:
             metavar="S",
             help="Seconds for an answer of --llm or --speech; 0 for none.",
         ),
-        _seconds("--answer-timeout"),
+        Read(functools.partial(_limit, "--answer-timeout"), float),
     ] = 600
     most_bytes: Annotated[
         int,
@@ -369,17 +356,17 @@ class ServeOptions:
     language_models: Annotated[
         Mapping[str, Path],
         typer.Option("--llm", metavar="NAME=FOLDER", help="A language model and its name. Repeatable."),
-        _names("--llm"),
+        Read(functools.partial(read_names, "--llm")),
     ] = dataclasses.field(default_factory=dict)
     embedders: Annotated[
         Mapping[str, Path],
         typer.Option("--embed", metavar="NAME=FOLDER", help="A model for embeddings and its name. Repeatable."),
-        _names("--embed"),
+        Read(functools.partial(read_names, "--embed")),
     ] = dataclasses.field(default_factory=dict)
     recognizers: Annotated[
         Mapping[str, Path],
         typer.Option("--speech", metavar="NAME=FOLDER", help="Whisper for speech, and its name. Repeatable."),
-        _names("--speech"),
+        Read(functools.partial(read_names, "--speech")),
     ] = dataclasses.field(default_factory=dict)
     buckets: Annotated[
         tuple[str, ...],
@@ -400,7 +387,7 @@ class ServeOptions:
     drain_s: Annotated[
         float,
         typer.Option("--drain", min=0, metavar="S", help="Seconds to let running requests finish at shutdown."),
-        Read(_drain, float),
+        Read(functools.partial(_seconds, "--drain"), float),
     ] = 30
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Serve the other models if one cannot be loaded at the start.")

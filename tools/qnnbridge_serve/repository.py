@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 FIGURES_TIMEOUT_S: Final = 5.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A session that is served. summary: where it runs, as text."""
-
-    model: ServedModel
-    session: InferenceSession
-    summary: str
-
-    def close(self) -> None:
-        self.session.close()
-
-
 def open_host(where: Where, python: str | None) -> Host:
     """The host of all sessions: the daemon, which is started if there is none, or one that starts at first use."""
     import qnnbridge
@@ -54,7 +42,7 @@ def daemon_figures(host: Host) -> Callable[[], Mapping[str, Any]]:
     return ask
 
 
-def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> LoadedModel:
+def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> ServedModel:
     """Load one model and find out what it takes and gives. Raises the errors of `qnnbridge.errors`."""
     session = open_session(file.path, file.buckets, options, host)
     try:
@@ -64,8 +52,8 @@ def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> Loa
     except BaseException:
         session.close()
         raise
-    served = ServedModel(file.name, file.version, contract, session)
-    return LoadedModel(served, session, summary_of(session.placement) + (", rewritten" if session.fixed else ""))
+    summary = summary_of(session.placement) + (", rewritten" if session.fixed else "")
+    return ServedModel(file.name, file.version, contract, session, summary)
 
 
 def open_session(path: Path, buckets: Any, options: ServeSessionOptions, host: Host) -> InferenceSession:
@@ -190,7 +178,10 @@ class Registry(Generic[Loaded]):
         """Returns a summary. Requests use the old model until the new one is there."""
         with entry.change:
             with self._lock:
-                entry.state, entry.reason = "LOADING", "it is being loaded"
+                if entry.current is None:
+                    entry.state, entry.reason = "LOADING", "it is being loaded"
+                else:  # still listed as ready, and not as one that clients have to wait for
+                    entry.reason = "it is being loaded again"
             begun = time.monotonic()
             try:
                 # The old model serves meanwhile, so for a moment the host has both.
@@ -231,10 +222,10 @@ class Registry(Generic[Loaded]):
             entry.state, entry.reason, entry.code = "UNAVAILABLE", reason, code
 
 
-class Repository(Registry[LoadedModel]):
+class Repository(Registry[ServedModel]):
     """The models of the Open Inference Protocol; `lease` keeps one loaded."""
 
-    def __init__(self, files: Sequence[ModelFile], opener: Callable[[ModelFile], LoadedModel]) -> None:
+    def __init__(self, files: Sequence[ModelFile], opener: Callable[[ModelFile], ServedModel]) -> None:
         by_name = {file.name: file for file in files}
         super().__init__(by_name, lambda name: opener(by_name[name]))
         self._versions = {file.name: file.version for file in files}
@@ -257,7 +248,7 @@ class Repository(Registry[LoadedModel]):
             # From here on `unload` leaves the closing to the last lease.
             leased.leases += 1
         try:
-            yield leased.loaded.model
+            yield leased.loaded
         finally:
             with self._lock:
                 leased.leases -= 1
@@ -316,7 +307,7 @@ class Repository(Registry[LoadedModel]):
 
     # --- inside ---
 
-    def _find(self, name: str, version: str | None) -> Entry[LoadedModel]:
+    def _find(self, name: str, version: str | None) -> Entry[ServedModel]:
         entry = self._entries.get(name)
         if entry is None:
             raise Refused(404, f"There is no model {name[:80]!r} here.")
@@ -326,7 +317,7 @@ class Repository(Registry[LoadedModel]):
         return entry
 
     @staticmethod
-    def _not_ready(entry: Entry[LoadedModel]) -> Refused:
+    def _not_ready(entry: Entry[ServedModel]) -> Refused:
         headers = {CODE_HEADER: entry.code} if entry.code else {}
         if entry.state == "LOADING":
             headers["retry-after"] = str(RETRY_AFTER_S)

@@ -21,13 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_serve.options import Address, ServeOptions, listen, url_of
-from qnnbridge_serve.repository import (
-    Repository,
-    daemon_figures,
-    open_host,
-    open_model,
-)
 from qnnbridge_tools import arguments
+from qnnbridge_tools.command_line import command
 
 if TYPE_CHECKING:
     import uvicorn
@@ -38,6 +33,21 @@ if TYPE_CHECKING:
 LOADER_END_TIMEOUT_S: Final = 5.0
 # Longer than load balancers keep idle connections: else they send requests into one that is being closed.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
+
+
+@command
+def serve(given: ServeOptions) -> None:
+    """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton); OpenAI's: --llm, --embed, --speech."""
+    require_packages(embeddings=bool(given.embedders), speech=bool(given.recognizers))
+    check_exposure(given.address, given.token_file)
+    options = given.with_files()
+    check_dimensions(options)
+    from qnnbridge import CacheWarning, CpuFallbackWarning
+
+    # Of sessions: the line about the model and the log have them.
+    warnings.simplefilter("ignore", CpuFallbackWarning)
+    warnings.simplefilter("ignore", CacheWarning)
+    serve_models(options)
 
 
 def require_packages(*, embeddings: bool = False, speech: bool = False) -> None:
@@ -82,22 +92,23 @@ def check_dimensions(options: ServeOptions) -> None:
         arguments.refuse_unknown(scans, options.sessions.dimensions)
 
 
-def serve(options: ServeOptions) -> None:
+def serve_models(options: ServeOptions) -> None:
     """Returns when a signal has ended it. Raises what kept it from serving."""
     listener = listen(options.address)
     try:
         # Before the host is started: a port that is taken is found at once, and early clients wait in the backlog.
         listener.listen(128)
+        # Here, since they need the packages of the extra, which `require_packages` has looked for.
+        from qnnbridge_serve.app import HostProbe, InferenceService, make_app
+        from qnnbridge_serve.embeddings import embedding_models
+        from qnnbridge_serve.folder_models import language_models, speech_models
+        from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService
+        from qnnbridge_serve.openai_speech import SpeechService
+        from qnnbridge_serve.repository import Repository, daemon_figures, open_host, open_model
+
         host = open_host(options.where, options.host_python)
         try:
             repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
-            # Here, since they need the packages of the extra, which `require_packages` has looked for.
-            from qnnbridge_serve.app import HostProbe, InferenceService, make_app
-            from qnnbridge_serve.embeddings import embedding_models
-            from qnnbridge_serve.folder_models import language_models, speech_models
-            from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService
-            from qnnbridge_serve.openai_speech import SpeechService
-
             models = language_models(options.language_models, host, options.sessions.fallback)
             embedders = embedding_models(options.embedders, options.embedder_buckets, options.sessions, host)
             hearing = speech_models(options.recognizers, options.sessions, host)
@@ -221,11 +232,3 @@ def _end_on_signals(server: uvicorn.Server) -> threading.Event:
 
 def _say(text: str) -> None:
     print(text, flush=True)
-
-
-def quiet_warnings() -> None:
-    """Silences warnings of sessions: the line about the model and the log have them."""
-    from qnnbridge import CacheWarning, CpuFallbackWarning
-
-    warnings.simplefilter("ignore", CpuFallbackWarning)
-    warnings.simplefilter("ignore", CacheWarning)

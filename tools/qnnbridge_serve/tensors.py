@@ -20,7 +20,7 @@ import numpy as np
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, from_ort_type, measure
 from qnnbridge_protocol.tensors import Typed
-from qnnbridge_serve.errors import Refused, bad_request
+from qnnbridge_serve.errors import Refused, wrong
 from qnnbridge_serve.json_reading import Check, Take, read_numbers, read_texts
 
 DATATYPES: Final[Mapping[ElementType, str]] = {
@@ -184,15 +184,15 @@ def to_value(
     """
     where = f"Input {given.name!r}"
     if given.datatype != declared.datatype:
-        raise bad_request(f"{where} is {given.datatype[:20]}, but the model takes {declared.datatype}.")
+        raise wrong(f"{where} is {given.datatype[:20]}, but the model takes {declared.datatype}.")
     layout = LAYOUTS[declared.element]
     try:
         count, size = measure(layout.bits, given.shape)
     except ValueError as error:
-        raise bad_request(f"{where}: {error}.") from None
+        raise wrong(f"{where}: {error}.") from None
     if given.data is not None:
         if declared.element in BINARY_ONLY:
-            raise bad_request(f"{where}: {declared.datatype} can only be sent as binary data (binary_data_size).")
+            raise wrong(f"{where}: {declared.datatype} can only be sent as binary data (binary_data_size).")
         if declared.element is ElementType.STRING:
             return _texts(read_texts(given.data, given.shape, where, take, check), given.shape)
         return read_numbers(given.data, given.shape, layout.storage, where, take, check).reshape(given.shape)
@@ -200,7 +200,7 @@ def to_value(
     if declared.element is ElementType.STRING:
         return _texts(_split(given.raw, count, where, take, check), given.shape)
     if len(given.raw) != size:
-        raise bad_request(
+        raise wrong(
             f"{where}: {declared.datatype} of shape {list(given.shape)} is {size} bytes, "
             f"and binary_data_size is {len(given.raw)}."
         )
@@ -213,7 +213,7 @@ def _from_bytes(raw: memoryview, element: ElementType, shape: tuple[int, ...], w
     if not array.flags.aligned:  # it begins where the JSON happens to end
         array = np.frombuffer(bytes(raw), layout.storage)
     if element is ElementType.BOOL and array.size and int(array.view(np.uint8).max()) > 1:
-        raise bad_request(f"{where}: a BOOL is one byte, 0 or 1.")
+        raise wrong(f"{where}: a BOOL is one byte, 0 or 1.")
     return array.reshape(shape) if layout.named else Typed(array.reshape(shape), element, shape)
 
 
@@ -229,16 +229,16 @@ def _split(raw: memoryview, count: int, where: str, take: Take, check: Check) ->
                 begin = at + _LENGTH.size
                 end = begin + length(raw, at)[0] if begin <= size else size + 1
                 if end > size:
-                    raise bad_request(f"{where}: element {len(elements)} of its BYTES data is cut off.")
+                    raise wrong(f"{where}: element {len(elements)} of its BYTES data is cut off.")
                 elements.append(str(raw[begin:end], "utf-8"))
                 at = end
                 if at == size:
                     break
     except UnicodeDecodeError as error:
-        raise bad_request(f"{where}: ONNX has texts in UTF-8 only; an element is none ({error.reason}).") from None
+        raise wrong(f"{where}: ONNX has texts in UTF-8 only; an element is none ({error.reason}).") from None
     if len(elements) != count or at != len(raw):
         found = len(elements) if at == len(raw) else "more"
-        raise bad_request(f"{where}: its shape has {count} elements, and its BYTES data {found}.")
+        raise wrong(f"{where}: its shape has {count} elements, and its BYTES data {found}.")
     return elements
 
 
@@ -254,7 +254,7 @@ def _texts(elements: list[str], shape: tuple[int, ...]) -> Array:
 def check_form(tensor: TensorSpec, binary: bool) -> None:
     """Before the model is run: whether an output can be sent in the form that is asked for."""
     if not binary and tensor.element in BINARY_ONLY:
-        raise bad_request(
+        raise wrong(
             f"Output {tensor.name!r} is {tensor.datatype}, which can only be sent as binary data: give the request "
             "the parameter binary_data_output, or the output the parameter binary_data."
         )

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 
 from qnnbridge_protocol.errors import Busy, DeadlineExceeded
-from qnnbridge_serve.errors import Refused, bad_request
+from qnnbridge_serve.errors import Refused, wrong
 
 Result = TypeVar("Result")
 
@@ -257,7 +257,7 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
     if announced is not None:
         # 18 digits fit 64 bits; `int` of a text of any length would take time.
         if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
-            raise bad_request("Content-Length is no number.")
+            raise wrong("Content-Length is no number.")
         # Refused before a byte of the body is read.
         if int(announced) > most:
             raise _too_large(most)
@@ -357,14 +357,14 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
             unpacker = zlib.decompressobj(_EITHER)
             members += 1
             if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
-                raise bad_request("The body cannot be unpacked: it is in too many pieces.")
+                raise wrong("The body cannot be unpacked: it is in too many pieces.")
         try:
             # A step at a time: `take` refuses a bomb before it has become large.
             part = unpacker.decompress(rest, _STEP_BYTES)
         except zlib.error as error:
-            raise bad_request(f"The body cannot be unpacked: {error}.") from None
+            raise wrong(f"The body cannot be unpacked: {error}.") from None
         if not part and not rest and not unpacker.eof:
-            raise bad_request("The body cannot be unpacked: its end is missing.")
+            raise wrong("The body cannot be unpacked: its end is missing.")
         rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
         take(len(part))
         parts.append(part)

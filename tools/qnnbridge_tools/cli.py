@@ -39,7 +39,7 @@ _COMMANDS = {
     "prepare": "qnnbridge_models.commands:prepare",
     "profile": "qnnbridge_models.commands:profile",
     "versions": "qnnbridge_tools.commands:versions",
-    "serve": "qnnbridge_serve.command:serve",
+    "serve": "qnnbridge_serve.server:serve",
     "setup-host": "qnnbridge_tools.setup_host.command:setup_host",
     "top": "qnnbridge_tools.commands:top",
     "host": "qnnbridge_tools.host.command:app",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -30,8 +29,10 @@ _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = None) -> None:
     """Raises `InvalidGraph`. types: of the model's tensors, if they are known."""
+    import psutil
+
     types = graphs.types_of(model) if types is None else types
-    limit = min(MAX_TENSOR_BYTES, _memory_bytes() // 2)
+    limit = min(MAX_TENSOR_BYTES, psutil.virtual_memory().total // 2)
     constants = graphs.constants(model.graph)
     text_bytes = _LEAST_TEXT_BYTES + max(
         (len(text) for one in constants.values() for text in one.string_data), default=0
@@ -115,15 +116,6 @@ def _element_bytes(element: int) -> int:
         return int(helper.tensor_dtype_to_np_dtype(element).itemsize)
     except (KeyError, TypeError, ValueError):
         return 1
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        import psutil  # Windows
-
-        return int(psutil.virtual_memory().total)
 
 
 def _in_words(size: int) -> str:
