@@ -17,7 +17,7 @@ from qnnbridge._fastpath import default_sharing
 from qnnbridge._launch.interpreter import HostInterpreter, engine_setting, find_host, host_command, host_environment
 from qnnbridge._supervision.blame import Blame, IsolationLock
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
-from qnnbridge._supervision.host_process import HostProcess, Launch, Patience, deadline_after
+from qnnbridge._supervision.host_process import HostProcess, Launch, Patience, deadline_after, seconds_left
 from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.supervisor import Releases, Supervisor, call_if_alive
@@ -145,7 +145,11 @@ class Host:
         self._start_timeout = start_timeout
         self._limits = limits or Limits()
         self._command = _command
-        self._connector = None if _daemon is None else _connector(_daemon)
+        self._connector: DaemonConnector | None = None
+        if _daemon is not None:
+            from qnnbridge._daemon.connector import DaemonConnector  # for applications that use the daemon
+
+            self._connector = DaemonConnector(_daemon)
         # The interpreter that was chosen; ``None`` before the first start.
         self.interpreter: HostInterpreter | None = None
         # One for all generations: suspects stay suspects when the host is started again.
@@ -174,7 +178,8 @@ class Host:
         # The attributes from here on belong to the application's side and outlive each host process.
         self._isolation = IsolationLock(blame)
         self.sharing = default_sharing(shared_memory, spin)
-        self._arrays: SharedArrays | None = None
+        # `arrays`, if it was ever used.
+        self.own_arrays: SharedArrays | None = None
         self._arrays_lock = Lock()
         self.recycler = Recycler(recycle or RecycleAfter())
         # Sessions and objects that the application has dropped.
@@ -202,7 +207,7 @@ class Host:
 
     def start(self, timeout: float | None = None) -> None:
         """Start the process now, so that the first session does not wait for it."""
-        self._process(deadline_after(timeout))
+        self.supervisor.process(deadline_after(timeout))
 
     def close(self) -> None:
         """End the process. Its sessions cannot be used afterwards. Idempotent; takes at most a few seconds.
@@ -214,8 +219,8 @@ class Host:
         if self._connector is not None:
             self._connector.close()
         self.supervisor.close()
-        if self._arrays is not None:
-            self._arrays.close()
+        if self.own_arrays is not None:
+            self.own_arrays.close()
         _open_hosts.discard(self)
 
     def restart(self) -> None:
@@ -248,15 +253,16 @@ class Host:
     @property
     def info(self) -> HostInfo:
         """Facts about the host; starts it and waits until ONNX Runtime is loaded there."""
-        self._process(deadline_after(self._start_timeout))
+        self.supervisor.process(deadline_after(self._start_timeout))
         return self.learn(deadline_after(INFO_TIMEOUT_S))
 
     def learn(self, deadline: float | None) -> HostInfo:
         """`info`, within a deadline (`time.monotonic`)."""
-        process = self._process(deadline)
+        process = self.supervisor.process(deadline)
         if self._info is None or self._info.generation != process.generation:
-            left_s = INFO_TIMEOUT_S if deadline is None else max(0.0, deadline - time.monotonic())
-            answer = self.call({"op": "host.info"}, timeout=min(left_s, INFO_TIMEOUT_S)).header
+            left_s = seconds_left(deadline)
+            timeout = INFO_TIMEOUT_S if left_s is None else min(left_s, INFO_TIMEOUT_S)
+            answer = self.call({"op": "host.info"}, timeout).header
             startup_s = (process.ready_at or process.started_at) - process.started_at
             self._info = process.peer.info(answer, process.generation, startup_s)
         return self._info
@@ -294,7 +300,7 @@ class Host:
         """Seconds of a round trip. Raises `DeadlineExceeded`; a busy host may cause that, too."""
         deadline = deadline_after(timeout)
         # Before the comparison: it may start the next generation, for which the facts are asked anew.
-        process = self._process(deadline)
+        process = self.supervisor.process(deadline)
         begin = time.perf_counter()
         try:
             process.ping(deadline)
@@ -307,25 +313,20 @@ class Host:
     # --- for the sessions ---
 
     @property
-    def own_arrays(self) -> SharedArrays | None:
-        """`arrays`, if it was ever used."""
-        return self._arrays
-
-    @property
     def arrays(self) -> SharedArrays:
         """The application's arrays in shared memory."""
         # Twice, the second time under the lock: two threads must not make two, of which one would be dropped
         # with its arrays.
-        if self._arrays is None:
+        if self.own_arrays is None:
             from qnnbridge._fastpath.memory import SharedArrays  # imports numpy
 
             with self._arrays_lock:
-                if self._arrays is None:
+                if self.own_arrays is None:
                     # What outlives the host must not keep it.
                     forget = weakref.WeakMethod(self.forget_slab)
-                    self._arrays = SharedArrays(self.sharing, lambda number: call_if_alive(forget, number))
-                    self.sharing.collect = self._arrays.collect
-        return self._arrays
+                    self.own_arrays = SharedArrays(self.sharing, lambda number: call_if_alive(forget, number))
+                    self.sharing.collect = self.own_arrays.collect
+        return self.own_arrays
 
     def twin(self) -> Host:
         """A new host, not started yet, that is started the same way."""
@@ -362,7 +363,7 @@ class Host:
         last = False
         while True:
             try:
-                process = self._process(deadline)
+                process = self.supervisor.process(deadline)
             except HostStartFailed as killed:
                 if killed.details.get("from_outside") and patience.is_left():
                     continue
@@ -482,9 +483,6 @@ class Host:
         """It was released. Safe in a finalizer."""
         self._objects.get(generation, set()).discard(number)
 
-    def _process(self, deadline: float | None) -> HostProcess:
-        return self.supervisor.process(deadline)
-
     def _launch(self) -> Launch:
         if self._connector is not None:
             # The daemon is there already; `DaemonConnector.spawn` ignores the arguments.
@@ -500,12 +498,6 @@ class Host:
 
 
 _open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()
-
-
-def _connector(access: DaemonAccess) -> DaemonConnector:
-    from qnnbridge._daemon.connector import DaemonConnector  # for applications that use the daemon
-
-    return DaemonConnector(access)
 
 
 @atexit.register

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qnnbridge._host import NO_FUNCTIONS
-from qnnbridge._supervision.host_process import OnDeadline, deadline_after, overdue
-from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.shield import when_gone
 from qnnbridge_protocol.errors import BridgeError, Closed, ForkedClient, InvalidArgument, StateLost
@@ -58,14 +57,10 @@ class HostObject:
         values: Sequence[Any] = (),
         objects: Sequence[HostObject] = (),
         *,
-        functions: Mapping[str, CalledFunction] | None = None,
-        timeout_s: float | None = None,
-        on_deadline: OnDeadline = "raise",
+        functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
         context: CallContext | None = None,
-        on_sent: Callable[[int], None] | None = None,
-        on_news: Callable[[Frame], None] | None = None,
     ) -> ObjectReply:
-        """Call one of its operations.
+        """Call one of its operations, for as long as it takes.
 
         Args:
             operation: name of the operation, one of its kind.
@@ -73,11 +68,7 @@ class HostObject:
             values: tensors and other values.
             objects: further objects of the same host.
             functions: of the application, by name, that the host may call meanwhile.
-            timeout_s: seconds that the call may take; ``None`` waits for ever.
-            on_deadline: whether the host is ended if the call is still in it then.
             context: the model to blame if the host dies.
-            on_sent: given the number of the request once it is written.
-            on_news: given each PHASE and EVENT frame of the request; must not wait.
 
         Raises:
             Closed: it, or one of `objects`, was released.
@@ -88,7 +79,7 @@ class HostObject:
 
         header, buffers = object_message(arguments, values)
         header |= {"op": "object.call", "operation": operation, "objects": self.numbers_of(objects)}
-        frame = self.forward(header, buffers, timeout_s, on_deadline, context, on_sent, on_news, functions or {})
+        frame = self.forward(header, buffers, context, functions=functions)
         decoder = Decoder(frame.buffers)
         found = [decoder.value(item) for item in frame.header.get("values") or ()]
         decoder.finish()
@@ -100,21 +91,21 @@ class HostObject:
         self,
         header: dict[str, Any],
         buffers: tuple[Any, ...] = (),
-        timeout_s: float | None = None,
-        on_deadline: OnDeadline = "raise",
         context: CallContext | None = None,
         on_sent: Callable[[int], None] | None = None,
         on_news: Callable[[Frame], None] | None = None,
         functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
     ) -> Frame:
-        """Send the header's request for this object and return the raw answer: no tensor is decoded."""
+        """Send the header's request for this object and return the raw answer: no tensor is decoded.
+
+        on_sent: given the number of the request once it is written. on_news: given each PHASE and EVENT frame of
+        the request; must not wait.
+        """
         process = self.process()
-        request = {**header, "object": self.number}
+        message = {**header, "object": self.number}, buffers
         context = context or CallContext("object.call", self.kind)
         try:
-            return _exchange(
-                self.host, process, request, buffers, timeout_s, on_deadline, context, on_sent, on_news, functions
-            )
+            return _exchange(self.host, process, message, context, on_sent, on_news, functions)
         except ChannelRetired:
             raise _lost(self.kind) from None
 
@@ -162,15 +153,12 @@ def create_object(
     values: Sequence[Any] = (),
     objects: Sequence[HostObject] = (),
     *,
-    timeout_s: float | None = None,
-    on_deadline: OnDeadline = "raise",
     context: CallContext | None = None,
-    on_news: Callable[[Frame], None] | None = None,
 ) -> tuple[HostObject, Any]:
     """Make an object of this kind; the object and the host's facts of it. Parameters as of `HostObject.call`."""
     header, buffers = object_message(arguments, values)
     header |= {"op": "object.create", "kind": kind}
-    made, frame = forward_creation(host, header, buffers, objects, timeout_s, on_deadline, context, on_news)
+    made, frame = forward_creation(host, header, buffers, objects, context)
     return made, frame.header.get("result")
 
 
@@ -179,23 +167,17 @@ def forward_creation(
     header: dict[str, Any],
     buffers: tuple[Any, ...],
     objects: Sequence[HostObject] = (),
-    timeout_s: float | None = None,
-    on_deadline: OnDeadline = "raise",
     context: CallContext | None = None,
-    on_news: Callable[[Frame], None] | None = None,
 ) -> tuple[HostObject, Frame]:
     """`create_object` with a header and buffers that are ready; the object and the raw answer."""
     kind = str(header.get("kind"))
-    deadline = deadline_after(timeout_s)
     context = context or CallContext("object.create", kind)
     while True:
-        process = objects[0].process() if objects else host.supervisor.process(deadline)
-        request = {**header, "objects": numbers_in(host, process.generation, objects)}
+        process = objects[0].process() if objects else host.supervisor.process(None)
+        message = {**header, "objects": numbers_in(host, process.generation, objects)}, buffers
         sent: list[int] = []
         try:
-            frame = _exchange(
-                host, process, request, buffers, timeout_s, on_deadline, context, sent.append, on_news
-            )
+            frame = _exchange(host, process, message, context, sent.append)
             break
         except ChannelRetired:
             continue  # of given objects `process` then says that they are lost
@@ -239,28 +221,20 @@ def object_message(
 def _exchange(
     host: Host,
     process: HostProcess,
-    header: dict[str, Any],
-    buffers: tuple[Any, ...],
-    timeout_s: float | None,
-    on_deadline: OnDeadline,
+    message: tuple[dict[str, Any], tuple[Any, ...]],
     context: CallContext,
     on_sent: Callable[[int], None] | None,
-    on_news: Callable[[Frame], None] | None,
+    on_news: Callable[[Frame], None] | None = None,
     functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
 ) -> Frame:
-    deadline = deadline_after(timeout_s)
     host.before_call(process)
     if process.retiring:
         raise ChannelRetired  # what is made there now would be lost at once
     try:
-        with host.isolate(context, deadline):
-            frame = host.call_with_functions(
-                process, (header, buffers), deadline, context, on_sent, on_news, functions
-            )
+        with host.isolate(context, None):
+            frame = host.call_with_functions(process, message, None, context, on_sent, on_news, functions)
     except ChannelFailed as failure:
-        raise host.supervisor.lost(process, failure, deadline) from None
-    except Deadline as late:
-        raise overdue(process, late, context, timeout_s, on_deadline) from None
+        raise host.supervisor.lost(process, failure, None) from None
     except BridgeError as error:
         raise as_onnxruntime(error) from None
     host.supervisor.good_reply(context, "running")

@@ -118,32 +118,13 @@ for _name in ["and", "or", "xor", "rand", "ror", "rxor", "lt", "le", "gt", "ge",
 
 if TYPE_CHECKING:  # what checkers know about an enumeration holds for these
 
-    class _OrtEnum(enum.IntEnum): ...
+    class _OrtEnum(enum.IntEnum):
+        def __init_subclass__(cls, strict: bool = False, signed: bool = False) -> None: ...
 
-    class _StrictEnum(enum.IntEnum): ...
-
-    class _SignedEnum(enum.IntEnum): ...
-
-    class _OrtFlags(enum.IntFlag): ...
-
-    class _SignedFlags(enum.IntFlag): ...
+    class _OrtFlags(enum.IntFlag):
+        def __init_subclass__(cls, strict: bool = False, signed: bool = False) -> None: ...
 else:
-
-    class _OrtEnum(_NativeEnum): ...
-
-    class _StrictEnum(_NativeEnum):
-        def __init_subclass__(cls):
-            super().__init_subclass__(strict=True, signed=True)
-
-    class _SignedEnum(_NativeEnum):
-        def __init_subclass__(cls):
-            super().__init_subclass__(signed=True)
-
-    _OrtFlags = _NativeFlags
-
-    class _SignedFlags(_NativeFlags):
-        def __init_subclass__(cls):
-            super().__init_subclass__(signed=True)
+    _OrtEnum, _OrtFlags = _NativeEnum, _NativeFlags
 
 
 class GraphOptimizationLevel(_OrtEnum):
@@ -159,19 +140,19 @@ class ExecutionMode(_OrtEnum):
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(_StrictEnum):
+class ExecutionOrder(_OrtEnum, strict=True, signed=True):
     DEFAULT = 0
     PRIORITY_BASED = 1
     MEMORY_EFFICIENT = 2
 
 
-class OrtAllocatorType(_SignedEnum):
+class OrtAllocatorType(_OrtEnum, signed=True):
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
     ORT_ARENA_ALLOCATOR = 1
 
 
-class OrtMemType(_SignedEnum):
+class OrtMemType(_OrtEnum, signed=True):
     CPU_INPUT = -2
     CPU_OUTPUT = -1
     # ONNX Runtime has two names for this number.
@@ -226,7 +207,7 @@ class OrtCompileApiFlags(_OrtFlags):
     ERROR_IF_OUTPUT_FILE_EXISTS = 2
 
 
-class ArenaExtendStrategy(_StrictEnum):
+class ArenaExtendStrategy(_OrtEnum, strict=True, signed=True):
     kNextPowerOfTwo = 0  # noqa: N815 - ONNX Runtime's own names
     kSameAsRequested = 1  # noqa: N815
 
@@ -242,7 +223,7 @@ class OrtCompiledModelCompatibility(_OrtEnum):
     EP_UNSUPPORTED = 3
 
 
-class OrtDeviceEpIncompatibilityReason(_SignedFlags):
+class OrtDeviceEpIncompatibilityReason(_OrtFlags, signed=True):
     NONE = 0
     DRIVER_INCOMPATIBLE = 1
     DEVICE_INCOMPATIBLE = 2
@@ -343,15 +324,7 @@ def as_bool(name: str, value: Any) -> bool:
         raise wrong_type(name, value, "True or False") from None
 
 
-def as_int32(name: str, value: Any) -> int:
-    return _as_int(name, value, 32)
-
-
-def as_int64(name: str, value: Any) -> int:
-    return _as_int(name, value, 64)
-
-
-def _as_int(name: str, value: Any, bits: int) -> int:
+def as_int64(name: str, value: Any, bits: int = 64) -> int:
     kind = type(value)
     if isinstance(value, float) or not (hasattr(kind, "__index__") or hasattr(kind, "__int__")):
         raise wrong_type(name, value, "a whole number")
@@ -362,6 +335,10 @@ def _as_int(name: str, value: Any, bits: int) -> int:
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
         raise wrong_type(name, value, f"a whole number that fits {bits} bits")
     return number
+
+
+def as_int32(name: str, value: Any) -> int:
+    return as_int64(name, value, bits=32)
 
 
 def as_text(name: str, value: Any) -> str:

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._fastpath import next_slab_number
+from qnnbridge._fastpath import slab_numbers
 from qnnbridge_daemon.accounts import Account
 from qnnbridge_host.fastpath.shared_memory import AttachedSlab, Slabs
 from qnnbridge_os.door import KeptMemory
@@ -35,7 +35,7 @@ class ForeignSlab:
     __slots__ = ("data", "host_writes", "number", "share_handle", "size")
 
     def __init__(self, kept: KeptMemory, data: npt.NDArray[np.uint8], host_writes: bool) -> None:
-        self.number = next_slab_number()
+        self.number = next(slab_numbers)
         self.size = data.nbytes
         self.host_writes = host_writes
         self.data = data

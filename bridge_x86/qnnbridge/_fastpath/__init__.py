@@ -107,12 +107,8 @@ class Budget:
         return living
 
 
-# Slab numbers are unique in the process, since the application's arrays are shown to several hosts.
-_numbers = itertools.count(1)
-
-
-def next_slab_number() -> int:
-    return next(_numbers)
+# Unique in the process, since the application's arrays are shown to several hosts.
+slab_numbers = itertools.count(1)
 
 
 class Sharing:
@@ -122,23 +118,20 @@ class Sharing:
     no call is fast.
 
     Args:
-        channels: use fast channels.
         memory_limit: bytes of shared memory for channels, and again for arrays; 0 switches shared memory off.
         spin: callers poll for some microseconds before they sleep.
     """
 
-    def __init__(self, *, channels: bool = True, memory_limit: int, spin: bool = False) -> None:
+    def __init__(self, *, memory_limit: int, spin: bool = False) -> None:
         self.channel_memory = Budget(memory_limit)
         self.array_memory = Budget(memory_limit, MAX_ARRAY_SLABS)
         # Frees unused memory of the application's arrays; set when the first array is made.
         self.collect: Callable[[], None] | None = None
         self.spin = spin
-        self.why_not: str | None = (
-            None if channels and CHANNELS else "switched off" if CHANNELS else "not on this system"
-        )
         # Off in HELLO means off for good: the host is not asked for channels or memory at all.
-        if self.why_not is None and not (memory_limit and MEMORY):
-            self.why_not = "switched off" if MEMORY else "not on this system"
+        self.why_not: str | None = None if memory_limit else "switched off"
+        if not (CHANNELS and MEMORY):
+            self.why_not = "not on this system"
         # Why the last attempt to open a channel or get memory failed. The next may succeed.
         self.last_error: str | None = None
         self.shared_calls = 0

@@ -27,11 +27,11 @@ from qnnbridge._fastpath import channel as fast_channel
 from qnnbridge._fastpath.channel import ChannelEnded, ChannelPlans, ChannelTimeout, FastChannel, NoSharedMemory
 from qnnbridge._fastpath.memory import Slab, SlabOfArrays, slab_size
 from qnnbridge._transport.channel import ChannelRetired, Deadline
-from qnnbridge._transport.open_requests import NO_CONTEXT, ChannelFailed
+from qnnbridge._transport.open_requests import NO_CONTEXT, ChannelFailed, WakeEvent, remaining
 from qnnbridge_os import fds
-from qnnbridge_os.native import Lock, RLock
+from qnnbridge_os.native import RLock
 from qnnbridge_os.processes import ChannelStreams, ShareHandle, reclaim
-from qnnbridge_os.shield import start_thread
+from qnnbridge_os.shield import TooLate, in_turn, start_thread
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.fastpath import MAX_CHANNELS, PHASE_RECORD_BYTES, PHASE_SLAB_BYTES
 
@@ -45,25 +45,6 @@ TRIM_LOOKS = 2
 # Interval between two looks for answers of abandoned calls. Until such an answer is read, the host and the NPU may
 # be blocked.
 LATE_INTERVAL_S = 0.1
-
-
-class WakeEvent:
-    """Wakes the maintenance thread. Any thread, also a signal handler that interrupts it."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        # A lock in place of `threading.Event`: `Event.set` takes a lock that is not re-entrant, and a signal
-        # handler that interrupts it and wakes the thread, too, would wait for itself.
-        self._lock.acquire()
-
-    def __call__(self) -> None:
-        try:
-            self._lock.release()
-        except RuntimeError:
-            pass  # it is already awake and has not looked yet
-
-    def wait(self, timeout_s: float) -> None:
-        self._lock.acquire(timeout=max(0.0, timeout_s))
 
 
 def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
@@ -139,7 +120,7 @@ class ChannelPool:
         self._maintained = False
         self._wake = WakeEvent()
         self.closed = False
-        connection.requests.on_left = self._wake
+        connection.requests.on_left = self._wake.wake
 
     def __len__(self) -> int:
         return len(self._all)
@@ -197,7 +178,7 @@ class ChannelPool:
             self._close_abandoned()
         if self._requests.idle_wanted:
             self._requests.channel_is_free()
-        self._wake()
+        self._wake.wake()
 
     def take_in(self) -> bool:
         """Read answers of abandoned calls. Whether more may come."""
@@ -216,7 +197,7 @@ class ChannelPool:
     def close(self) -> None:
         """The host is gone: close all channels. A caller closes the channel that it still has."""
         self.closed = True
-        self._wake()
+        self._wake.wake()
         self._close_idle()
         self._close_abandoned()
 
@@ -430,20 +411,10 @@ class ChannelPool:
         self._one_at_a_time(attach, deadline)
 
     def _one_at_a_time(self, work: Callable[[], None], deadline: float | None) -> None:
-        # No context manager in Python: an exception of a signal handler at the entry of its exit would leave the
-        # lock with this thread for as long as the traceback lives.
         try:
-            # -1 means without limit for `RLock.acquire`.
-            left_s = -1 if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._attaching.acquire(timeout=left_s):
-                raise Deadline("not-started")
-            work()
-        finally:
-            try:
-                self._attaching.release()
-            # Or nobody: the time was up, or an exception came before the lock was taken.
-            except RuntimeError:  # another thread has it
-                pass
+            in_turn(self._attaching, remaining(deadline), work)
+        except TooLate:
+            raise Deadline("not-started") from None
 
     def _attach(self, slab: SlabOfArrays, deadline: float | None) -> None:
         share_handle = slab.share_handle(self._connection.peer.pid)

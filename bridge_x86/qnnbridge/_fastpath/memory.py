@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qnnbridge._fastpath import Room, Sharing, next_slab_number
+from qnnbridge._fastpath import Room, Sharing, slab_numbers
 from qnnbridge._feed_rules import Role, check_shape, rule_of
 from qnnbridge._node import Node
 from qnnbridge._option_fields import suggest
@@ -67,7 +67,7 @@ class Slab:
 
     def __init__(self, size: int, room: Room | None, *, host_writes: bool, writable: bool = False) -> None:
         """room: what it takes of a budget. Raises `OSError`."""
-        self.number = next_slab_number()
+        self.number = next(slab_numbers)
         self.size = size
         self.host_writes = host_writes
         # Makes share handles; does not keep the memory mapped.

@@ -66,18 +66,16 @@ class RemoteSession(ReplayingSession):
         *,
         retry: int,
         timeout_s: float | None,
-        on_progress: Callable[[str, float], None] | None = None,
         while_busy: Callable[[], None] = lambda: None,
         make_room: Callable[[BridgeError, float | None], bool] = lambda *_: False,
     ) -> None:
-        """on_progress: called with the host's step of a creation without native code, and its seconds.
+        """while_busy: called while a host makes the session.
 
-        while_busy: called while a host makes the session. make_room: called with the error of an NPU without room
-        for it and the deadline; returns whether it is worth another attempt.
+        make_room: called with the error of an NPU without room for it and the deadline; returns whether it is worth
+        another attempt.
         """
         super().__init__(host, recipe, retry=retry)
         self.timeout_s = timeout_s
-        self._on_progress = on_progress
         self._while_busy = while_busy
         self._make_room = make_room
         # Time at which a daemon ends its NPU host if it still works on the creation.
@@ -399,7 +397,7 @@ class RemoteSession(ReplayingSession):
             kill_after_s=None if self._kill_at is None else _seconds_until(self._kill_at),
             stop=self._stop,
         )
-        news = RequestNews(recipe.label, self._on_progress or WaitLog(lambda: news.label))
+        news = RequestNews(recipe.label, WaitLog(lambda: news.label))
         if recipe.fingerprint:
             self._book_on(recipe.fingerprint, recipe.label)
         # `numbers` gets the request's number, which is the session's, when it is sent: an interrupted

@@ -414,7 +414,7 @@ class Channel:
             left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
             # Woken by the reader with the answer, or to take the lead. In slices, so that a lost wake-up
             # costs five seconds at most.
-            if not waiter.wakeup.acquire(timeout=left) and deadline is not None and time.monotonic() >= deadline:
+            if not waiter.wait(left) and deadline is not None and time.monotonic() >= deadline:
                 raise Deadline("still-running")
         return waiter.answer
 

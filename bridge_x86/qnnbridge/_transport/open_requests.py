@@ -245,30 +245,44 @@ def remaining(deadline: float | None) -> float:
     return -1 if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-# One lock as a binary semaphore in place of an Event: `wakeup` is taken, and `wake` releases it.
-class Waiter:
-    """One caller that waits for one answer."""
+class WakeEvent:
+    """Wakes one thread that waits for it. Any thread, also a signal handler that interrupts it."""
 
-    __slots__ = ("answer", "news", "on_news", "request_id", "wakeup")
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        # A lock in place of `threading.Event`: `Event.set` takes a lock that is not re-entrant, and a signal
+        # handler that interrupts it and wakes the thread, too, would wait for itself.
+        self._lock = Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it is already awake and has not looked yet
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it was woken in time."""
+        return self._lock.acquire(timeout=max(0.0, timeout_s))
+
+
+class Waiter(WakeEvent):
+    """One caller that waits for one answer. Woken when that has arrived, the lead is free, or the connection has
+    failed."""
+
+    __slots__ = ("answer", "news", "on_news", "request_id")
 
     def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
         """on_news: given each PHASE, EVENT and CALL_BACK frame of the request by the thread that reads it; must not
         wait."""
+        super().__init__()
         self.answer: Frame | None = None
         # From before its first byte is written.
         self.request_id: int | None = None
         # EVENT frames that the caller has to take before it waits on. Empty for callers that only want the answer.
         self.news: collections.deque[Frame] | tuple[()] = ()
         self.on_news = on_news
-        self.wakeup = Lock()
-        self.wakeup.acquire()
-
-    def wake(self) -> None:
-        """Wake the caller: its answer has arrived, the lead is free, or the connection has failed."""
-        try:
-            self.wakeup.release()
-        except RuntimeError:
-            pass  # it is already awake and has not looked yet
 
 
 class Callers:
