@@ -145,7 +145,9 @@ def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
     item_rule_element = None if item_type is None else item_type.element
     for item in items:
         if isinstance(item, np.ndarray):
-            element = _element(rule, item)
+            element = element_of(item.dtype)
+            if element is None:
+                raise unsupported(rule, item)
         elif isinstance(item, Typed):
             element = item.element_type
         else:
@@ -162,13 +164,6 @@ def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
                 "TensorSeq: tensor to be added has a different data type.",
                 cause=f"Input {rule.name!r} takes {rule.declared}; a member is tensor({element.text}).",
             )
-
-
-def _element(rule: FeedRule, array: Array) -> ElementType:
-    element = element_of(array.dtype)
-    if element is None:
-        raise unsupported(rule, array)
-    return element
 
 
 def _void_texts(array: Array) -> Array:

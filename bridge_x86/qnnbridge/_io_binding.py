@@ -201,7 +201,10 @@ class IOBinding:
         if not self._outputs:
             raise errors.RemoteRuntimeError(f"{_EXECUTION}At least one output should be requested.")
         try:
-            self._check_memory()
+            for name, output in self._outputs.items():
+                rule = self._output_rules.get(name)
+                if output.fixed and rule is not None:
+                    check_tensor(rule, output.holder.content)
             # An output without memory gets a new value with each run, which takes the place of the old one in
             # its holder.
             held = [output.holder if output.fixed else None for output in self._outputs.values()]
@@ -209,12 +212,6 @@ class IOBinding:
             self._deliver(values)
         except (errors.OrtError, errors.RemoteError) as error:
             raise _in_execution(error) from error
-
-    def _check_memory(self) -> None:
-        for name, output in self._outputs.items():
-            rule = self._output_rules.get(name)
-            if output.fixed and rule is not None:
-                check_tensor(rule, output.holder.content)
 
     def _deliver(self, values: Sequence[Any]) -> None:
         # Checked in a first pass and written in a second: a result that does not fit must leave all outputs
@@ -265,11 +262,12 @@ def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
 
 
 def _check_result(name: str, holder: OrtValue, value: Any) -> None:
-    want, got = holder.shape(), OrtValue(value).shape()
-    if holder.element_type() != OrtValue(value).element_type():
+    result = OrtValue(value)
+    want, got = holder.shape(), result.shape()
+    if holder.element_type() != result.element_type():
         raise errors.InvalidArgument(
             f"{INVALID_ARGUMENT}Unexpected output data type. Actual: ({holder.data_type()}) , expected: "
-            f"({OrtValue(value).data_type()})"
+            f"({result.data_type()})"
         )
     if want != got:
         raise errors.InvalidArgument(
@@ -277,15 +275,11 @@ def _check_result(name: str, holder: OrtValue, value: Any) -> None:
             f"computed output shape for this run is {_braces(got)}.",
             fix="Bind the output without memory (bind_output(name)) if its shape changes from run to run.",
         )
-    if not _writeable(holder):
+    memory = holder.content
+    if not (memory.data if isinstance(memory, Typed) else memory).flags.writeable:
         raise errors.RemoteRuntimeError(
             f"The memory bound to output {name!r} is read-only.", fix="Bind a writable numpy array."
         )
-
-
-def _writeable(holder: OrtValue) -> bool:
-    value = holder.content
-    return bool((value.data if isinstance(value, Typed) else value).flags.writeable)
 
 
 def _braces(shape: Sequence[int]) -> str:
@@ -350,7 +344,8 @@ class BoundValues:
                 value.move(lambda shape, dtype: allocate(host, shape, dtype, host_writes=True, reusable=True))
         self.feed = {name: value.content for name, value in inputs.items()}
         # Values of other kinds get their results in another way.
-        out = [None if value is None else _place_for(value.content) for value in outputs]
+        contents = [None if value is None else value.content for value in outputs]
+        out = [one if one.__class__ is np.ndarray and one.flags.writeable else None for one in contents]
         # By identity: an output that only overlaps an input in memory was not asked to be in place.
         fed = {id(array) for array in self.feed.values()}
         self._in_place = [
@@ -367,11 +362,6 @@ class BoundValues:
             lost = error if isinstance(error, StateLost) else still_changed(error)
             for value in self._in_place:
                 value.lose(lost)
-
-
-def _place_for(content: Any) -> Array | None:
-    plain = content.__class__ is np.ndarray and content.flags.writeable
-    return content if plain else None
 
 
 def _is_worth_sharing(content: Any) -> bool:

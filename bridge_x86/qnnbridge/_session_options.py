@@ -108,9 +108,9 @@ class SessionOptions(HasFields):
         "_free_dimensions_by_denotation",
         "_free_dimensions_by_name",
         "_initializers",
-        "_load_cancellation",
         "_policy",
         "_providers",
+        "load_cancellation",
     )
 
     enable_cpu_mem_arena = Field(True, as_bool, "Use an arena for memory of the CPU provider.")
@@ -147,7 +147,8 @@ class SessionOptions(HasFields):
         self._context_read: tuple[Callable[[str, Any], Any], int] | None = None
         # The function that chooses devices, or that there is one and it is None.
         self._delegate: tuple[SelectionDelegate | None] | None = None
-        self._load_cancellation = TerminateFlag()
+        # What `set_load_cancellation_flag` assigns; copies of these options share it.
+        self.load_cancellation = TerminateFlag()
 
     # --- entries and overrides ---------------------------------------------------------------------------
 
@@ -363,12 +364,7 @@ class SessionOptions(HasFields):
 
     def set_load_cancellation_flag(self, value: bool, /) -> None:
         """``True``, from any thread, ends the loading of sessions with these options: `ModelLoadCanceled`."""
-        self._load_cancellation.assign(as_bool("the flag", value))
-
-    @property
-    def load_cancellation(self) -> TerminateFlag:
-        """What `set_load_cancellation_flag` assigns; copies of these options share it."""
-        return self._load_cancellation
+        self.load_cancellation.assign(as_bool("the flag", value))
 
     # --- out ---------------------------------------------------------------------------------------------
 
@@ -385,7 +381,7 @@ class SessionOptions(HasFields):
         if self.optimized_model_filepath:
             options["optimized_model_filepath"] = os.path.abspath(self.optimized_model_filepath)
         if self.enable_profiling:
-            options["profile_file_prefix"] = _absolute_prefix(self.profile_file_prefix)
+            options["profile_file_prefix"] = _absolute(self.profile_file_prefix)
         entries = dict(self._config_entries)
         for key in _PATH_ENTRIES:
             if entries.get(key):
@@ -467,13 +463,7 @@ def _provider_of(device: object) -> str:
     return name
 
 
-def _absolute_prefix(prefix: str) -> str:
-    # abspath would drop a trailing separator, and "traces/" is a folder to put the file into.
-    ends_in_folder = not prefix or prefix.endswith(("/", os.sep))
-    return os.path.join(os.path.abspath(prefix), "") if ends_in_folder else os.path.abspath(prefix)
-
-
 def _absolute(path: str) -> str:
-    """A slash at the end stays: it makes the path one of a folder."""
+    """A slash at the end stays, which `abspath` would drop: "traces/" is a folder to put the file into."""
     absolute = os.path.abspath(path)
     return absolute if os.path.basename(path) else os.path.join(absolute, "")

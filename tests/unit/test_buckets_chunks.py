@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from qnnbridge._buckets import Relation, make_arguments
-from qnnbridge._buckets.batches import variant_for
-from qnnbridge._buckets.chunks import Context, check_exact, join, measure, window_feeds, window_length, windows
+from qnnbridge._buckets.batches import Context, join, variant_for, window_feeds, window_length, windows
+from qnnbridge._buckets.chunks import check_exact, measure
 from qnnbridge._buckets.plan import BucketPlan, PaddedInput, make_plan
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity

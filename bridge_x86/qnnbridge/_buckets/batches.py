@@ -274,6 +274,99 @@ def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
     return found
 
 
+# --- calls in windows that overlap -------------------------------------------------------------------------
+
+# For models in which an output depends on inputs nearby (convolutional decoders). A window is as long as a bucket
+# and never padded. The first one begins where the input begins and the last one ends where it ends, so the model's
+# own padding acts at both true ends. Of every other end the outputs are dropped that may have seen it: as many as
+# the model looks to the left and to the right (`Context`). What is kept is joined, and is what the model computes
+# for the whole.
+
+# How an output follows from the symbol, and in which of its dimensions.
+End = tuple[Relation, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Context:
+    """How far an output looks, in steps of the symbol. left: to what came before it."""
+
+    left: int
+    right: int
+
+    @property
+    def total(self) -> int:
+        return self.left + self.right
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chunk:
+    """start: of the inputs, in steps of the symbol. keep_from, keep_to: what is kept of its outputs, counted in the
+    steps of the whole input."""
+
+    start: int
+    keep_from: int
+    keep_to: int
+
+
+def windows(size: int, length: int, context: Context) -> list[Chunk]:
+    """Windows of `length` over `size` steps. The length is at most the size, and more than the context."""
+    found: list[Chunk] = []
+    kept = 0
+    # Each window but the last keeps `length - context.total` new steps or more, so this ends.
+    while kept < size:
+        # The last window is moved back to end at the true end, so that it overlaps more and is never padded.
+        start = max(0, min(kept - context.left, size - length))
+        to = size if start + length == size else start + length - context.right
+        found.append(Chunk(start, kept, to))
+        kept = to
+    return found
+
+
+def window_length(buckets: Sequence[int], size: int, context: Context) -> int | None:
+    """The bucket to cut `size` into: the largest that is not larger, if it is longer than what is dropped."""
+    fitting = [bucket for bucket in buckets if bucket <= size and (bucket > context.total or bucket == size)]
+    return fitting[-1] if fitting else None
+
+
+def window_feeds(
+    plan: BucketPlan, feeds: Mapping[str, Any], number: int, cuts: Sequence[Chunk], length: int
+) -> Iterator[dict[str, Any]]:
+    """The feeds of each window. number: of the symbol."""
+    for window in cuts:
+        part = dict(feeds)
+        for name, axis in axes_of(plan, feeds, number):
+            inside = (slice(None),) * axis + (slice(window.start, window.start + length),)
+            part[name] = np.ascontiguousarray(part[name][inside])
+        yield part
+
+
+def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence[End], size: int) -> list[Any]:
+    """The outputs of all windows, put together."""
+    joined = []
+    for at, (relation, axis) in enumerate(ends):
+        kept = []
+        for values, window in zip(results, cuts, strict=True):
+            # In steps of the output: a vocoder makes `factor` samples of each frame.
+            begin = 0 if window.keep_from == 0 else relation.factor * (window.keep_from - window.start)
+            whole = window.keep_to == size
+            end = None if whole else relation.factor * (window.keep_to - window.start)
+            kept.append(values[at][(slice(None),) * axis + (slice(begin, end),)])
+        joined.append(np.concatenate(kept, axis))
+    return joined
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Windowing:
+    """The windows of one session, measured when it is made. number: of the symbol."""
+
+    number: int
+    context: Context
+    ends: Mapping[str, End]
+
+
+# --- shapes shown, and variants wanted -----------------------------------------------------------------------
+
+
 def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[NodeInfo]:
     """With the names of the free dimensions, as ONNX Runtime shows them. fixed: overrides of the session."""
     return [NodeInfo(node.name, node.type, _with(fixed, node.shape)) for node in inputs]

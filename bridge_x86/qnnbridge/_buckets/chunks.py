@@ -9,14 +9,12 @@ the outputs that change show how far it is seen. Pure functions around a `Run`, 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from qnnbridge._buckets import Relation
-from qnnbridge._buckets.batches import OutputShapes, axes_of, joints
+from qnnbridge._buckets.batches import Context, End, OutputShapes, axes_of, join, joints, window_feeds, windows
 from qnnbridge._buckets.plan import BucketPlan
 from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import OptionError
@@ -25,8 +23,6 @@ from qnnbridge_protocol.errors import OptionError
 Run = Callable[[Mapping[str, Any]], Sequence[Any]]
 # Feeds of zeros for this size of the symbol.
 Zeros = Callable[[int], Mapping[str, Any]]
-# How an output follows from the symbol, and in which of its dimensions.
-End = tuple[Relation, int]
 
 PROBES: Final = 3
 # A longer input is not tried; what is seen over all of this is seen everywhere.
@@ -35,75 +31,6 @@ LONGEST_PROBE: Final = 4096
 CHANGE: Final = 8.0
 # Relative to the largest value. Sums of other lengths are rounded otherwise.
 TOLERANCE: Final = 1e-4
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Context:
-    """How far an output looks, in steps of the symbol. left: to what came before it."""
-
-    left: int
-    right: int
-
-    @property
-    def total(self) -> int:
-        return self.left + self.right
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chunk:
-    """start: of the inputs, in steps of the symbol. keep_from, keep_to: what is kept of its outputs, counted in the
-    steps of the whole input."""
-
-    start: int
-    keep_from: int
-    keep_to: int
-
-
-def windows(size: int, length: int, context: Context) -> list[Chunk]:
-    """Windows of `length` over `size` steps. The length is at most the size, and more than the context."""
-    found: list[Chunk] = []
-    kept = 0
-    # Each window but the last keeps `length - context.total` new steps or more, so this ends.
-    while kept < size:
-        # The last window is moved back to end at the true end, so that it overlaps more and is never padded.
-        start = max(0, min(kept - context.left, size - length))
-        to = size if start + length == size else start + length - context.right
-        found.append(Chunk(start, kept, to))
-        kept = to
-    return found
-
-
-def window_length(buckets: Sequence[int], size: int, context: Context) -> int | None:
-    """The bucket to cut `size` into: the largest that is not larger, if it is longer than what is dropped."""
-    fitting = [bucket for bucket in buckets if bucket <= size and (bucket > context.total or bucket == size)]
-    return fitting[-1] if fitting else None
-
-
-def window_feeds(
-    plan: BucketPlan, feeds: Mapping[str, Any], number: int, cuts: Sequence[Chunk], length: int
-) -> Iterator[dict[str, Any]]:
-    """The feeds of each window. number: of the symbol."""
-    for window in cuts:
-        part = dict(feeds)
-        for name, axis in axes_of(plan, feeds, number):
-            inside = (slice(None),) * axis + (slice(window.start, window.start + length),)
-            part[name] = np.ascontiguousarray(part[name][inside])
-        yield part
-
-
-def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence[End], size: int) -> list[Any]:
-    """The outputs of all windows, put together."""
-    joined = []
-    for at, (relation, axis) in enumerate(ends):
-        kept = []
-        for values, window in zip(results, cuts, strict=True):
-            # In steps of the output: a vocoder makes `factor` samples of each frame.
-            begin = 0 if window.keep_from == 0 else relation.factor * (window.keep_from - window.start)
-            whole = window.keep_to == size
-            end = None if whole else relation.factor * (window.keep_to - window.start)
-            kept.append(values[at][(slice(None),) * axis + (slice(begin, end),)])
-        joined.append(np.concatenate(kept, axis))
-    return joined
 
 
 def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[End]:
@@ -229,12 +156,3 @@ def _other(values: Array, seed: int) -> Array:
         change = np.random.default_rng([seed, 1]).standard_normal(values.shape) * CHANGE
         return np.asarray(values + change, values.dtype)
     return np.asarray(~values if values.dtype.kind == "b" else values + 1, values.dtype)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Windowing:
-    """The windows of one session, measured when it is made. number: of the symbol."""
-
-    number: int
-    context: Context
-    ends: Mapping[str, End]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qnnbridge._buckets import BucketArguments
-from qnnbridge._buckets.batches import OutputShapes
-from qnnbridge._buckets.chunks import Context, Windowing, check_exact, ends_of, measure
+from qnnbridge._buckets.batches import Context, OutputShapes, Windowing
+from qnnbridge._buckets.chunks import check_exact, ends_of, measure
 from qnnbridge._buckets.output_sizes import OF_THE_MODEL, find_shapes, zeros
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding, worst_change
@@ -26,7 +26,6 @@ from qnnbridge_protocol.errors import BridgeError, OptionError
 
 if TYPE_CHECKING:
     from qnnbridge._buckets.variants import Variants
-    from qnnbridge._session import SessionRecipe
     from qnnbridge_protocol.model_records import ModelDescription
 
 _log = logging.getLogger("qnnbridge.buckets")
@@ -46,7 +45,7 @@ _LENGTH: Final = re.compile(r"(?:^|_)(?:lens?|lengths?|sizes?|num|n)(?:_|$)", re
 class FreeModel:
     """model: without the inputs that are constants. constants: those."""
 
-    recipe: SessionRecipe
+    variants: Variants
     model: ModelDescription
     constants: Mapping[str, Any]
 
@@ -57,36 +56,32 @@ class FreeModel:
 
     def zeros(self, plan: BucketPlan, sizes: Sizes) -> dict[str, Any]:
         """Feeds of these sizes."""
-        return zeros(self.model.inputs, {**self.recipe.spec.free_dimensions_by_name, **plan.named(sizes)})
+        return zeros(self.model.inputs, {**self.variants.recipe.spec.free_dimensions_by_name, **plan.named(sizes)})
 
-    def run(
-        self, variants: Variants, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str] = ()
-    ) -> list[Any]:
+    def run(self, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str] = ()) -> list[Any]:
         """Outputs on the CPU; all by default."""
         # First: it may compile, which uses up a part of the time.
-        free, every = variants.free(deadline), {**feeds, **self.constants}
+        free, every = self.variants.free(deadline), {**feeds, **self.constants}
         return free.run_values(list(names) or self.outputs, every, timeout=seconds_left(deadline))
 
-    def shapes(self, variants: Variants, arguments: BucketArguments, deadline: float | None) -> OutputShapes:
+    def shapes(self, arguments: BucketArguments, deadline: float | None) -> OutputShapes:
         """How the outputs follow from the sizes."""
-        plan = variants.plan
+        plan = self.variants.plan
         if len(plan.fixed) == len(plan.symbols):
             # The model need not even run with free sizes then.
             return OutputShapes({})  # nothing is padded, so nothing is cut
 
         def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
-            values = self.run(variants, self.zeros(plan, sizes), deadline)
+            values = self.run(self.zeros(plan, sizes), deadline)
             return {name: getattr(value, "shape", None) for name, value in zip(self.outputs, values, strict=True)}
 
         others = {dim.symbol for dim in free_dimensions(self.model.inputs) if dim.symbol is not None}
         return find_shapes(plan, arguments, self.model.outputs, others - {*plan.symbols}, run)
 
-    def windows(
-        self, variants: Variants, shapes: OutputShapes, given: int | None, deadline: float | None
-    ) -> Windowing:
+    def windows(self, shapes: OutputShapes, given: int | None, deadline: float | None) -> Windowing:
         """How far the model looks along the symbol that is chunked: measured, or as the application gives it, and
         tried. Raises `OptionError` for a model that has no windows."""
-        plan = variants.plan
+        plan = self.variants.plan
         number = plan.chunk
         assert number is not None
         first = plan.smallest()
@@ -95,7 +90,7 @@ class FreeModel:
             return self.zeros(plan, (*first[:number], size, *first[number + 1 :]))
 
         def run(feeds: Mapping[str, Any]) -> list[Any]:
-            return self.run(variants, feeds, deadline)
+            return self.run(feeds, deadline)
 
         ends = ends_of(plan, shapes, self.outputs, number)
         context = measure(plan, number, ends, free_feeds, run) if given is None else Context(given, given)
@@ -107,16 +102,16 @@ class FreeModel:
     # --- deciding ---
 
     def decide(
-        self, variants: Variants, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
+        self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
     ) -> tuple[BucketArguments, str]:
         """The arguments with `pad` or `chunk` that leaves the results as they are, and how that is written.
 
-        variants: of a plan that pads with zeros. Raises `OptionError`: nothing does.
+        The plan pads with zeros now. Raises `OptionError`: nothing does.
         """
-        plan = variants.plan
+        plan = self.variants.plan
         padded = [name for number, name in enumerate(plan.symbols) if number not in plan.unpadded]
         # Zeros before windows: one padded run is cheaper than several that overlap.
-        changes = self._changes_of_zeros(variants, shapes, deadline)
+        changes = self._changes_of_zeros(shapes, deadline)
         if not changes:
             return dataclasses.replace(arguments, pad_all=0, decided=True), "pad=0"
         reasons = [changes]
@@ -124,59 +119,57 @@ class FreeModel:
         for name in padded if len(padded) == 1 else ():
             chunked = dataclasses.replace(arguments, chunk={name: None})
             try:
-                variants.plan = make_plan(chunked, self.model, self.recipe.label)
-                self.windows(variants, shapes, None, deadline)
+                self.variants.plan = make_plan(chunked, self.model, self.variants.recipe.label)
+                self.windows(shapes, None, deadline)
             # A model that has no windows is an answer; a deadline or a dead host is raised as it is.
             except OF_THE_MODEL as error:
                 reasons.append(f"{error.message} {error.cause or ''}".rstrip())
             else:
                 return chunked, f"chunk={name!r}"
         try:
-            make_plan(arguments, self.model, self.recipe.label)
+            make_plan(arguments, self.model, self.variants.recipe.label)
         except OptionError as refusal:
             # The refusal is that of a plan without padding; what was tried and why it failed is its evidence.
             refusal.evidence = (*refusal.evidence, *reasons)
             if changes.startswith(_WITH_ZEROS):
                 refusal.cause = "Zeros change the results of this model."
-                refusal.fix = self._fix_of_zeros(variants, arguments, shapes, deadline)
+                refusal.fix = self._fix_of_zeros(arguments, shapes, deadline)
             raise
         raise AssertionError("a plan that lacks nothing")
 
-    def _fix_of_zeros(
-        self, variants: Variants, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
-    ) -> str:
+    def _fix_of_zeros(self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None) -> str:
         """What to do where zeros are proven wrong."""
         exact = "Give the exact sizes that come, each as a single size of a session of its own, which pads nothing."
         try:
-            variants.plan = make_plan(
-                dataclasses.replace(arguments, pad_all=EDGE, decided=True), self.model, self.recipe.label
+            self.variants.plan = make_plan(
+                dataclasses.replace(arguments, pad_all=EDGE, decided=True), self.model, self.variants.recipe.label
             )
-            report, _ = self._trial(variants, shapes, deadline, HARMLESS)
+            report, _ = self._trial(shapes, deadline, HARMLESS)
         except OF_THE_MODEL:
             report = None
         return f"Give pad='edge': tried with made-up inputs, it changes nothing. Or: {exact}" if report else exact
 
-    def _changes_of_zeros(self, variants: Variants, shapes: OutputShapes, deadline: float | None) -> str:
+    def _changes_of_zeros(self, shapes: OutputShapes, deadline: float | None) -> str:
         """What padding with zeros changes, or why that cannot be shown; "" for nothing at all."""
-        report, reason = self._trial(variants, shapes, deadline, HARMLESS)
+        report, reason = self._trial(shapes, deadline, HARMLESS)
         if report is None:
             return reason
         return "" if report else _WITH_ZEROS + str(next(output for output in report.outputs if not output.ok))
 
-    def changes_of_padding(self, variants: Variants, shapes: OutputShapes, deadline: float | None) -> str:
+    def changes_of_padding(self, shapes: OutputShapes, deadline: float | None) -> str:
         """What the padding that the application chose is proven to change; "" where nothing is shown."""
         try:
-            report, _ = self._trial(variants, shapes, deadline, TOLERANCE)
+            report, _ = self._trial(shapes, deadline, TOLERANCE)
         except BridgeError as error:  # the session is whole without it
-            _log.debug("%s: its padding was not tried: %s", self.recipe.label, error.message)
+            _log.debug("%s: its padding was not tried: %s", self.variants.recipe.label, error.message)
             return ""
         return worst_change(report)
 
     def _trial(
-        self, variants: Variants, shapes: OutputShapes, deadline: float | None, tolerance: float
+        self, shapes: OutputShapes, deadline: float | None, tolerance: float
     ) -> tuple[PaddingReport | None, str]:
         """Made-up inputs with the plan's padding, or why they show nothing; "" where nothing is ever padded."""
-        plan, names = variants.plan, self.outputs
+        plan, names = self.variants.plan, self.outputs
         if all(buckets == (1,) or number in plan.unpadded for number, buckets in enumerate(plan.buckets)):
             return None, ""
         if shapes.uncut:
@@ -193,27 +186,22 @@ class FreeModel:
         )
         try:
             samples = list(self._samples(one, true))
-            results = [self.run(variants, feeds, deadline) for feeds in samples]
+            results = [self.run(feeds, deadline) for feeds in samples]
             unshown = [
                 name
                 for name, *values in zip(names, *results, strict=True)
                 if np.asarray(values[0]).dtype.kind != "f" or _shows_nothing(values)
             ]
             for name in unshown:
-                if not self._is_apart(
-                    variants, name, samples, [one[names.index(name)] for one in results], deadline
-                ):
+                if not self._is_apart(name, samples, [one[names.index(name)] for one in results], deadline):
                     return None, f"Made-up inputs do not show what output {name!r} follows from."
-            report = verify_padding(
-                one, shapes, names, samples, lambda feeds: self.run(variants, feeds, deadline), tolerance
-            )
+            report = verify_padding(one, shapes, names, samples, lambda feeds: self.run(feeds, deadline), tolerance)
         except OF_THE_MODEL as error:
             return None, f"Padding could not be tried on the CPU: {error.message}"
         return report, ""
 
     def _is_apart(
         self,
-        variants: Variants,
         name: str,
         samples: Sequence[Mapping[str, Any]],
         values: Sequence[Any],
@@ -223,7 +211,7 @@ class FreeModel:
 
         NaN in all padded inputs leaves it as it is then, and it differs between the samples.
         """
-        padded = _padded(variants.plan)
+        padded = _padded(self.variants.plan)
         if _shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
         for feeds, expected in zip(samples, values, strict=True):
@@ -232,7 +220,7 @@ class FreeModel:
             poisoned = {
                 one: np.full_like(value, np.nan) if one in padded else value for one, value in feeds.items()
             }
-            if not np.array_equal(self.run(variants, poisoned, deadline, [name])[0], expected):
+            if not np.array_equal(self.run(poisoned, deadline, [name])[0], expected):
                 return False
         return True
 

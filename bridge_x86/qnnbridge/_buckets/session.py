@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._buckets import BucketArguments
 from qnnbridge._buckets.batches import (
+    Windowing,
     cut,
+    join,
     joined,
     joints,
     pad_feeds,
@@ -30,8 +32,10 @@ from qnnbridge._buckets.batches import (
     unpadded,
     variant_for,
     wanted_variants,
+    window_feeds,
+    window_length,
+    windows,
 )
-from qnnbridge._buckets.chunks import Windowing, join, window_feeds, window_length, windows
 from qnnbridge._buckets.free_model import FreeModel, lacks_padding
 from qnnbridge._buckets.output_sizes import OF_THE_MODEL, check_cut
 from qnnbridge._buckets.plan import (
@@ -123,7 +127,6 @@ class BucketedSession:
             self.recipe, model = recipe, dataclasses.replace(model, inputs=named)
             self._padding = PaddingCheck(recipe.label, verify_mode(recipe.verify) if self._asks_for_qnn else "off")
             constants, model = without_constants(recipe.spec, model)
-            self._free = free = FreeModel(recipe, model, constants)
             # Where the application says nothing of padding, the model itself decides (`FreeModel.decide`), by
             # runs on the CPU with sizes left free.
             decides, self._decided = lacks_padding(arguments, model, recipe.label), ""
@@ -131,10 +134,11 @@ class BucketedSession:
             planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
             plan = self._planned(planned, recipe, model)
             self._variants = variants = Variants(plan, recipe, opener(host, retry, timeout, warn))
+            self._free = free = FreeModel(variants, model, constants)
             try:
                 if decides:
-                    self._shapes = free.shapes(variants, arguments, deadline)
-                    arguments, self._decided = free.decide(variants, arguments, self._shapes, deadline)
+                    self._shapes = free.shapes(arguments, deadline)
+                    arguments, self._decided = free.decide(arguments, self._shapes, deadline)
                     _log.info("%s: nothing is said of padding; %s is right for it", recipe.label, self._decided)
                     self._bucket_arguments = arguments
                     variants.plan = plan = make_plan(arguments, model, recipe.label)
@@ -143,13 +147,13 @@ class BucketedSession:
                 # not at a call.
                 self.first = variants.get(plan.smallest(), "open", deadline, on_deadline)
                 if not decides:
-                    self._shapes = free.shapes(variants, arguments, deadline)
+                    self._shapes = free.shapes(arguments, deadline)
                 self._windows: Windowing | None = None
                 if not decides and self._tries_padding(arguments):
-                    self._padding.report(free.changes_of_padding(variants, self._shapes, deadline))
+                    self._padding.report(free.changes_of_padding(self._shapes, deadline))
                 if plan.chunk is not None:
                     context = arguments.chunk[plan.symbols[plan.chunk]]
-                    self._windows = free.windows(variants, self._shapes, context, deadline)
+                    self._windows = free.windows(self._shapes, context, deadline)
             except BaseException:
                 # Whatever was made until then would stay in the host until this process ends.
                 variants.close()
@@ -370,7 +374,7 @@ class BucketedSession:
             return False
         try:
             for tried in (first, sizes):
-                self._free.run(self._variants, self._free.zeros(self._plan, tried), deadline)
+                self._free.run(self._free.zeros(self._plan, tried), deadline)
         except OF_THE_MODEL as error:
             if tried == first:
                 # These sizes are the first variant's, so the model refuses the zeros: they show nothing here.
