@@ -22,8 +22,8 @@ from qnnbridge._buckets.batches import (
     too_large,
     variant_for,
 )
-from qnnbridge._buckets.output_sizes import CONSECUTIVE, MAX_SEARCHED, check_cut, find_shapes
 from qnnbridge._buckets.plan import BucketPlan, make_plan
+from qnnbridge._buckets.probing import CONSECUTIVE, MAX_SEARCHED, check_cut, find_shapes
 from qnnbridge.errors import DeadlineExceeded, Fail, HostCrashed, InvalidArgument, ModelError, OptionError
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity

@@ -11,8 +11,8 @@ import pytest
 
 from qnnbridge._buckets import Relation, make_arguments
 from qnnbridge._buckets.batches import Context, join, variant_for, window_feeds, window_length, windows
-from qnnbridge._buckets.chunks import check_exact, measure
 from qnnbridge._buckets.plan import BucketPlan, PaddedInput, make_plan
+from qnnbridge._buckets.probing import check_exact, measure
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity
 from qnnbridge_protocol.specs import NodeInfo

@@ -16,9 +16,8 @@ import numpy as np
 
 from qnnbridge._buckets import BucketArguments
 from qnnbridge._buckets.batches import Context, OutputShapes, Windowing
-from qnnbridge._buckets.chunks import check_exact, ends_of, measure
-from qnnbridge._buckets.output_sizes import OF_THE_MODEL, find_shapes, zeros
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
+from qnnbridge._buckets.probing import OF_THE_MODEL, check_exact, ends_of, find_shapes, measure, zeros
 from qnnbridge._buckets.verifying import TOLERANCE, PaddingReport, verify_padding, worst_change
 from qnnbridge._feed_rules import Array
 from qnnbridge._supervision.host_process import seconds_left

@@ -37,7 +37,6 @@ from qnnbridge._buckets.batches import (
     windows,
 )
 from qnnbridge._buckets.free_model import FreeModel, lacks_padding
-from qnnbridge._buckets.output_sizes import OF_THE_MODEL, check_cut
 from qnnbridge._buckets.plan import (
     BucketPlan,
     Sizes,
@@ -49,6 +48,7 @@ from qnnbridge._buckets.plan import (
     refuse_dimensions_left,
     without_constants,
 )
+from qnnbridge._buckets.probing import OF_THE_MODEL, check_cut
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, Warn, opener, warm
 from qnnbridge._buckets.verifying import (
     TOLERANCE,
