@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qnnbridge._ort_value import OrtValue
     from qnnbridge._session.create import CacheWarning
     from qnnbridge._session.numbers_check import NumbersWarning
-    from qnnbridge._session.run_options import LoraAdapter, RunOptions
+    from qnnbridge._session.runs import LoraAdapter, RunOptions
     from qnnbridge._session.session import CpuFallbackWarning
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._sparse_tensor import SparseTensor
@@ -56,7 +56,7 @@ _HOMES = {
     "IOBinding": "qnnbridge._io_binding",
     "InferenceSession": "qnnbridge._inference_session",
     "Limits": "qnnbridge_protocol.limits",
-    "LoraAdapter": "qnnbridge._session.run_options",
+    "LoraAdapter": "qnnbridge._session.runs",
     "ModelMetadata": "qnnbridge._node",
     "NodeArg": "qnnbridge._node",
     "NumbersReport": "qnnbridge_protocol.model_records",
@@ -67,7 +67,7 @@ _HOMES = {
     "Placement": "qnnbridge_protocol.specs",
     "RecycleAfter": "qnnbridge._supervision.restart_policy",
     "RestartPolicy": "qnnbridge._supervision.restart_policy",
-    "RunOptions": "qnnbridge._session.run_options",
+    "RunOptions": "qnnbridge._session.runs",
     "SessionOptions": "qnnbridge._session_options",
     "SparseTensor": "qnnbridge._sparse_tensor",
     "Typed": "qnnbridge_protocol.tensors",

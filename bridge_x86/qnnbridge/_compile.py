@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 from qnnbridge._providers import choose_fallback, option_text
 from qnnbridge._session import SessionRecipe, model_parts
 from qnnbridge._session.create import RequestNews, encoded, too_late
-from qnnbridge._session.run_options import coerce_session_options
+from qnnbridge._session.runs import coerce_session_options
 from qnnbridge._supervision.host_process import deadline_after, overdue
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime

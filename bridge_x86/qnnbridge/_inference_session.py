@@ -14,8 +14,7 @@ from qnnbridge._connect import DAEMON, chosen_host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe, model_parts
-from qnnbridge._session.run_options import coerce_session_options
-from qnnbridge._session.run_variants import RunArguments, check_call
+from qnnbridge._session.runs import RunArguments, check_call, coerce_session_options
 from qnnbridge._session.session import CLOSE_TIMEOUT_S, BaseSession, with_providers
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.errors import as_onnxruntime

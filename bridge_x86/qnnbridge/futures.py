@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._session.run_options import RunOptions, coerce_run_options
+from qnnbridge._session.runs import RunOptions, coerce_run_options
 from qnnbridge._threads import Background
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.shield import Changes

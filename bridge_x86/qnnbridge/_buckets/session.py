@@ -64,7 +64,7 @@ from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
 from qnnbridge._session.create import identify, warn_application
 from qnnbridge._session.numbers_check import NOT_RUN, verify_mode
-from qnnbridge._session.run_variants import RunArguments
+from qnnbridge._session.runs import RunArguments
 from qnnbridge._session.session import CpuFallbackWarning, check_outputs
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge.errors import as_onnxruntime

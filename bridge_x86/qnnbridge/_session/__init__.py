@@ -11,9 +11,9 @@ session again.
 Invariants: a call either gives its result or raises the error that explains why not. A process and the session's
 number in it are one object, so they cannot be of two hosts. Recipes are frozen, so any thread may read them.
 
-`run_variants` has the other ways to run and the getters, `run_options` the options of a run, `numbers_check`
-compares the first results with the CPU's. `InferenceSession`, `_buckets`, the daemon and the modules of the API
-call it. It imports `_host`, `_supervision`, `_transport`, `_fastpath` and the modules of values and options.
+`runs` has the options of a run, the other ways to run and the getters, `numbers_check` compares the first results
+with the CPU's. `InferenceSession`, `_buckets`, the daemon and the modules of the API call it. It imports `_host`,
+`_supervision`, `_transport`, `_fastpath` and the modules of values and options.
 """
 
 from __future__ import annotations

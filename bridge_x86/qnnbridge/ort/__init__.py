@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from qnnbridge._option_fields import OrtSparseFormat as OrtSparseFormat
     from qnnbridge._ort_value import OrtValue as OrtValue
     from qnnbridge._providers import OrtDevice as OrtDevice
-    from qnnbridge._session.run_options import LoraAdapter as LoraAdapter
-    from qnnbridge._session.run_options import RunOptions as RunOptions
+    from qnnbridge._session.runs import LoraAdapter as LoraAdapter
+    from qnnbridge._session.runs import RunOptions as RunOptions
     from qnnbridge._session_options import SessionOptions as SessionOptions
     from qnnbridge._sparse_tensor import SparseTensor as SparseTensor
     from qnnbridge.ort._compiler import ModelCompiler as ModelCompiler
@@ -115,7 +115,7 @@ _HOMES: dict[str, str] = {
         "qnnbridge._node": "ModelMetadata NodeArg",
         "qnnbridge._ort_value": "OrtValue",
         "qnnbridge._providers": "OrtDevice",
-        "qnnbridge._session.run_options": "LoraAdapter RunOptions",
+        "qnnbridge._session.runs": "LoraAdapter RunOptions",
         "qnnbridge._session_options": "SessionOptions",
         "qnnbridge._sparse_tensor": "SparseTensor",
     }.items()

@@ -19,7 +19,7 @@ from qnnbridge._host_objects import ObjectReply, create_object
 from qnnbridge._option_fields import GraphOptimizationLevel, OrtCompileApiFlags, incompatible
 from qnnbridge._providers import QNN
 from qnnbridge._session import SessionRecipe
-from qnnbridge._session.run_options import coerce_session_options
+from qnnbridge._session.runs import coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._threads import CalledFunction
 from qnnbridge._transport.channel import CallContext

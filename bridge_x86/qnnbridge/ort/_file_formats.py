@@ -17,7 +17,7 @@ from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge._option_fields import ModelPackageWriteMode, incompatible
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU
-from qnnbridge._session.run_options import coerce_session_options
+from qnnbridge._session.runs import coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_protocol.errors import EPFail, RemoteRuntimeError, RemoteTypeError

@@ -20,7 +20,7 @@ from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session import SessionRecipe
-from qnnbridge._session.run_options import RunOptions, coerce_session_options
+from qnnbridge._session.runs import RunOptions, coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._threads import unraisable
 from qnnbridge.ort import _environment as environment

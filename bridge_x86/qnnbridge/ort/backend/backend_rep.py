@@ -8,7 +8,7 @@ from typing import Any
 from onnx.backend.base import BackendRep
 
 from qnnbridge import ort
-from qnnbridge._session.run_options import RunOptions
+from qnnbridge._session.runs import RunOptions
 from qnnbridge.ort._session import InferenceSession
 
 
