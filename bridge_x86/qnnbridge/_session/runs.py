@@ -8,7 +8,7 @@ An options object of onnxruntime can only exist if the application imported that
 imported. ONNX Runtime offers no way to list configuration entries: its known keys (`config_keys`) are read
 one by one. Unreadable parts are either refused (providers) or announced with a warning.
 
-`RunVariants` goes in the background, with `OrtValue` or with a binding; each of these ends in `run` or `run_values`.
+`RunVariants` runs in the background, with `OrtValue` or with a binding. Each of these ends in `run` or `run_values`.
 """
 
 from __future__ import annotations
@@ -503,12 +503,3 @@ def check_call(timeout: float | None, retry: int | None, on_deadline: str) -> No
         raise OptionError(f"retry={retry!r} is no number of repetitions.", fix="Give 0, 1 or more.")
     if on_deadline not in ("raise", "kill"):
         raise OptionError(f"on_deadline={on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
-
-
-def read_only(results: list[Any]) -> list[Any]:
-    import numpy as np
-
-    for result in results:
-        if isinstance(result, np.ndarray):
-            result.flags.writeable = False
-    return results

@@ -19,7 +19,7 @@ from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_pr
 from qnnbridge._session import SessionRecipe, Verify
 from qnnbridge._session.create import warn_application
 from qnnbridge._session.remote_session import RemoteSession
-from qnnbridge._session.runs import RunArguments, RunOptions, RunVariants, check_call, coerce_run_options, read_only
+from qnnbridge._session.runs import RunArguments, RunOptions, RunVariants, check_call, coerce_run_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline, seconds_left
 from qnnbridge._threads import Background, refuse_at_the_end
@@ -230,7 +230,13 @@ class BaseSession(RunVariants):
                 return deliver(results, out)
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        return read_only(results) if borrow else results
+        if borrow:
+            import numpy as np
+
+            for result in results:
+                if isinstance(result, np.ndarray):
+                    result.flags.writeable = False
+        return results
 
     def _run_repeated(
         self,
