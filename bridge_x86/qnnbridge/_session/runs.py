@@ -8,7 +8,7 @@ An options object of onnxruntime can only exist if the application imported that
 imported. ONNX Runtime offers no way to list configuration entries: its known keys (`config_keys`) are read
 one by one. Unreadable parts are either refused (providers) or announced with a warning.
 
-`RunVariants` runs in the background, with `OrtValue` or with a binding. Each of these ends in `run` or `run_values`.
+`RunVariants` runs in the background, with `OrtValue` or with a binding; each ends in `run` or `run_values`.
 """
 
 from __future__ import annotations
