@@ -23,7 +23,7 @@ from qnnbridge_daemon.clients import Client, ClientEnds
 from qnnbridge_daemon.fair_share import FairShare
 from qnnbridge_daemon.options import BrokerSettings
 from qnnbridge_daemon.shared_sessions import SharedSessions
-from qnnbridge_host.fastpath import shared_memory as sharing
+from qnnbridge_os import sharing
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.connection import (
     CALL_BACK_FEATURE,

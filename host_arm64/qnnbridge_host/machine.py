@@ -107,7 +107,7 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
     runtime = built.get("__version__") or _runtime_version(distributions)
     if qnn is None:
         return Installed(distributions, onnxruntime=runtime)
-    if _is_plugin(qnn):
+    if parse_version(qnn) >= (2,):
         info = build_info(plugin) if plugin else {}
         return Installed(
             distributions,
@@ -204,10 +204,6 @@ def build_info(folder: str) -> dict[str, str]:
         if equals and value[:1] in ("'", '"') and end > 0:
             constants[name.rstrip()] = value[1:end]
     return constants
-
-
-def _is_plugin(version: str) -> bool:
-    return parse_version(version) >= (2,)
 
 
 def _runtime_version(distributions: dict[str, str]) -> str | None:

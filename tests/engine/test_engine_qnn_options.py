@@ -231,3 +231,23 @@ def test_a_key_that_is_known_or_like_no_other_passes(key: str) -> None:
 def test_no_known_session_key_is_a_typo_of_another_one() -> None:
     for key in SESSION_KEYS:
         qnn_options.refuse_misspelt(key, SESSION_KEYS, "session key")
+
+
+@pytest.mark.parametrize("priority", ["normal_low", "high_plus", "critical", "critical_plus"])
+@pytest.mark.parametrize("version", [(1, 24, 1), (2, 4, 0)])
+def test_a_priority_that_the_release_does_not_have_is_refused(priority: str, version: tuple[int, ...]) -> None:
+    error = refused({"qnn_context_priority": priority}, version=version)
+    assert repr(priority) in error.message
+    assert ".".join(map(str, version)) in error.message
+    assert "2.5" in (error.cause or "")
+    assert "Allowed are normal, low, normal_high, high;" in (error.fix or "")
+
+
+def test_priorities_of_a_release_that_has_them_or_says_nothing_are_taken() -> None:
+    for version in ((2, 5, 0), (2, 7, 0), ()):
+        for priority in qnn_options.PRIORITIES:
+            assert checked({"qnn_context_priority": priority}, version=version) == {
+                "qnn_context_priority": priority
+            }
+    for priority in ("low", "normal", "normal_high", "high"):
+        assert checked({"qnn_context_priority": priority}, version=(1, 20))

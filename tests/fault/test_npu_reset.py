@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from tests.fakes.hosts import fake_host, script
@@ -85,3 +87,27 @@ def test_a_model_that_changed_on_disk_is_not_loaded_in_place_of_the_old_one(tmp_
         path.write_bytes(script(scale=7))
         with pytest.raises(errors.ModelChanged):
             session.run(None, {"x": X})
+
+
+def test_other_contents_of_the_same_size_and_date_are_another_model(tmp_path):
+    with fake_host() as host:
+        path = tmp_path / "model.onnx"
+        made = {"on_run": ["raise:ort.DeviceReset"], "once": str(tmp_path / "reset")}
+        path.write_bytes(script(scale=2, **made))
+        session = qnnbridge.InferenceSession(path, host=host)
+        before = path.stat()
+        path.write_bytes(script(scale=7, **made))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        after = path.stat()
+        assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+        with pytest.raises(errors.ModelChanged):
+            session.run(None, {"x": X})
+
+
+def test_a_session_is_made_again_from_a_file_that_was_only_touched(tmp_path):
+    with fake_host() as host:
+        path = tmp_path / "model.onnx"
+        path.write_bytes(script(on_run=["raise:ort.DeviceReset"], once=str(tmp_path / "reset")))
+        session = qnnbridge.InferenceSession(path, host=host)
+        os.link(path, tmp_path / "beside.onnx")
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 2)

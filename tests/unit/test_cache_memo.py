@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.cache import memo as module
+from qnnbridge_host.cache import memo
 from qnnbridge_host.cache.memo import HashMemo
 from qnnbridge_host.model.source import RESTED_NS, FileStamp, ModelSource, take_stamp
 
@@ -32,13 +32,13 @@ def rested(monkeypatch: pytest.MonkeyPatch) -> None:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were really read."""
     read: list[str] = []
-    real = module.hash_file
+    real = memo.hash_file
 
     def counting(path: str) -> str:
         read.append(path)
         return real(path)
 
-    monkeypatch.setattr(module, "hash_file", counting)
+    monkeypatch.setattr(memo, "hash_file", counting)
     return read
 
 
@@ -110,16 +110,16 @@ def test_a_stamp_is_settled_when_the_file_has_rested_and_not_before() -> None:
 def test_a_file_that_is_written_while_it_is_hashed_is_not_remembered(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module.hash_file
+    real = memo.hash_file
 
     def disturbed(path: str) -> str:
         digest = real(path)
         file.write_bytes(b"longer contents")
         return digest
 
-    monkeypatch.setattr(module, "hash_file", disturbed)
+    monkeypatch.setattr(memo, "hash_file", disturbed)
     look(tmp_path, file)
-    monkeypatch.setattr(module, "hash_file", real)
+    monkeypatch.setattr(memo, "hash_file", real)
     assert look(tmp_path, file) == sha256(b"longer contents")
 
 
@@ -145,9 +145,9 @@ def test_a_flipped_digit_in_a_record_is_not_believed(tmp_path: Path, file: Path)
 
 
 def test_what_is_not_there_and_what_is_no_file_has_no_hash(tmp_path: Path) -> None:
-    memo = HashMemo(tmp_path / "cache")
-    assert memo.look(tmp_path / "nothing") is None
-    assert memo.look(tmp_path) is None
+    found = HashMemo(tmp_path / "cache")
+    assert found.look(tmp_path / "nothing") is None
+    assert found.look(tmp_path) is None
     assert take_stamp(tmp_path / "nothing" / "below") is None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests import needs
 
-from qnnbridge_host import machine as distributions
+from qnnbridge_host import machine
 
 pytestmark = needs.a_host_python
 
@@ -93,15 +93,15 @@ def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() ->
 
 def test_what_is_installed_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
-    look = distributions.installed
+    look = machine.installed
 
-    def counting() -> distributions.Installed:
+    def counting() -> machine.Installed:
         looks.append(None)
         return look()
 
-    monkeypatch.setattr(distributions, "_here", None)
-    monkeypatch.setattr(distributions, "installed", counting)
-    told = distributions.installed_versions()
-    found = distributions.installed_here()
+    monkeypatch.setattr(machine, "_here", None)
+    monkeypatch.setattr(machine, "installed", counting)
+    told = machine.installed_versions()
+    found = machine.installed_here()
     assert told.get("numpy") == found.distributions.get("numpy")
     assert len(looks) == 1

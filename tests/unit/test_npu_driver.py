@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests import needs
 
-from qnnbridge_host import machine as distributions
+from qnnbridge_host import machine
 from qnnbridge_host.machine import driver_version
 
 SERVICES = r"SYSTEM\CurrentControlSet\Services"
@@ -89,9 +89,9 @@ def test_a_machine_that_fails_does_not_keep_the_host_from_starting() -> None:
 @needs.posix
 def test_elsewhere_there_is_none() -> None:
     assert driver_version() is None
-    assert "driver" not in distributions.installed_versions([])
+    assert "driver" not in machine.installed_versions([])
 
 
 def test_hello_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributions, "driver_version", lambda: "30.0.220.3000")
-    assert distributions.installed_versions([])["driver"] == "30.0.220.3000"
+    monkeypatch.setattr(machine, "driver_version", lambda: "30.0.220.3000")
+    assert machine.installed_versions([])["driver"] == "30.0.220.3000"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.cache import memo as module
+from qnnbridge_host.cache import memo
 from qnnbridge_host.cache.memo import MAX_ATTEMPTS, Verdicts
 from qnnbridge_host.serve import numbers_service
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
@@ -25,7 +25,7 @@ def test_a_verdict_is_read_as_it_was_written_but_kept(tmp_path: Path) -> None:
 
 def test_a_verdict_by_other_rules_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Verdicts(tmp_path).write("key", REPORT)
-    monkeypatch.setattr(module, "RULES", module.RULES + 1)
+    monkeypatch.setattr(memo, "RULES", memo.RULES + 1)
     assert Verdicts(tmp_path).read("key") is None
 
 
@@ -48,7 +48,7 @@ def test_a_damaged_verdict_is_none(content: bytes, tmp_path: Path) -> None:
 
 def test_an_old_verdict_is_none(tmp_path: Path) -> None:
     kept = Verdicts(tmp_path)
-    kept.write("key", dataclasses.replace(REPORT, when=time.time() - module.VERDICTS_MAX_AGE_S - 1))
+    kept.write("key", dataclasses.replace(REPORT, when=time.time() - memo.VERDICTS_MAX_AGE_S - 1))
     assert kept.read("key") is None
 
 
@@ -61,7 +61,7 @@ def test_comparisons_that_come_to_no_end_are_not_begun_for_ever(tmp_path: Path) 
 
 
 def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_VERDICTS", 3)
+    monkeypatch.setattr(memo, "MAX_VERDICTS", 3)
     kept = Verdicts(tmp_path)
     for number in range(5):
         kept.write(f"key{number}", REPORT)

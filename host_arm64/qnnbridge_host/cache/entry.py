@@ -170,9 +170,13 @@ class Loadable:
         )
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """Absolute paths of the session's files, the model first."""
-        return tuple(os.path.join(self.folder, file.name) for file in self.entry.manifest.files)
+    def files(self) -> tuple[KnownFile, ...]:
+        """The session's files. Those of an entry that was just made have not been read again since."""
+        if self.entry.checked:
+            return self.entry.checked
+        records = self.entry.manifest.files
+        paths = [os.path.join(self.folder, record.name) for record in records]
+        return tuple(KnownFile(p, take_stamp(p), record.sha256) for p, record in zip(paths, records, strict=True))
 
     def check_unchanged(self) -> None:
         """To be asked when native code has read the files. Raises `Damaged`, and `OSError`."""

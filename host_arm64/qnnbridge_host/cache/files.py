@@ -34,8 +34,9 @@ class Damaged(Exception):
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:
     """Readers see the old file or the new one. durable: it survives a loss of power. Raises `OSError`."""
-    text = _dump({"sha256": _digest(content), "content": content})
-    write_whole(path, text, durable=durable)
+    document = {"sha256": _digest(content), "content": content}
+    text = json.dumps(document, sort_keys=True, ensure_ascii=True, indent=1)
+    write_whole(path, text.encode("ascii"), durable=durable)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -114,10 +115,6 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path, onexc=make_writable)
     else:
         shutil.rmtree(path, onerror=make_writable)
-
-
-def _dump(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, sort_keys=True, ensure_ascii=True, indent=1).encode("ascii")
 
 
 def _digest(content: object) -> str:
@@ -253,18 +250,14 @@ class WaitPolicy:
 
     def __call__(self, seconds: float) -> bool:
         self._on_wait(seconds)
-        beat = self._date()
+        beat = None
+        with contextlib.suppress(OSError):
+            beat = os.stat(self._path).st_mtime_ns
         now = self._clock()
         # Any change counts, also backwards: the clock of another computer on a network drive may be wrong.
         if beat != self._seen:
             self._seen, self._seen_at = beat, now
         return now - self._seen_at < self._stalled_s
-
-    def _date(self) -> int | None:
-        try:
-            return os.stat(self._path).st_mtime_ns
-        except OSError:
-            return None
 
 
 # --- temporary folders that do not outlive their process for long -----------------------------------------

@@ -20,6 +20,7 @@ from qnnbridge_host.cache.files import Damaged, JsonFolder, read_json, write_jso
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
 from qnnbridge_os.files import make_folders
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded
+from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
 from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
@@ -171,8 +172,8 @@ class NegativeEntries(JsonFolder):
             content = self._read(key)
             if content is None or content.pop("schema") != SCHEMA:
                 return None
-            entry = NegativeEntry(**content)
-        except (Damaged, OSError, TypeError, LookupError):
+            entry = read_document(NegativeEntry, content, "the note")
+        except (Damaged, OSError, LookupError, ValueError):
             return None
         max_age_s = CRASHES_MAX_AGE_S if entry.kind == "crashes" else NOTES_MAX_AGE_S
         return entry if abs(time.time() - entry.created) < max_age_s else None

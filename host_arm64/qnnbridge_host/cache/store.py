@@ -400,13 +400,22 @@ def _listed(folder: Path) -> Iterator[Path]:
 #
 # A file that several entries share counts once, and is freed with the last of them. One process at a time evicts.
 
-# Device and number of a file: its name does not count.
-File = tuple[int, int]
-
 
 def total_bytes(store: Store) -> int:
-    """Of all entries, and of those that were set aside."""
-    return sum(_sizes(_entry_folders(store)).values())
+    """Of all entries, and of those that were set aside. Each file once."""
+    # By device and number of a file: its name does not count.
+    sizes: dict[tuple[int, int], int] = {}
+    kept = [store.entry_folder(key) for key in store.all_keys()]
+    for folder in kept + [bad.folder for bad in store.invalid_entries()]:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    # Not entry.stat(): on Windows that has no number.
+                    status = os.stat(entry.path, follow_symlinks=False)
+                    sizes[status.st_dev, status.st_ino] = status.st_size
+        except OSError:
+            continue
+    return sum(sizes.values())
 
 
 def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
@@ -417,22 +426,19 @@ def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
     held = try_hold(store.root / "locks" / "evict.lock")
     if held is None:
         return []  # another process is evicting
+    gone: list[str] = []
     try:
-        return _shrink(store, max_bytes, keep)
+        if total_bytes(store) > max_bytes:
+            for bad in store.invalid_entries():
+                remove_tree(bad.folder)
+        for key in sorted(store.all_keys(), key=lambda key: last_used(store, key)):
+            if total_bytes(store) <= max_bytes:
+                break
+            if key != keep and evict(store, key):
+                gone.append(key)
+        return gone
     finally:
         held.release()
-
-
-def _shrink(store: Store, max_bytes: int, keep: str | None) -> list[str]:
-    gone: list[str] = []
-    if total_bytes(store) > max_bytes:
-        _drop_invalid(store)
-    for key in _oldest_first(store):
-        if total_bytes(store) <= max_bytes:
-            break
-        if key != keep and evict(store, key):
-            gone.append(key)
-    return gone
 
 
 def evict(store: Store, key: str) -> bool:
@@ -459,31 +465,3 @@ def last_used(store: Store, key: str) -> float:
         if entry is not None:
             return entry.manifest.created
     return 0.0
-
-
-def _oldest_first(store: Store) -> list[str]:
-    return sorted(store.all_keys(), key=lambda key: last_used(store, key))
-
-
-def _drop_invalid(store: Store) -> None:
-    for bad in store.invalid_entries():
-        remove_tree(bad.folder)
-
-
-def _entry_folders(store: Store) -> list[Path]:
-    return [store.entry_folder(key) for key in store.all_keys()] + [bad.folder for bad in store.invalid_entries()]
-
-
-def _sizes(folders: list[Path]) -> dict[File, int]:
-    """Size of each file in these folders, each file once."""
-    sizes: dict[File, int] = {}
-    for folder in folders:
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    # Not entry.stat(): on Windows that has no number.
-                    status = os.stat(entry.path, follow_symlinks=False)
-                    sizes[status.st_dev, status.st_ino] = status.st_size
-        except OSError:
-            continue
-    return sizes

@@ -271,14 +271,14 @@ class SessionMaker:
 
         Raises `ModelChanged` if files of the model were written to meanwhile, whatever they hold now.
         """
+        from qnnbridge_host.cache.key import size_of
         from qnnbridge_host.model.source import are_same
 
         source, request = creation.source, creation.request
         if loadable is None:
             self._refuse_curable(creation)
             request.blame = _blame(creation)
-            paths = (source.path, *source.files) if source.path is not None else source.files
-            spec, model, values, files = creation.spec, source.data, creation.by_name, paths
+            spec, model, values, files = creation.spec, source.data, creation.by_name, source.known
         else:
             manifest = loadable.entry.manifest
             entry = {"key": manifest.key, "id": manifest.id}
@@ -290,13 +290,13 @@ class SessionMaker:
             creation.enter,
             model=model,
             initializers=values,
-            files=tuple(path for path in files if path is not None),
+            files=files,
             dynamic=creation.dynamic,
             seed=creation.seed,
             deadline=creation.order.deadline,
             stop=creation.order.stop,
         )
-        size = manifest.size_bytes if loadable is not None else _size(source)
+        size = manifest.size_bytes if loadable is not None else size_of(source)
         for _ in range(1 if _writes(spec) else ATTEMPTS):
             before = source.stamps() if loadable is None else ()
             session = self._loaded(creation, spec, create, size)
@@ -365,12 +365,6 @@ class SessionMaker:
 
 def _blame(creation: Creation) -> dict[str, Any]:
     return {"fingerprint": creation.source.fingerprint, "label": creation.order.label}
-
-
-def _size(source: ModelSource) -> int:
-    from qnnbridge_host.cache.key import size_of
-
-    return size_of(source)
 
 
 def _leave_native_code(creation: Creation) -> None:

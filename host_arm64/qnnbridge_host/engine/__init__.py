@@ -151,7 +151,7 @@ def _adapter(ort: Any, found: Installed, on_phase: Callable[..., None]) -> QnnAd
     try:
         engine, _ = sources.wanted()
     except OptionError as error:
-        return NoQnn(ProviderUnavailable(error.message, cause=error.cause, fix=error.fix, details=error.details))
+        return NoQnn(providers.unavailable(error))
     if engine in ("auto", "wheel"):
         return providers.load_builtin(ort.get_available_providers(), found)
     return NoQnn(

@@ -228,11 +228,9 @@ def _fits(kind: Kind, value: Any) -> bool:
 
 
 def _unknown_attribute(what: str, name: str, known: Iterable[str]) -> errors.OptionError:
-    import difflib  # needed for mistakes only
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    close = qnn_options.closest(name, known)
     return errors.OptionError(
         f"{what} has no attribute {name!r} that can be set.",
-        fix=f"Did you mean {close[0]!r}?" if close else f"Allowed are {', '.join(sorted(known))}.",
-        details={"option": name, "suggestion": close[0] if close else None},
+        fix=f"Did you mean {close!r}?" if close else f"Allowed are {', '.join(sorted(known))}.",
+        details={"option": name, "suggestion": close},
     )

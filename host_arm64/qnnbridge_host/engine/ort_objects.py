@@ -47,10 +47,6 @@ def _describe_adapter(adapter: Any) -> dict[str, int]:
     }
 
 
-def _export(adapter: Any, call: ObjectCall) -> None:
-    adapter.export_adapter(argument(call, "path", str))
-
-
 def _set_versions(adapter: Any, call: ObjectCall) -> None:
     adapter.set_adapter_version(argument(call, "adapter_version", int))
     adapter.set_model_version(argument(call, "model_version", int))
@@ -73,7 +69,7 @@ ADAPTER_FORMAT = ObjectKind(
     "AdapterFormat",
     _create_adapter,
     {
-        "export": _export,
+        "export": lambda adapter, call: adapter.export_adapter(argument(call, "path", str)),
         "set_versions": _set_versions,
         "parameters": _parameters,
         "set_parameters": _set_parameters,
@@ -85,13 +81,8 @@ ADAPTER_FORMAT = ObjectKind(
 # --- allocators that sessions share, and streams of devices -----------------------------------------------
 
 
-class _Registered(NamedTuple):
-    """An allocator belongs to ONNX Runtime's environment: it stays when this object goes."""
-
-    provider: str | None
-
-
-def _register(call: ObjectCall) -> _Registered:
+def _register(call: ObjectCall) -> str:
+    """The allocator belongs to ONNX Runtime's environment: it stays when the object goes, which is a name only."""
     memory = argument(call, "memory_info", dict)
     info = ort.OrtMemoryInfo(
         str(memory["name"]),
@@ -107,20 +98,17 @@ def _register(call: ObjectCall) -> _Registered:
     else:
         options = {str(k): str(v) for k, v in (call.arguments.get("options") or {}).items()}
         ort.create_and_register_allocator_v2(argument(call, "provider", str), info, options, arena)
-    return _Registered(provider)
+    return str(provider)
 
 
 def _create_stream(call: ObjectCall) -> Any:
     wanted = argument(call, "device", dict)
-    alike = [device for device in ort.get_ep_devices() if _device_facts(device).items() >= _named(wanted).items()]
+    named = {name: wanted.get(name) for name in ("ep_name", "type")}
+    alike = [device for device in ort.get_ep_devices() if _device_facts(device).items() >= named.items()]
     # The application knows a CPU by other numbers than its ONNX Runtime does.
     for device in sorted(alike, key=lambda device: _device_facts(device) != wanted):
         return device.create_sync_stream()
     raise InvalidArgument(f"The host has no device of {wanted.get('ep_name')} like this one.")
-
-
-def _named(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: facts.get(name) for name in ("ep_name", "type")}
 
 
 def _device_facts(device: Any) -> Mapping[str, Any]:
@@ -226,17 +214,15 @@ def _commit(package: Any, call: ObjectCall) -> None:
     package.commit(call.arguments.get("dest_root"), mode)
 
 
-def _hash(package: Any, call: ObjectCall) -> ObjectResult:
-    return ObjectResult(package.compute_directory_hash(call.arguments.get("source_dir")))
-
-
 MODEL_PACKAGE = ObjectKind(
     "ModelPackage",
     _create_package,
     {
         **{name: _forward(name, lambda package: package) for name in _PACKAGE_METHODS},
         "commit": _commit,
-        "compute_directory_hash": _hash,
+        "compute_directory_hash": lambda package, call: ObjectResult(
+            package.compute_directory_hash(call.arguments.get("source_dir"))
+        ),
     },
 )
 

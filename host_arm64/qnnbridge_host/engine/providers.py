@@ -71,9 +71,8 @@ class NoQnn:
         self.reason = reason
 
     def require(self) -> None:
-        raise ProviderUnavailable(
-            self.reason.message, cause=self.reason.cause, fix=self.reason.fix, details=self.reason.details
-        )
+        # A fresh one for each session: a raised error gathers tracebacks, and is completed on its way.
+        raise self.reason.copy()
 
     def devices(self) -> list[dict[str, Any]]:
         return []
@@ -189,12 +188,9 @@ def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
 
 def _did_you_mean(name: str, usable: Sequence[str]) -> str | None:
     """Compared without the suffix, which is most of a name: QNN, qnn, QNNProvider, QNNExecutionProvide."""
-    import difflib
-
     short = {other.removesuffix(_SUFFIX).lower(): other for other in usable}
     asked = re.split(r"[ _-]*(?:exec|prov|ep$)", name.strip().lower(), maxsplit=1)[0]
-    found = difflib.get_close_matches(asked, short, n=1)
-    return short[found[0]] if found else None
+    return short.get(qnn_options.closest(asked, short) or "")
 
 
 def _unknown(name: str, available: Sequence[str], qnn: QnnAdapter) -> ProviderUnavailable:
@@ -335,11 +331,11 @@ def load_plugin(
             ort.register_execution_provider_library(PROVIDER, source.library)
             devices = _registered(ort)
     except BridgeError as error:
-        return NoQnn(_unavailable(error))
+        return NoQnn(unavailable(error))
     except Exception as error:  # noqa: BLE001 - the package refuses unknown machines with any exception
         error_of_ort = translate(error)
-        name = source.words if source is not None and source.engine != "wheel" else _wheel(found)
         elsewhere = source is not None and source.engine != "wheel"
+        name = source.words if source is not None and elsewhere else f"onnxruntime-qnn {found.onnxruntime_qnn}"
         return NoQnn(
             ProviderUnavailable(
                 f"{name} cannot be used with onnxruntime {found.onnxruntime}.",
@@ -351,11 +347,7 @@ def load_plugin(
     return PluginQnn(devices, source)
 
 
-def _wheel(found: Installed) -> str:
-    return f"onnxruntime-qnn {found.onnxruntime_qnn}"
-
-
-def _unavailable(error: BridgeError) -> ProviderUnavailable:
+def unavailable(error: BridgeError) -> ProviderUnavailable:
     if isinstance(error, ProviderUnavailable):
         return error
     return ProviderUnavailable(error.message, cause=error.cause, fix=error.fix, details=error.details)

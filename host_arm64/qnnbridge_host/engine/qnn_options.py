@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from qnnbridge_host.model.chips import CHIPS, chip_named, chip_of, simulated_chip
@@ -40,8 +41,9 @@ PERFORMANCE_MODES = (
 )
 # Case counts. For any other word QNN logs a warning and takes htp.
 BACKEND_TYPES = ("htp", "gpu", "cpu", "saver", "ir", "genie")
-# Four of them until onnxruntime-qnn 2.5.
 PRIORITIES = ("normal", "low", "normal_low", "normal_high", "high", "high_plus", "critical", "critical_plus")
+# The other four are older: until 2.5 QNN had low, normal, normal_high and high (source of 2.0 to 2.6).
+_PRIORITIES_SINCE = dict.fromkeys(("normal_low", "high_plus", "critical", "critical_plus"), (2, 5))
 
 
 class Option(NamedTuple):
@@ -52,6 +54,7 @@ class Option(NamedTuple):
     choices: allowed values of a ``choice`` (case counts) or a ``number``.
     low, high: range of a ``number``.
     since: first release of onnxruntime-qnn that reads it; earlier ones ignore it silently.
+    choices_since: first release of choices that came later.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Option(NamedTuple):
     low: int = 0
     high: int = 2**31 - 1
     since: tuple[int, int] = (1, 20)
+    choices_since: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
 def _switch(name: str, since: tuple[int, int] = (1, 20)) -> Option:
@@ -82,7 +86,7 @@ _TABLE = (
     Option("htp_performance_mode", "choice", PERFORMANCE_MODES),
     # In microseconds.
     _number("rpc_control_latency"),
-    Option("qnn_context_priority", "choice", PRIORITIES),
+    Option("qnn_context_priority", "choice", PRIORITIES, choices_since=_PRIORITIES_SINCE),
     _number("htp_graph_finalization_optimization_mode", 0, 3),
     _switch("enable_htp_fp16_precision"),
     _switch("enable_htp_fp16_clamp_overflow", (2, 5)),
@@ -238,22 +242,19 @@ def provider_options(
     library_folder: where the QNN libraries are; a library without a folder is looked for there.
     version: of onnxruntime-qnn; ``()`` if unknown.
     """
-    checked = {}
-    for name, value in options.items():
-        option = _known(name, PROVIDER_OPTIONS, "QNN provider option", version)
-        checked[str(name)] = _text(value) if option is None else _checked(option, value, library_folder)
+    checked = _all_checked(options, PROVIDER_OPTIONS, "QNN provider option", version, library_folder)
     _refuse_contradictions(checked, config, library_folder)
     return checked
 
 
 def run_options(entries: Mapping[str, Any], version: tuple[int, ...] = ()) -> dict[str, str]:
     """The ``qnn.*`` entries of RunOptions, as text. All entries given must be of that kind."""
-    return _simple(entries, RUN_OPTIONS, "QNN run option", version)
+    return _all_checked(entries, RUN_OPTIONS, "QNN run option", version)
 
 
 def dynamic_options(options: Mapping[str, Any], version: tuple[int, ...] = ()) -> dict[str, str]:
     """The argument of ``set_ep_dynamic_options``, as text."""
-    return _simple(options, DYNAMIC_OPTIONS, "dynamic option", version)
+    return _all_checked(options, DYNAMIC_OPTIONS, "dynamic option", version)
 
 
 def find_library(text: str, folder: str | None, what: str) -> str:
@@ -263,11 +264,11 @@ def find_library(text: str, folder: str | None, what: str) -> str:
     if os.path.isfile(path):
         return path
     present = libraries_in(folder)
-    close = _close(os.path.basename(text), present, 0.5)
+    close = closest(os.path.basename(text), present, 0.5)
     raise OptionError(
         f"{what}: there is no file {path}.",
         cause="QNN would report it only in its log, and every node would run on the CPU.",
-        fix=(f"Did you mean {close[0]!r}? " if close else "")
+        fix=(f"Did you mean {close!r}? " if close else "")
         + "Leave the option out to use the library that comes with onnxruntime-qnn"
         + (f" ({', '.join(present)} are installed)." if present else "."),
         details={"option": what, "value": text},
@@ -306,13 +307,27 @@ def backend_of(options: Mapping[str, str]) -> str:
 # --- one option ------------------------------------------------------------------------------------------
 
 
-def _simple(
-    entries: Mapping[str, Any], table: Mapping[str, Option], what: str, version: tuple[int, ...]
+def _all_checked(
+    entries: Mapping[str, Any],
+    table: Mapping[str, Option],
+    what: str,
+    version: tuple[int, ...],
+    library_folder: str | None = None,
 ) -> dict[str, str]:
     checked = {}
     for name, value in entries.items():
         option = _known(name, table, what, version)
-        checked[str(name)] = _text(value) if option is None else _checked(option, value, None)
+        checked[str(name)] = text = _text(value) if option is None else _checked(option, value, library_folder)
+        since = option.choices_since.get(text) if option is not None else None
+        if option is not None and since is not None and version and version[:2] < since:
+            first = ".".join(map(str, since))
+            known = ", ".join(one for one in option.choices if one not in option.choices_since)
+            raise OptionError(
+                f"{what} {name!r} cannot be {text!r} with onnxruntime-qnn {'.'.join(map(str, version))}.",
+                cause=f"This value came with release {first}.",
+                fix=f"Allowed are {known}; or install onnxruntime-qnn {first} or newer in the host's Python.",
+                details={"option": name, "value": text},
+            )
     return checked
 
 
@@ -332,7 +347,9 @@ def _known(name: str, table: Mapping[str, Option], what: str, version: tuple[int
         return None
     right = WRONG_NAMES.get(name)
     if right is None or right not in table:
-        right = _nearest(str(name).lower(), table)
+        begun = str(name).lower()
+        longer = [known for known in table if known.startswith(begun)]
+        right = closest(begun, table) or (longer[0] if len(longer) == 1 else None)
     raise OptionError(
         f"{what} {name!r} does not exist.",
         cause="QNN ignores an option that it does not know, without an error.",
@@ -342,18 +359,11 @@ def _known(name: str, table: Mapping[str, Option], what: str, version: tuple[int
     )
 
 
-def _close(name: str, among: Iterable[str], cutoff: float) -> list[str]:
+def closest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The name that was meant, if one is like it."""
     import difflib  # needed for mistakes only
 
-    return difflib.get_close_matches(name, list(among), n=1, cutoff=cutoff)
-
-
-def _nearest(name: str, table: Mapping[str, Option]) -> str | None:
-    close = _close(name, table, 0.6)
-    if close:
-        return close[0]
-    longer = [known for known in table if known.startswith(name)]
-    return longer[0] if len(longer) == 1 else None
+    return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=cutoff)), None)
 
 
 def _text(value: Any) -> str:
@@ -368,8 +378,8 @@ def _checked(option: Option, value: Any, folder: str | None) -> str:
         word = _WORDS_FOR_SWITCH.get(text.strip().lower())
         raise _ill(option, text, 'Allowed are "0" and "1".' + (f' Write "{word}".' if word else ""))
     if option.kind == "choice" and text not in option.choices:
-        close = _close(text.lower(), [c.lower() for c in option.choices], 0.6)
-        right = next((c for c in option.choices if close and c.lower() == close[0]), None)
+        choices = {choice.lower(): choice for choice in option.choices}
+        right = choices.get(closest(text.lower(), choices) or "")
         hint = f"Did you mean {right!r}? " if right else ""
         raise _ill(option, text, f"{hint}Allowed are {', '.join(option.choices)}.")
     if option.kind == "number":
@@ -496,10 +506,8 @@ def chip_for_simulator(soc_model: str | None, htp_arch: str | None) -> str:
 
 
 def _suggest_chip(word: str) -> str:
-    import difflib  # needed for mistakes only
-
     numbers = {chip.name: chip.number for chip in CHIPS}
-    close = difflib.get_close_matches(word.upper(), numbers, n=1, cutoff=0.6)
+    close = closest(word.upper(), numbers)
     known = ", ".join(f"{name}={number}" for name, number in numbers.items())
-    hint = f"Did you mean {close[0]} ({numbers[close[0]]})? " if close else ""
+    hint = f"Did you mean {close} ({numbers[close]})? " if close else ""
     return f"{hint}Give the number of the chip or one of the known names: {known}."

@@ -30,11 +30,12 @@ from qnnbridge_protocol.errors import (
     ModelChanged,
     StateLost,
 )
-from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import QNN, RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine, EngineSession, StopHandle
     from qnnbridge_host.engine.calls import BoundCall
+    from qnnbridge_host.model.source import KnownFile
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_protocol.specs import CompileSpec
 
@@ -52,8 +53,6 @@ Enter = Callable[[str], None]
 # ``npu_reset``, ``qnn_code``.
 
 T = TypeVar("T")
-
-QNN = "QNNExecutionProvider"
 
 # A reset now and again is the driver's normal recovery; two in a minute are a cause that a new session does
 # not cure.
@@ -93,16 +92,16 @@ class ResettableSession:
     def __init__(
         self,
         npu: Npu,
-        files: Sequence[str],
+        files: Sequence[KnownFile],
         spec: SessionSpec,
         make: Callable[[Enter], EngineSession],
         enter: Enter,
     ) -> None:
-        """files: absolute paths of all that it is made from."""
+        """files: all that it is made from, as it was hashed."""
         self._npu = npu
-        # Taken before it is made for the first time: a file that changes later makes the session
-        # `ModelChanged`, not another model.
-        self._stamps = {path: _stamp(path) for path in files}
+        # A file with other contents makes the session `ModelChanged`, not another model. Size and date alone do not
+        # show that: a program may set a date.
+        self._files = files
         self._make: Callable[[Enter], EngineSession] | None = make
         self._profiling = bool(spec.options.get("enable_profiling"))
         self._profile_lost = False
@@ -227,12 +226,16 @@ class ResettableSession:
     def _rebuild(self, make: Callable[[Enter], EngineSession], enter: Enter) -> EngineSession:
         if self._closed:
             raise _closed()
-        for path, stamp in self._stamps.items():
-            if _stamp(path) != stamp:
+        for file in self._files:
+            try:
+                changed = file.changed()
+            except OSError:
+                changed = True
+            if changed:
                 raise ModelChanged(
-                    f"The NPU was reset, and {path} has changed since the session was made from it.",
+                    f"The NPU was reset, and {file.path} has changed since the session was made from it.",
                     fix="Create the session again.",
-                    details={"path": path},
+                    details={"path": file.path},
                 )
         if self._session is not None and self._profiling:
             self._profile_lost = True
@@ -270,14 +273,6 @@ def _needs_restart(error: BridgeError) -> BridgeError:
     error.cause = error.cause or "The NPU was reset by its driver, and is not usable from this process any more."
     error.fix = error.fix or "The host is started again. If it happens again, update the NPU driver."
     return error
-
-
-def _stamp(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
 
 
 # The application's own deadline comes first; the watchdog is for a host that cannot even answer any more.
@@ -358,7 +353,7 @@ class Sessions:
         model: Any | None,
         initializers: Mapping[str, Any],
         *,
-        files: tuple[str, ...] = (),
+        files: Sequence[KnownFile] = (),
         dynamic: Mapping[str, str] | None = None,
         seed: int | None = None,
         deadline: float | None = None,
@@ -373,7 +368,7 @@ class Sessions:
             spec: of the session.
             model: the model itself, if it has no path.
             initializers: values by name.
-            files: absolute paths of all files that it is made from.
+            files: all files that it is made from.
             dynamic: options of the execution provider that are set at once.
             seed: of random operators.
             deadline: on `time.monotonic`; a creation that holds the GIL past it ends the host.

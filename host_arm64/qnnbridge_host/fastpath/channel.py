@@ -266,7 +266,7 @@ class HostChannel:
                     raise desync("a plan without a proper number")
                 if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
                     raise InvalidArgument(f"BoundPlan {plan_number} is there already, or there are too many.")
-                self._plans[plan_number] = plan = self._make_plan(header)
+                self._plans[plan_number] = plan = make_plan(header, self._sink.find, self._owner.slabs)
                 for slab in plan.slabs:
                     # After the entry: a release that comes now finds the plan.
                     if slab not in self._owner.slabs:
@@ -281,9 +281,6 @@ class HostChannel:
             self._send_frame(ChannelKind.ERROR, number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
             return
         self._send_frame(ChannelKind.ANSWER, number, Frame(Kind.REPLY, 1, {}))
-
-    def _make_plan(self, header: Mapping[str, Any]) -> BoundPlan:
-        return make_plan(header, self._sink.find, self._owner.slabs)
 
     # --- answering; the thread that serves the call ---
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qnnbridge_host.engine.calls import BoundCall, BoundTensor, StopHandle
-from qnnbridge_os.sharing import AVAILABLE, drop, map_memory, open_stream
+from qnnbridge_os.sharing import drop, map_memory
 from qnnbridge_protocol.errors import InvalidArgument, desync
 from qnnbridge_protocol.fastpath import MAX_SLABS
 from qnnbridge_protocol.frames import ALIGNMENT
@@ -16,18 +16,6 @@ from qnnbridge_protocol.records import NamedTuple
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-__all__ = [
-    "AVAILABLE",
-    "AttachedSlab",
-    "BoundPlan",
-    "BoundRuns",
-    "Slabs",
-    "drop_handles",
-    "make_plan",
-    "open_stream",
-]
-
 
 # Request fields that hold share handles.
 HANDLE_FIELDS = ("read", "write", "where")
