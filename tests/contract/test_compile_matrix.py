@@ -19,9 +19,8 @@ import qnnbridge
 from qnnbridge.errors import Closed, CompileFailed, OptionError
 from qnnbridge_host.create.publish import CompilerInput, is_finished
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_tools.compile import cluster
-from qnnbridge_tools.compile.cluster import run_on
-from qnnbridge_tools.compile.matrix import Cell, CellOutcome, CompileGroup, plan, run_here
+from qnnbridge_tools.compile import matrix
+from qnnbridge_tools.compile.matrix import Cell, CellOutcome, CompileGroup, plan, run_here, run_on
 from tests.fakes.hosts import patched_host
 
 MODELS = Path(__file__).parent.parent / "models"
@@ -182,7 +181,7 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
 def test_two_workers_do_the_same_jobs_and_the_files_come_back(tmp_path: Path, scheduler: str) -> None:
     pytest.importorskip("onnxruntime_qnn")
     out = tmp_path / "out"
-    with cluster.executor_of(scheduler) as executor:
+    with matrix.executor_of(scheduler) as executor:
         outcomes = run_on(executor, plan([MUL, IRIS], [60], out))
     assert states(outcomes) == [("mul_1.onnx", "60", "done"), ("logreg_iris.onnx", "60", "failed")]
     assert "logreg_iris.onnx" in str(outcomes[1].error), "the model keeps its name on the way"
@@ -207,7 +206,7 @@ def test_two_workers_do_the_same_jobs_and_the_files_come_back(tmp_path: Path, sc
 def test_without_the_extra_it_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['distributed'] = None\n"
-        "from qnnbridge_tools.compile.cluster import executor_of\n"
+        "from qnnbridge_tools.compile.matrix import executor_of\n"
         "executor_of('tcp://127.0.0.1:1').__enter__()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
@@ -216,9 +215,9 @@ def test_without_the_extra_it_says_what_to_install() -> None:
 
 def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(matrix, "CONNECT_TIMEOUT_S", 0.5)
     with (
         pytest.raises(CompileFailed, match=r"no Dask scheduler at tcp://127\.0\.0\.1:1\b"),
-        cluster.executor_of("tcp://127.0.0.1:1"),
+        matrix.executor_of("tcp://127.0.0.1:1"),
     ):
         pass

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from qnnbridge_host.graph.dimensions import Dimensions, refuse_unknown_names
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
@@ -18,6 +18,7 @@ from qnnbridge_protocol.errors import OptionError, PlacementRefused
 if TYPE_CHECKING:
     from qnnbridge import SessionOptions
     from qnnbridge_host.model.collector import ModelScan
+    from qnnbridge_host.numerics.sampling import DeclaredInput
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -236,16 +237,6 @@ def _give(options: dict[str, str], key: str, value: str) -> None:
         raise OptionError(f'--provider-option gives "{key}" two values.', fix="Give it once.")
 
 
-class ModelInput(Protocol):
-    """An input of a model, from its file or from a session."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def shape(self) -> Sequence[Any] | None: ...
-
-
 # As errors of sessions write it; for several dimensions the calls stand in a row.
 _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SIZE\)(,(?= add_free))?")
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
@@ -271,7 +262,7 @@ def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:
     refuse_unknown_of([node for scan in scans for node in scan.inputs], dimensions)
 
 
-def refuse_unknown_of(inputs: Iterable[ModelInput], dimensions: Dimensions) -> None:
+def refuse_unknown_of(inputs: Iterable[DeclaredInput], dimensions: Dimensions) -> None:
     """`refuse_unknown`, for inputs that are known already."""
     free = {
         (node.name, axis): size if isinstance(size, str) else None

@@ -86,22 +86,18 @@ def _part(name: str, hint: Any, default: Any) -> _Part:
     record = hint if read is None else read.given
     if dataclasses.is_dataclass(record):
         return _of_record(record, read)
-    if read is None:
-        hint, value, default = _written(hint, default)
-    else:
+    if read is not None:
         notes.remove(read)
-        given_default = () if read.given is WORDS else read.default if read.default is not None else default
-        hint, written, default = _written(read.given, given_default)
-        value = functools.partial(_both, written, read.value)
+        hint = read.given
+        default = () if read.given is WORDS else read.default if read.default is not None else default
+    hint, written, default = _written(hint, default)
     # `Annotated[hint, *notes]` is no syntax before Python 3.11.
     annotation = operator.getitem(Annotated, (hint, *notes)) if notes else hint
     # Keyword-only: these may stand without a default behind those that have one.
     parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-    return _Part((parameter,), lambda given: value(given[name]))
-
-
-def _both(first: Callable[[Any], Any], second: Callable[[Any], Any], given: Any) -> Any:
-    return second(first(given))
+    if read is None:
+        return _Part((parameter,), lambda given: written(given[name]))
+    return _Part((parameter,), lambda given: read.value(written(given[name])))
 
 
 def _of_record(record: Any, read: Read | None) -> _Part:

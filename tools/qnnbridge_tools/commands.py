@@ -144,7 +144,7 @@ def bench(request: BenchRequest) -> None:
         measured = work.perform(on_copy, say)
     reporting.show(measured, report.document, report.print_measured, as_json=as_json)
     if html is not None:
-        report.write(measured, html)
+        html.write_text(report.page(measured), encoding="utf-8")
         print(f"Written: {html}", file=sys.stderr)
 
 
@@ -160,7 +160,7 @@ def versions(
     from qnnbridge_tools.versions import view
     from qnnbridge_tools.versions.fitness import judge
 
-    machine = this_machine.machine_of(**dataclasses.asdict(given))
+    machine = this_machine.machine_of(given)
     judged = judge(machine)
     shown = [one for one in judged if one.verdict != "refused"] if working else judged
     if as_json:

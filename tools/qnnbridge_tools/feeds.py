@@ -32,7 +32,10 @@ class Feed:
 
 def load(files: Iterable[InputFile], archive: Path | None) -> list[Feed]:
     """Every array that the command line names; done before a host is started, because it is quick to fail."""
-    feeds = [Feed(file.name, _load_one(file), _source(file)) for file in files]
+    feeds = [
+        Feed(file.name, _load_one(file), f"{file.path}:{file.key}" if file.key is not None else str(file.path))
+        for file in files
+    ]
     if archive is not None:
         given = {feed.name for feed in feeds}
         loaded = _opened(archive)
@@ -72,10 +75,6 @@ def complete(
             value = random_value(node.name, node.type, full_shape(node.name, node.shape, dimensions), rng)
             feeds.append(Feed(node.name, value, f"random, seed {seed}"))
     return feeds
-
-
-def _source(file: InputFile) -> str:
-    return str(file.path) if file.key is None else f"{file.path}:{file.key}"
 
 
 def _load_one(file: InputFile) -> npt.NDArray[Any]:

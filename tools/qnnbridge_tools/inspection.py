@@ -20,7 +20,6 @@ from qnnbridge_host.model.compatibility_check import Examination, HostTraits, ex
 from qnnbridge_host.model.context_files import Blob
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed
-from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import read_chip
 
@@ -165,8 +164,8 @@ def document(facts: ModelFacts) -> dict[str, Any]:
         "opsets": dict(scan.opsets),
         "graph": scan.graph_name,
         "metadata": dict(scan.metadata),
-        "inputs": [_value_document(node) for node in scan.inputs],
-        "outputs": [_value_document(node) for node in scan.outputs],
+        "inputs": [{"name": node.name, "type": node.type, "shape": node.shape} for node in scan.inputs],
+        "outputs": [{"name": node.name, "type": node.type, "shape": node.shape} for node in scan.outputs],
         "nodes": {"count": scan.node_count, "by_operator": dict(scan.ops), "in_functions": scan.function_nodes},
         "functions": list(scan.functions),
         "initializers": scan.initializer_count,
@@ -190,7 +189,7 @@ def _compiled_document(facts: ModelFacts) -> dict[str, Any] | None:
         "targets": [_target_document(target) for target in made.targets],
         "multi_soc": made.multi,
         "nodes": [_node_document(node) for node in scan.ep_contexts],
-        "left_on_cpu": {name: count for name, count in scan.ops.items() if name != "com.microsoft.EPContext"},
+        "left_on_cpu": _left_on_cpu(scan),
         "blobs": [_blob_document(blob) for blob in examination.found.blobs],
         "compatibility": None
         if text is None
@@ -205,6 +204,10 @@ def _compiled_document(facts: ModelFacts) -> dict[str, Any] | None:
         },
         "manifest": dataclasses.asdict(examination.manifest) if examination.manifest else None,
     }
+
+
+def _left_on_cpu(scan: ModelScan) -> dict[str, int]:
+    return {name: count for name, count in scan.ops.items() if name != "com.microsoft.EPContext"}
 
 
 def _host_document(facts: ModelFacts) -> dict[str, Any] | None:
@@ -222,25 +225,9 @@ def _verdict_document(facts: ModelFacts) -> dict[str, Any] | None:
     return facts.examination.verdict._asdict()
 
 
-def _value_document(node: NodeInfo) -> dict[str, Any]:
-    return {"name": node.name, "type": node.type, "shape": node.shape}
-
-
 def _node_document(node: EpContextNode) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        "op_type": node.op_type,
-        "domain": node.domain,
-        "where": node.where,
-        "source": node.source,
-        "main_context": node.main_context,
-        "embed_mode": node.embed_mode,
-        "cache_path": node.cache_path,
-        "sdk_version": node.sdk_version,
-        "partition_name": node.partition_name,
-        "inputs": list(node.inputs),
-        "outputs": list(node.outputs),
-    }
+    inner = ("embedded", "multi_soc", "dlc_path")
+    return {name: value for name, value in node._asdict().items() if name not in inner}
 
 
 def _target_document(target: CompiledTarget) -> dict[str, Any]:
@@ -329,11 +316,13 @@ def compiled_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
         ("made by", f"{' and '.join(scan.sources)}, QNN SDK {made.sdk or 'not known'}"),
         ("made for", _targets(facts)),
     ]
+    count = len(scan.ep_contexts)
     for index, node in enumerate(scan.ep_contexts[:_SHOWN_PARTS]):
-        pairs.append((_parts_label(len(scan.ep_contexts)) if not index else "", _part_text(node)))
-    if len(scan.ep_contexts) > _SHOWN_PARTS:
-        pairs.append(("", f"and {len(scan.ep_contexts) - _SHOWN_PARTS} more"))
-    left = {name: count for name, count in scan.ops.items() if name != "com.microsoft.EPContext"}
+        label = "" if index else "1 part" if count == 1 else f"{count} parts"
+        pairs.append((label, _part_text(node)))
+    if count > _SHOWN_PARTS:
+        pairs.append(("", f"and {count - _SHOWN_PARTS} more"))
+    left = _left_on_cpu(scan)
     pairs.append(("left on the CPU", _operators(left, sum(left.values())) or "nothing"))
     pairs += [("context binary", _blob_text(blob)) for blob in examination.found.blobs]
     if made.compatibility is not None:
@@ -406,10 +395,6 @@ def _targets(facts: ModelFacts) -> str:
     vtcm = [blob.facts.vtcm_mb for blob in facts.examination.found.blobs if blob.facts.vtcm_mb]
     text = ", ".join(words) or "not known"
     return text + (f"; {max(vtcm)} MB of VTCM" if vtcm else "")
-
-
-def _parts_label(count: int) -> str:
-    return "1 part" if count == 1 else f"{count} parts"
 
 
 def _part_text(node: EpContextNode) -> str:

@@ -259,7 +259,8 @@ def _from_codes(text: str) -> Iterator[Meaning]:
             yield Meaning(row.name, _sentence(row.meaning), row.advice, match.group(), STRONG + 5)
     qnn = qnn_codes.find(text)
     if qnn is None:
-        qnn = next(_bare_codes(text), None)
+        rows = (qnn_codes.by_number(int(match["code"])) for match in _BARE_CODE.finditer(text))
+        qnn = next(filter(None, rows), None)
     if qnn is not None:
         advice = qnn.advice or "Read the lines before it in ONNX Runtime's log."
         yield Meaning(f"{qnn.name} ({qnn.number})", _sentence(qnn.meaning), advice, str(qnn.number), STRONG - 5)
@@ -270,11 +271,6 @@ def _from_codes(text: str) -> Iterator[Meaning]:
         if explained is not None:
             # A code says less than a message that stands beside it.
             yield from _readings(explained, SYMPTOM + 10)
-
-
-def _bare_codes(text: str) -> Iterator[qnn_codes.QnnCode]:
-    rows = (qnn_codes.by_number(int(match["code"])) for match in _BARE_CODE.finditer(text))
-    return (row for row in rows if row is not None)
 
 
 def _sentence(text: str) -> str:

@@ -165,6 +165,10 @@ def installed_text(info: HostInfo) -> str:
     return ", ".join(f"{shown} {info.versions[key]}" for key, shown in names if info.versions.get(key))
 
 
+def interpreter_pairs(info: HostInfo) -> list[tuple[str, str]]:
+    return [("Python", f"{info.python}, {info.machine}"), ("interpreter", info.executable)]
+
+
 def host_pairs() -> list[tuple[str, str]]:
     """The report of the default host, or why there is none. Starts a host and ends it."""
     try:
@@ -174,15 +178,8 @@ def host_pairs() -> list[tuple[str, str]]:
             info = host.info
     except errors.BridgeError as error:
         why = error.message if error.cause is None else f"{error.message} ({error.cause})"
-        pairs = [("none", why)]
-        if error.fix:
-            pairs.append(("fix", error.fix))
-        return pairs
-    pairs = [
-        ("Python", f"{info.python}, {info.machine}"),
-        ("interpreter", info.executable),
-        ("installed", installed_text(info) or "no onnxruntime"),
-    ]
+        return [("none", why), *([("fix", error.fix)] if error.fix else [])]
+    pairs = [*interpreter_pairs(info), ("installed", installed_text(info) or "no onnxruntime")]
     if info.qnnbridge != __version__:
         pairs.append(("qnnbridge", info.qnnbridge))
     return pairs
@@ -194,7 +191,7 @@ SHOWN_CPU_NODES = 5
 def placement_text(placement: Placement) -> str:
     if not placement.known:
         return "unknown: this onnxruntime does not tell (1.24 and later do)"
-    text = f"{placement.qnn_nodes} {_plural(placement.qnn_nodes, 'node')} on QNN"
+    text = f"{placement.qnn_nodes} {'node' if placement.qnn_nodes == 1 else 'nodes'} on QNN"
     if placement.partitions > 1:
         text += f" in {placement.partitions} parts"
     text += f", {placement.cpu_nodes} on the CPU"
@@ -238,7 +235,3 @@ def sides_pairs(host: HostInfo) -> list[tuple[str, str]]:
 def startup_text(host: HostInfo, ready_s: float) -> str:
     hello = output.seconds(host.startup_seconds)
     return f"{output.seconds(ready_s)} (says hello after {hello}, then loads ONNX Runtime)"
-
-
-def _plural(count: int, noun: str) -> str:
-    return noun if count == 1 else noun + "s"

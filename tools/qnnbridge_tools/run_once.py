@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorSummary:
-    """``least``, ``greatest`` and ``mean`` are of the finite elements; None where there is none to speak of."""
+    """``min``, ``max`` and ``mean`` are of the finite elements; None where there is none to speak of."""
 
-    kind: str
+    dtype: str
     shape: tuple[int, ...] | None
-    least: float | None = None
-    greatest: float | None = None
+    min: float | None = None
+    max: float | None = None
     mean: float | None = None
     not_finite: int = 0
 
     def numbers_text(self) -> tuple[str, str, str]:
-        texts = ["-" if n is None else f"{n:.6g}" for n in (self.least, self.greatest, self.mean)]
+        texts = ["-" if n is None else f"{n:.6g}" for n in (self.min, self.max, self.mean)]
         if self.not_finite:
             texts[2] += f" ({self.not_finite} NaN or infinite)"
         return texts[0], texts[1], texts[2]
@@ -324,6 +324,9 @@ def _make_folder(folder: Path) -> None:
         ) from None
 
 
+_MOVED = "to the CPU, as --fallback cpu allows, because QNN failed"
+
+
 def print_result(request: RunRequest, result: RunResult) -> None:
     print("Inputs")
     output.print_table(
@@ -339,8 +342,7 @@ def print_result(request: RunRequest, result: RunResult) -> None:
     rows: list[list[str]] = []
     for name, value in result.outputs.items():
         summary = summarize(value)
-        row = [name, summary.kind, _shape(summary), *summary.numbers_text()]
-        rows.append(row)
+        rows.append([name, summary.dtype, _shape(summary), *summary.numbers_text()])
     if result.files:
         headers.append("file")
         rows = [[*row, str(result.files[row[0]])] for row in rows]
@@ -349,7 +351,7 @@ def print_result(request: RunRequest, result: RunResult) -> None:
     output.print_pairs(
         "Where it ran",
         [
-            *_moved_pairs(result),
+            *([("moved", f"{_MOVED}: {result.moved_because}")] if result.moved_because else []),
             *(("rewritten", line) for line in result.fixed),
             *reporting.placement_pairs(result.placement),
             *reporting.sides_pairs(result.host),
@@ -357,12 +359,6 @@ def print_result(request: RunRequest, result: RunResult) -> None:
     )
     print()
     output.print_pairs("How long it took", _time_pairs(result))
-
-
-def _moved_pairs(result: RunResult) -> list[tuple[str, str]]:
-    if not result.moved_because:
-        return []
-    return [("moved", f"to the CPU, as --fallback cpu allows, because QNN failed: {result.moved_because}")]
 
 
 def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
@@ -373,7 +369,7 @@ def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
                 "name": given.feed.name,
                 "type": given.type,
                 "source": given.feed.source,
-                **_summary_document(summarize(given.feed.value)),
+                **dataclasses.asdict(summarize(given.feed.value)),
             }
             for given in result.inputs
         ],
@@ -382,7 +378,7 @@ def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
                 "name": name,
                 "type": result.output_types[name],
                 "file": str(result.files[name]) if name in result.files else None,
-                **_summary_document(summarize(value)),
+                **dataclasses.asdict(summarize(value)),
             }
             for name, value in result.outputs.items()
         ],
@@ -406,17 +402,6 @@ def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
 
 def _shape(summary: TensorSummary) -> str:
     return "-" if summary.shape is None else output.shape_text(summary.shape)
-
-
-def _summary_document(summary: TensorSummary) -> dict[str, Any]:
-    return {
-        "dtype": summary.kind,
-        "shape": summary.shape,
-        "min": summary.least,
-        "max": summary.greatest,
-        "mean": summary.mean,
-        "not_finite": summary.not_finite,
-    }
 
 
 def _time_pairs(result: RunResult) -> list[tuple[str, str]]:

@@ -136,7 +136,8 @@ def opened(
     for name, size in settings.sizes.items():
         options.add_free_dimension_override_by_name(name, size)
     limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
-    with _quiet(), warnings.catch_warnings():
+    # The library would log what the report says: nodes on the CPU, a host that died.
+    with quiet("qnnbridge"), warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuFallbackWarning)  # the report names the placement
         with InferenceSession(
             str(model),
@@ -158,12 +159,13 @@ def opened(
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The library would log what the report says: nodes on the CPU, a host that died."""
-    log = logging.getLogger("qnnbridge")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
+def quiet(*names: str) -> Iterator[None]:
+    """These loggers report nothing meanwhile."""
+    before = {log: log.level for log in map(logging.getLogger, names)}
+    for log in before:
+        log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        log.setLevel(before)
+        for log, level in before.items():
+            log.setLevel(level)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import signal
 import sys
@@ -233,22 +234,13 @@ else:
                 termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class WatchOptions:
-    """The options of the view. rounds: number of pages; ``None``: until the user leaves."""
-
-    interval_s: float
-    order: SortOrder
-    rounds: int | None = None
-
-
-def show(ask: Ask, view: WatchOptions) -> None:
+def show(ask: Ask, interval_s: float, order: SortOrder, rounds: int | None = None) -> None:
     """Until q is pressed, the rounds are over, or `KeyboardInterrupt`."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False, emoji=False, markup=False)
-    page = Page(None, view.order, False, view.interval_s)
+    page = Page(None, order, False, interval_s)
     with (
         _ended_by_sigterm(),
         keyboard() as wait,
@@ -257,15 +249,13 @@ def show(ask: Ask, view: WatchOptions) -> None:
             console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         ) as live,
     ):
-        rounds = 0
-        while True:
+        for number in itertools.count(1):
             page = refreshed(page, ask)
             live.update(draw(_sorted(page), console.width, console.height), refresh=True)
-            rounds += 1
-            if view.rounds is not None and rounds >= view.rounds:
+            if number == rounds:
                 return
             # A key does not put the next question off.
-            due = time.monotonic() + view.interval_s
+            due = time.monotonic() + interval_s
             while (left_s := due - time.monotonic()) > 0:
                 key = wait(left_s)
                 if key == "q":
@@ -346,7 +336,7 @@ def watch(interval_s: float, order: SortOrder, rounds: int | None, as_json: bool
     asking = Asking()
     try:
         if output.is_terminal():
-            show(asking, WatchOptions(interval_s, order, rounds))
+            show(asking, interval_s, order, rounds)
         else:
             print_pages(asking, interval_s, order, rounds or 1)
     except KeyboardInterrupt:

@@ -307,7 +307,7 @@ def _whole(order: _Order, found: Transcription, segments: Sequence[SpeechSegment
 def _writer(place: Path | None, quiet: bool) -> Iterator[Callable[[str], object]]:
     """Writes pieces to stdout, or to a file that takes its place when all is done."""
     if place is None:
-        yield _nowhere if quiet else _to_stdout
+        yield (lambda _piece: None) if quiet else _to_stdout
         return
     place.parent.mkdir(parents=True, exist_ok=True)
     # Beside its target: a rename replaces a file only within one file system.
@@ -319,9 +319,6 @@ def _writer(place: Path | None, quiet: bool) -> Iterator[Callable[[str], object]
         part.replace(place)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _nowhere(_piece: str) -> None: ...
 
 
 def _to_stdout(piece: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_tools import output, reporting
@@ -187,10 +186,6 @@ td, th {{ border-color: #444; }} }}
 <ul>{notes}</ul>
 </body></html>
 """
-
-
-def write(measured: Measured, file: Path) -> None:
-    file.write_text(page(measured), encoding="utf-8")
 
 
 def page(measured: Measured) -> str:

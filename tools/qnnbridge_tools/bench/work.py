@@ -73,8 +73,6 @@ def users_own(
     loaded: Sequence[Feed] = (),
 ) -> Subject:
     """The model with the given inputs, and made up ones for the rest."""
-    from qnnbridge_tools.bench.measuring import open_session
-
     # 0: as many threads as ONNX Runtime takes by itself, as in the model's own application.
     empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
     with open_session(host, empty) as session:
@@ -469,7 +467,3 @@ def kill(host: Host) -> None:
     if process is not None:
         # Without the supervisor, so that this is a death like any other to it.
         process._child.kill()
-
-
-def middle(seconds: Sequence[float]) -> float:
-    return statistics.median(seconds)

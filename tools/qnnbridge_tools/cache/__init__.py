@@ -1,5 +1,5 @@
 """`qnnbridge cache`: what is kept compiled, why, and how to be rid of it.
 
-`facts` reads, verifies, prunes and clears the cache; `report` has it as text for a person and as JSON; `command` is
+`entries` reads, verifies, prunes and clears the cache, and has it as text for a person and as JSON; `command` is
 the command line.
 """

@@ -15,7 +15,7 @@ from qnnbridge_tools.options import AsJson
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.store import Store
-    from qnnbridge_tools.cache.facts import CacheFacts, Removed
+    from qnnbridge_tools.cache.entries import CacheFacts
 
 DAY_S = 24 * 3600.0
 
@@ -36,10 +36,10 @@ def cache(context: typer.Context) -> None:
 @command
 def list_entries(as_json: AsJson = False) -> None:
     """List the entries, last used first, with sizes, hits and ages."""
-    from qnnbridge_tools.cache import report
+    from qnnbridge_tools.cache import entries
 
     _, facts = _gather()
-    reporting.show(facts, report.contents, report.print_list, as_json=as_json)
+    reporting.show(facts, entries.contents, entries.print_list, as_json=as_json)
 
 
 @app.command("show")
@@ -49,23 +49,22 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one entry: what it was made from, or why it was set aside."""
-    from qnnbridge_tools.cache import report
+    from qnnbridge_tools.cache import entries
 
     _, facts = _gather()
     found = facts.matching(key)
-    reporting.show(found, report.details, report.print_show, as_json=as_json)
+    reporting.show(found, entries.details, entries.print_show, as_json=as_json)
 
 
 @app.command("verify")
 @command
 def verify(keys: Keys = (), as_json: AsJson = False) -> None:
     """Compare all entries, or these, with their hashes. Exit code 1 if one is damaged."""
-    from qnnbridge_tools.cache import report
-    from qnnbridge_tools.cache.facts import verify as verify_entry
+    from qnnbridge_tools.cache import entries
 
     store, facts = _gather(keys)
-    results = [verify_entry(store, entry) for entry in facts.entries]
-    reporting.show(results, report.verified, report.print_verified, as_json=as_json)
+    results = [entries.verify(store, entry) for entry in facts.entries]
+    reporting.show(results, entries.verified, entries.print_verified, as_json=as_json)
     if any(result.state == "bad" for result in results):
         raise typer.Exit(reporting.EXIT_FAILED)
 
@@ -83,7 +82,7 @@ def prune(
 ) -> None:
     """Remove damaged and leftover entries, then the least recently used ones down to the size limit."""
     from qnnbridge_protocol.cache_settings import parse_size
-    from qnnbridge_tools.cache.facts import prune as prune_entries
+    from qnnbridge_tools.cache import entries
 
     store, facts = _gather()
     limit = facts.settings.max_bytes if max_size is None else parse_size(max_size)
@@ -91,7 +90,8 @@ def prune(
     if limit is None:
         raise OptionError(f'"{max_size}" is no size.', fix="Write bytes, or 500M, 2G.")
     unused_s = None if unused_days is None else unused_days * DAY_S
-    _tell(prune_entries(store, facts, max_bytes=limit, unused_s=unused_s), as_json)
+    removed = entries.prune(store, facts, max_bytes=limit, unused_s=unused_s)
+    reporting.show(removed, entries.removed, entries.print_removed, as_json=as_json)
 
 
 @app.command("clear")
@@ -102,14 +102,14 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Remove entries and what is recorded about them. Exit code 1 if one is in use and stays."""
-    from qnnbridge_tools.cache.facts import clear as clear_entries
+    from qnnbridge_tools.cache import entries
 
     # Exactly one of the two.
     if everything == bool(keys):
         raise OptionError("Say what to clear.", fix="Give keys or names of models of the list, or --all.")
     store, facts = _gather(keys)
-    removed = clear_entries(store, facts, everything=everything)
-    _tell(removed, as_json)
+    removed = entries.clear(store, facts, everything=everything)
+    reporting.show(removed, entries.removed, entries.print_removed, as_json=as_json)
     if removed.kept:
         raise typer.Exit(reporting.EXIT_FAILED)
 
@@ -118,14 +118,8 @@ def _gather(keys: Sequence[str] = ()) -> tuple[Store, CacheFacts]:
     """The cache as the environment says, all of it or what `keys` mean."""
     from qnnbridge_host.cache.store import Store
     from qnnbridge_protocol.cache_settings import cache_settings
-    from qnnbridge_tools.cache.facts import gather, together
+    from qnnbridge_tools.cache import entries
 
     settings = cache_settings()
-    facts = gather(settings)
-    return Store(Path(settings.folder)), together(facts, keys) if keys else facts
-
-
-def _tell(removed: Removed, as_json: bool) -> None:
-    from qnnbridge_tools.cache import report
-
-    reporting.show(removed, report.removed, report.print_removed, as_json=as_json)
+    facts = entries.gather(settings)
+    return Store(Path(settings.folder)), entries.together(facts, keys) if keys else facts

@@ -142,20 +142,17 @@ def _matrix(request: CompileRequest, options: dict[str, Any]) -> bool:
 def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: Host | None) -> list[CellOutcome]:
     from qnnbridge_tools.compile.matrix import run_here
 
-    def note_outcome(outcome: CellOutcome) -> None:
-        stages.finished(outcome_text(outcome))
-
     keywords: dict[str, Any] = {
         "validate": request.validate,
         "timeout_s": request.timeout,
         "overwrite": request.overwrite,
-        "on_outcome": note_outcome,
+        "on_outcome": lambda outcome: stages.finished(outcome_text(outcome)),
     }
     if request.scheduler is None:
         # Half of the processors: one compilation uses several.
         jobs = request.jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 2) // 2))
         return run_here(cells, jobs=jobs, host=host, **keywords)
-    from qnnbridge_tools.compile.cluster import executor_of, run_on
+    from qnnbridge_tools.compile.matrix import executor_of, run_on
 
     with executor_of(request.scheduler) as executor:
         return run_on(executor, cells, python=request.host_python, **keywords)
@@ -363,12 +360,8 @@ def validation_text(validation: Validation) -> str:
 def outcome_text(outcome: CellOutcome) -> str:
     """One line for one result of several."""
     chip = f" for {outcome.soc_model}" if outcome.soc_model else ""
-    more = ""
-    if outcome.error is not None:
-        more = f": {outcome.error.message}"
-    elif outcome.reason:
-        more = f": {outcome.reason}"
-    return f"{outcome.model}{chip} {outcome.state}{more}"
+    more = outcome.error.message if outcome.error is not None else outcome.reason
+    return f"{outcome.model}{chip} {outcome.state}" + (f": {more}" if more else "")
 
 
 def print_outcomes(outcomes: Sequence[CellOutcome]) -> None:

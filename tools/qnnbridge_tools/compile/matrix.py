@@ -7,19 +7,36 @@ there, made from the same contents with the same options and versions, is recogn
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import importlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Literal
 
 from qnnbridge import CompileResult, Host
 from qnnbridge._compile import CompileJob, OnProgress, Running, Soc, make_jobs
 from qnnbridge._compile import perform as perform_jobs
-from qnnbridge_host.create.publish import Destination, destination_of
+from qnnbridge_host.cache.files import work_folder
+from qnnbridge_host.create.publish import (
+    MODEL_SUFFIX,
+    WITHOUT_A_NAME,
+    CompilerInput,
+    Destination,
+    compile_folder,
+    destination_of,
+    is_finished,
+    move_whole,
+    refuse_existing,
+)
+from qnnbridge_host.model.manifest import manifest_path, read_manifest, write_manifest
+from qnnbridge_host.model.paths import from_os
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_protocol.errors import BridgeError, Closed, OptionError
+from qnnbridge_protocol.errors import BridgeError, Closed, CompileFailed, OptionError
+from qnnbridge_tools.sessions import quiet
 
 State = Literal["done", "skipped", "failed"]
 
@@ -259,3 +276,247 @@ def compile_bundle(
         host=host,
         on_progress=on_progress,
     ).results
+
+
+# --- jobs on an existing Dask cluster, by its `concurrent.futures` executor: the extra ``qnnbridge[cluster]`` ---
+#
+# Models travel to the workers as bytes and results come back as bytes, so no folder need be shared; a model with
+# files beside it must lie at the same path there. A worker compiles and tries in a folder of its own; the results
+# are moved into their place here.
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoteJob:
+    """A job as it travels. name: file name of the model. data: its bytes; ``None`` if it lies at its path there."""
+
+    job: CompileJob
+    name: str
+    data: bytes | None
+    file_stem: str
+    validate: bool
+    timeout_s: float | None
+    python: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Delivery:
+    """A worker's result, with the contents of the files by name."""
+
+    result: CompileResult
+    contents: Mapping[str, bytes]
+
+
+@contextlib.contextmanager
+def executor_of(address: str) -> Iterator[Executor]:
+    """The executor of the scheduler at `address` (``tcp://HOST:8786``). Its workers need qnnbridge and a host.
+
+    Raises `OptionError` where the extra is missing, `CompileFailed` if there is no scheduler or it has no worker.
+    """
+    try:
+        distributed: Any = importlib.import_module("distributed")  # untyped
+    except ImportError:
+        raise OptionError(
+            "Compiling on a cluster needs the package distributed, which is not installed.",
+            fix="python -m pip install 'qnnbridge[cluster]'",
+        ) from None
+    try:
+        # Not the default client: an application may have one of its own.
+        client = distributed.Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise CompileFailed(
+            f"There is no Dask scheduler at {address}.",
+            cause=f"{error}",
+            fix="Start one (dask scheduler) and workers (dask worker ADDRESS), or check the address.",
+        ) from None
+    # Dask logs the stack traces of a lost connection, which the results report.
+    with quiet("distributed", "distributed.client"), client:
+        if not client.scheduler_info()["workers"]:
+            raise CompileFailed(
+                f"The scheduler at {address} has no workers.", fix=f"Start some: dask worker {address}"
+            )
+        # Dask takes calls with equal arguments for one, unless they are not pure. A compilation that killed its
+        # worker is not tried on the next one.
+        executor: Executor = client.get_executor(pure=False, retries=0)
+        try:
+            yield executor
+        finally:
+            with contextlib.suppress(BridgeError, OSError):
+                executor.shutdown(wait=False)
+
+
+def run_on(
+    executor: Executor,
+    cells: Sequence[Cell],
+    *,
+    validate: bool = True,
+    timeout_s: float | None = None,
+    overwrite: bool = False,
+    python: str | None = None,
+    on_outcome: OnOutcome | None = None,
+) -> list[CellOutcome]:
+    """Do the cells on workers of other machines. python: the interpreter of the host there."""
+    there = any(os.path.exists(cell.place.path) for cell in cells)
+    # Only then the versions matter, which cost a start of a host.
+    versions = executor.submit(versions_of, python).result() if there and not overwrite else {}
+    begun = time.monotonic()
+    outcomes: dict[int, CellOutcome] = {}
+    futures: dict[concurrent.futures.Future[Delivery | BridgeError], int] = {}
+
+    def report(index: int, outcome: CellOutcome) -> None:
+        outcomes[index] = outcome
+        if on_outcome is not None:
+            on_outcome(outcome)
+
+    for index, cell in enumerate(cells):
+        reason = None if overwrite else _finished(cell, versions)
+        if reason is not None:
+            report(index, CellOutcome.of(cell, "skipped", reason=reason))
+        else:
+            futures[executor.submit(compile_there, _portable(cell, validate, timeout_s, python))] = index
+    for future in concurrent.futures.as_completed(futures):
+        cell = cells[futures[future]]
+        try:
+            result = _receive(cell, future, overwrite)
+            report(futures[future], CellOutcome.of(cell, "done", begun, result=result))
+        except BridgeError as error:
+            report(futures[future], CellOutcome.of(cell, "failed", begun, error=error))
+    # Futures end in any order; the outcomes keep that of the cells.
+    return [outcomes[index] for index in range(len(cells))]
+
+
+def versions_of(python: str | None) -> dict[str, str]:
+    """The versions of the host that would do the work."""
+    with Host(python) as host:
+        return dict(host.info.versions)
+
+
+def compile_there(remote: RemoteJob) -> Delivery | BridgeError:
+    """Compile on this machine into a folder that is gone afterwards.
+
+    An error is an answer as well: a cluster would write its trace into the worker's log.
+    """
+    with work_folder("compile") as folder:
+        try:
+            job = remote.job
+            if remote.data is not None:
+                path = os.path.join(folder, "in", remote.name)
+                os.mkdir(os.path.dirname(path))
+                with open(path, "wb") as file:
+                    file.write(remote.data)
+                spec = dataclasses.replace(job.recipe.spec, model_path=path)
+                job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, spec=spec, data=None))
+            out = os.path.join(folder, "out")
+            job = dataclasses.replace(job, output=os.path.join(out, remote.file_stem + MODEL_SUFFIX))
+            host = Host(remote.python) if remote.python is not None else None
+            (result,) = perform_jobs(
+                (job,), validate=remote.validate, timeout_s=remote.timeout_s, host=host
+            ).results
+            # Paths of this worker mean nothing to the sender: names and contents travel.
+            contents = {}
+            for path in filter(None, (result.path, result.blob, result.manifest)):
+                with open(path, "rb") as file:
+                    contents[os.path.basename(path)] = file.read()
+        except BridgeError as error:
+            # Without the traceback, whose frames would keep the model's bytes alive.
+            return error.copy()
+        return Delivery(result, contents)
+
+
+def _portable(cell: Cell, validate: bool, timeout_s: float | None, python: str | None) -> RemoteJob:
+    recipe = cell.job.recipe
+    path, data, name = recipe.spec.model_path, recipe.data, WITHOUT_A_NAME + MODEL_SUFFIX
+    if path is not None:
+        name = os.path.basename(path)
+        # Weights beside a model may be gigabytes: such a model has to lie on the worker.
+        if not ModelSource.open(path).files:
+            with open(path, "rb") as file:
+                data = file.read()
+    # The stem has to be free in the folder of the result, which the worker cannot look into.
+    return RemoteJob(cell.job, name, data, cell.place.file_stem(), validate, timeout_s, python)
+
+
+def _finished(cell: Cell, versions: Mapping[str, str]) -> str | None:
+    if not os.path.exists(cell.place.path):
+        return None
+    recipe = cell.job.recipe
+    source = ModelSource.open(recipe.spec.model_path or recipe.data or b"")
+    return is_finished(CompilerInput(source, recipe.spec, embed=cell.job.embed), cell.place, versions)
+
+
+def _receive(
+    cell: Cell, future: concurrent.futures.Future[Delivery | BridgeError], overwrite: bool
+) -> CompileResult:
+    try:
+        delivery = future.result()
+    except BridgeError:
+        raise
+    # What Dask makes of its futures when the scheduler is gone.
+    except concurrent.futures.CancelledError:
+        raise CompileFailed(
+            f"The connection to the cluster was lost before {cell.label} was finished.",
+            cause="The scheduler ended, or the network between did.",
+            fix="Start the scheduler and its workers again and repeat the command; what is done is not done twice.",
+        ) from None
+    except Exception as error:  # noqa: BLE001 - a cluster has errors of its own, and a worker may die
+        raise CompileFailed(
+            f"The worker did not finish {cell.label}.",
+            cause=f"{type(error).__name__}: {error}",
+            fix="Look at the worker's log; it needs qnnbridge[cluster] of the same version and an interpreter for "
+            "the host (QNNBRIDGE_HOST_PYTHON).",
+        ) from None
+    if isinstance(delivery, BridgeError):
+        raise delivery
+    return _deliver(cell, delivery, overwrite)
+
+
+def _deliver(cell: Cell, delivery: Delivery, overwrite: bool) -> CompileResult:
+    """Move the files of a worker to their place, whole."""
+    place, result = cell.place, delivery.result
+    # The binary keeps the name that it was compiled under: the model names it inside.
+    blob = os.path.basename(result.blob) if result.blob is not None else None
+    # Within the destination: a rename moves files only on one volume.
+    with compile_folder(place.folder) as folder:
+        try:
+            for name, contents in delivery.contents.items():
+                # The base name alone: what comes over the network must not choose a folder here.
+                with open(os.path.join(folder, os.path.basename(name)), "wb") as file:
+                    file.write(contents)
+            _rename(folder, os.path.basename(result.path), place.model, blob)
+        except OSError as error:
+            raise from_os(error, place.folder) from None
+        # Looked at again: it may have been hours since the job was sent.
+        if not overwrite:
+            refuse_existing(place)
+        move_whole(folder, (place,), () if blob is None else (blob,), overwrite=overwrite)
+    return dataclasses.replace(
+        result,
+        path=place.path,
+        blob=os.path.join(place.folder, blob) if blob is not None else None,
+        manifest=manifest_path(place.path),
+    )
+
+
+def _rename(folder: str, made: str, wanted: str, blob: str | None) -> None:
+    """The model was compiled under another name because a context binary of its own was there already."""
+    if made == wanted:
+        return
+    path = os.path.join(folder, made)
+    manifest = read_manifest(path)
+    os.rename(path, os.path.join(folder, wanted))
+    # A manifest names its model, so the one of the old name describes nothing any more.
+    os.unlink(manifest_path(path))
+    if manifest is not None:
+        write_manifest(
+            folder,
+            wanted,
+            () if blob is None else (blob,),
+            source_name=manifest.source_name,
+            source_sha256=manifest.source_sha256,
+            versions=manifest.versions,
+            soc_models=manifest.soc_models,
+            htp_arch=manifest.htp_arch,
+            options=manifest.options,
+            extra=manifest.extra,
+        )

@@ -325,10 +325,7 @@ def _yes(value: bool) -> str:
 
 
 def _answer_document(computed: Computed | None, number: int) -> dict[str, Any] | None:
-    if computed is None:
-        return None
-    answer = computed.answers[number]
-    return {"upside_down": answer.upside_down, "sure": answer.sure}
+    return None if computed is None else dataclasses.asdict(computed.answers[number])
 
 
 def _times_document(computed: Computed | None) -> dict[str, float] | None:

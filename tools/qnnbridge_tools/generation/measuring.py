@@ -105,8 +105,6 @@ def perform(
     folder: Path, effort: BenchLength, fallback: str, host_python: str | None, say: Callable[[str], None]
 ) -> MeasuredPaces:
     """Raises what `qnnbridge.genai.Model` raises."""
-    import time
-
     import qnnbridge
     from qnnbridge import genai
 

@@ -161,13 +161,9 @@ def print_result(plan: SetupPlan, info: HostInfo, found: Report) -> None:
     from qnnbridge_tools import output, reporting
     from qnnbridge_tools.doctor.findings import report_text
 
-    pairs = [
-        ("Python", f"{info.python}, {info.machine}"),
-        ("interpreter", info.executable),
-        ("installed", reporting.installed_text(info)),
-    ]
     print()
-    output.print_pairs("The host is set up", pairs)
+    installed = ("installed", reporting.installed_text(info))
+    output.print_pairs("The host is set up", [*reporting.interpreter_pairs(info), installed])
     if plan.config is None:
         print(f"Name it in QNNBRIDGE_HOST_PYTHON, or as Host(python=...): {plan.python}")
         for name, value in plan.variables.items():

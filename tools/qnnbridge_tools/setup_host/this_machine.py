@@ -18,10 +18,11 @@ from typing import Any
 
 from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, Surroundings, interpreter_machine
 from qnnbridge_host.model.releases import sdk_numbers, version_key
-from qnnbridge_os.programs import RegisteredPython
+from qnnbridge_os.programs import RegisteredPython, registered_pythons
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.doctor import running_interpreter
 from qnnbridge_tools.doctor.real_machine import RealMachine, last_line, run_interpreter
+from qnnbridge_tools.options import MachineOptions
 from qnnbridge_tools.versions.fitness import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
 
 ASK_TIMEOUT_S = 30.0
@@ -235,24 +236,15 @@ def found_machine() -> HostMachine:
 
 def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
     """The running one, unless no host can run in it: then the host's is another, and not known here."""
-    from qnnbridge._launch.installed import OLDEST_HOST_PYTHON
-
     return running if running is not None and running >= OLDEST_HOST_PYTHON else None
 
 
-def machine_of(
-    *,
-    system_sdk: str | None,
-    chip: str | None,
-    python: str | None,
-    platform: str | None,
-    ort: str | None,
-) -> HostMachine:
+def machine_of(given: MachineOptions) -> HostMachine:
     """The found machine with what was given in place of it. Another platform is another computer."""
-    if platform is None:
+    if given.platform is None:
         machine = found_machine()
     else:
-        wanted = read_platform(platform)
+        wanted = read_platform(given.platform)
         try:
             machine = found_machine()
         except OptionError:
@@ -262,10 +254,10 @@ def machine_of(
             machine = _other_platform(machine, wanted)
     return dataclasses.replace(
         machine,
-        system_sdk=machine.system_sdk if system_sdk is None else checked_sdk(system_sdk),
-        hexagon=machine.hexagon if chip is None else read_chip(chip),
-        python=machine.python if python is None else read_python(python),
-        ort=machine.ort if ort is None else _checked_version(ort),
+        system_sdk=machine.system_sdk if given.system_sdk is None else checked_sdk(given.system_sdk),
+        hexagon=machine.hexagon if given.chip is None else read_chip(given.chip),
+        python=machine.python if given.python is None else read_python(given.python),
+        ort=machine.ort if given.ort is None else _checked_version(given.ort),
     )
 
 
@@ -306,9 +298,6 @@ def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
 
 def _newest_arm64_python() -> tuple[int, int] | None:
     """The newest registered ARM64 Python, which would become the host's."""
-    from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, interpreter_machine
-    from qnnbridge_os.programs import registered_pythons
-
     versions = []
     for python in registered_pythons():
         try:
