@@ -32,7 +32,7 @@ from qnnbridge_tools.doctor.facts import (
     SavedState,
 )
 from qnnbridge_tools.doctor.machine import Machine, ProbeRequest, paths_of
-from qnnbridge_tools.doctor.subjects import computer, environment, host, packages, qnn
+from qnnbridge_tools.doctor.subjects import computer, environment, host, interpreters, packages, qnn
 from qnnbridge_tools.doctor.subjects.model import survey_model
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
     # files.
     driven = part("driver", Driver("unknown"), computer.survey_driver, machine)
     nothing: tuple[Interpreter, ...] = ()
-    found = part("interpreters", nothing, host.survey_interpreters, machine)
+    found = part("interpreters", nothing, interpreters.survey_interpreters, machine)
     hosted = part("host", HostFacts(), host.survey_host, machine, order.host_python, found, complete=complete)
     # Where both sides are one environment, its libraries are looked at once.
     own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None

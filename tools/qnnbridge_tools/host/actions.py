@@ -19,7 +19,7 @@ from qnnbridge_protocol.errors import BridgeError, HostError, OptionError, Versi
 from qnnbridge_tools import output
 from qnnbridge_tools.host import link
 from qnnbridge_tools.host.figures import Figures, read_figures
-from qnnbridge_tools.options import DaemonOptions
+from qnnbridge_tools.host.options import DaemonOptions
 from qnnbridge_tools.output import refuse_without_reader
 
 if TYPE_CHECKING:
