@@ -286,6 +286,24 @@ def test_a_reduction_of_nothing_stays(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("op", "folded"), [("Concat", True), ("Softmax", False)])
+def test_before_opset_13_concat_is_folded_and_softmax_is_not(op: str, folded: bool, tmp_path: Path) -> None:
+    """Softmax took all axes from its own on as one then; Concat never did."""
+    shape = [1, 2, 3, 2, 2, 3]
+    result = [*shape[:-1], 6] if op == "Concat" else shape
+    node = helper.make_node(op, ["x", "x"] if op == "Concat" else ["x"], ["y"], axis=5)
+    values = [helper.make_tensor_value_info(name, 1, sizes) for name, sizes in (("x", shape), ("y", result))]
+    made = helper.make_model(
+        helper.make_graph([node], "g", values[:1], values[1:]),
+        opset_imports=[helper.make_opsetid("", 12)],
+        ir_version=8,
+    )
+    fixed = fix_model(models.saved(made, tmp_path / "m.onnx"), tmp_path / "o.onnx", only=["rank"])
+    assert [step.rewrite for step in fixed.kept] == ["rank"] * folded
+    (step,) = fixed.kept if folded else fixed.steps or [None]
+    assert step is None or (step.check is not None and step.check.agrees)
+
+
 def test_the_list_has_all_rewrites() -> None:
     done = CliRunner().invoke(app, ["fix", "--list"])
     assert done.exit_code == 0

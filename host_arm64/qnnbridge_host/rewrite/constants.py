@@ -19,6 +19,7 @@ from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.bounds import overflows
 from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.model_index import Array, Editor
+from qnnbridge_host.rewrite.rewriting import for_nodes
 from qnnbridge_protocol.errors import OptionError, OrtError
 
 
@@ -135,25 +136,22 @@ _ALONG_AXIS = frozenset({"Gather", "GatherElements", "ScatterElements"})
 _BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
 
 
-def count_indices_from_start(editor: Editor) -> list[str]:
+@for_nodes(_ALONG_AXIS | _BY_COORDINATES, "nodes with negative indices")
+def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
     """QNN computes something else with some indices below zero."""
-
-    def change(node: Any) -> list[Any] | None:
-        shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])
-        if not shape or indices is None or not (indices < 0).any():
-            return None
-        attributes = {attribute.name: attribute.i for attribute in node.attribute}
-        if node.op_type in _ALONG_AXIS:
-            sizes = np.asarray(shape[attributes.get("axis", 0)])
-        else:
-            # ScatterND has no batch_dims: its indices count from the first axis.
-            first = attributes.get("batch_dims", 0)
-            sizes = np.asarray(shape[first : first + indices.shape[-1]])
-        counted = np.where(indices < 0, indices + sizes, indices).astype(indices.dtype)
-        node.input[1] = editor.add_constant(counted, f"{node.input[1]}/counted")
-        return [node]
-
-    return editor.replace(_ALONG_AXIS | _BY_COORDINATES, change, "nodes with negative indices")
+    shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])
+    if not shape or indices is None or not (indices < 0).any():
+        return None
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    if node.op_type in _ALONG_AXIS:
+        sizes = np.asarray(shape[attributes.get("axis", 0)])
+    else:
+        # ScatterND has no batch_dims: its indices count from the first axis.
+        first = attributes.get("batch_dims", 0)
+        sizes = np.asarray(shape[first : first + indices.shape[-1]])
+    counted = np.where(indices < 0, indices + sizes, indices).astype(indices.dtype)
+    node.input[1] = editor.add_constant(counted, f"{node.input[1]}/counted")
+    return [node]
 
 
 def shrink_masks(editor: Editor) -> list[str]:

@@ -11,47 +11,38 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import FLOATS, INTEGERS, Editor
-from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute
+from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_nodes
 
 
-def square_by_mul(editor: Editor) -> list[str]:
+@for_nodes("Pow", "Pow(x, 2)")
+def square_by_mul(editor: Editor, node: Any) -> list[Any] | None:
     """Pow(x, 2) becomes Mul(x, x): the same number, cheaper, and one constant less to quantise."""
-
-    def change(node: Any) -> list[Any] | None:
-        exponent, rank = editor.constant(node.input[1], 1), editor.rank(node.input[0])
-        if exponent is None or exponent.size != 1 or float(exponent.reshape(())) != 2:
-            return None
-        if exponent.ndim and (rank is None or exponent.ndim > rank):
-            return None  # the result would have more dimensions than x
-        return [editor.make("Mul", [node.input[0], node.input[0]], node, node.output[0])]
-
-    return editor.replace("Pow", change, "Pow(x, 2)")
+    exponent, rank = editor.constant(node.input[1], 1), editor.rank(node.input[0])
+    if exponent is None or exponent.size != 1 or float(exponent.reshape(())) != 2:
+        return None
+    if exponent.ndim and (rank is None or exponent.ndim > rank):
+        return None  # the result would have more dimensions than x
+    return [editor.make("Mul", [node.input[0], node.input[0]], node, node.output[0])]
 
 
-def exponent_of_base_type(editor: Editor) -> list[str]:
+@for_nodes("Pow", "exponents")
+def exponent_of_base_type(editor: Editor, node: Any) -> list[Any] | None:
     """QNN refuses an integer exponent of a floating point base."""
-
-    def change(node: Any) -> list[Any] | None:
-        base, exponent = (editor.element(name) for name in node.input)
-        if base not in FLOATS or exponent not in INTEGERS:
-            return None
-        value = editor.constant(node.input[1])
-        if value is not None:
-            node.input[1] = editor.like(node.input[0], np.asarray(value), f"{node.input[1]}/float")
-            return [node]
-        cast = editor.make("Cast", [node.input[1]], node, to=base)
-        node.input[1] = cast.output[0]
-        return [cast, node]
-
-    return editor.replace("Pow", change, "exponents")
+    base, exponent = (editor.element(name) for name in node.input)
+    if base not in FLOATS or exponent not in INTEGERS:
+        return None
+    value = editor.constant(node.input[1])
+    if value is not None:
+        node.input[1] = editor.like(node.input[0], np.asarray(value), f"{node.input[1]}/float")
+        return [node]
+    cast = editor.make("Cast", [node.input[1]], node, to=base)
+    node.input[1] = cast.output[0]
+    return [cast, node]
 
 
-def fold_gemm_scale(editor: Editor) -> list[str]:
+@for_nodes("Gemm", "Gemm")
+def fold_gemm_scale(editor: Editor, node: Any) -> list[Any] | None:
     """QNN takes Gemm with alpha 1, and beta 1 or 0 only; other factors are multiplied into its constants."""
-    return editor.replace("Gemm", lambda node: _scaled_gemm(editor, node), "Gemm")
-
-
-def _scaled_gemm(editor: Editor, node: Any) -> list[Any] | None:
     factors = graphs.attribute_values(node)
     alpha, beta = factors.get("alpha", 1.0), factors.get("beta", 1.0)
     has_bias = len(node.input) > 2 and bool(node.input[2])
@@ -83,77 +74,68 @@ def _multiply(editor: Editor, node: Any, number: int, factor: float, before: lis
     node.input[number] = scale.output[0]
 
 
-def clip_by_min_max(editor: Editor) -> list[str]:
+@for_nodes("Clip", "Clip")
+def clip_by_min_max(editor: Editor, node: Any) -> list[Any] | None:
     """QNN takes constant limits only; Clip with other limits becomes Max and Min."""
-
-    def change(node: Any) -> list[Any] | None:
-        limits = [name for name in node.input[1:] if name]
-        if all(editor.tensor(name) is not None for name in limits):
-            return None
-        made: list[Any] = []
-        value = node.input[0]
-        # In this order the upper limit wins if the limits cross, as ONNX defines Clip.
-        for op, number in (("Max", 1), ("Min", 2)):
-            if number < len(node.input) and node.input[number]:
-                made.append(editor.make(op, [value, node.input[number]], node))
-                value = made[-1].output[0]
-        made[-1].output[0] = node.output[0]
-        return made
-
-    return editor.replace("Clip", change, "Clip")
+    limits = [name for name in node.input[1:] if name]
+    if all(editor.tensor(name) is not None for name in limits):
+        return None
+    made: list[Any] = []
+    value = node.input[0]
+    # In this order the upper limit wins if the limits cross, as ONNX defines Clip.
+    for op, number in (("Max", 1), ("Min", 2)):
+        if number < len(node.input) and node.input[number]:
+            made.append(editor.make(op, [value, node.input[number]], node))
+            value = made[-1].output[0]
+    made[-1].output[0] = node.output[0]
+    return made
 
 
 # Elements of the mask.
 _MASK_LIMIT = 1 << 24
 
 
-def trilu_by_where(editor: Editor) -> list[str]:
+@for_nodes("Trilu", "Trilu")
+def trilu_by_where(editor: Editor, node: Any) -> list[Any] | None:
     """QNN has no Trilu; of a tensor of known shape it becomes Where with a constant mask."""
-
-    def change(node: Any) -> list[Any] | None:
-        shape = editor.shape(node.input[0])
-        offset: Any = np.asarray(0)
-        if len(node.input) > 1 and node.input[1]:
-            offset = editor.constant(node.input[1], 1)
-        if shape is None or len(shape) < 2 or offset is None or shape[-1] * shape[-2] > _MASK_LIMIT:
-            return None
-        upper = graphs.attribute_values(node).get("upper", 1)
-        ones = np.ones(shape[-2:], bool)
-        k = int(offset.reshape(-1)[0])
-        mask = editor.add_constant(np.triu(ones, k) if upper else np.tril(ones, k), f"{node.output[0]}/mask")
-        zero = editor.like(node.input[0], 0, f"{node.output[0]}/zero")
-        return [editor.make("Where", [mask, node.input[0], zero], node, node.output[0])]
-
-    return editor.replace("Trilu", change, "Trilu")
+    shape = editor.shape(node.input[0])
+    offset: Any = np.asarray(0)
+    if len(node.input) > 1 and node.input[1]:
+        offset = editor.constant(node.input[1], 1)
+    if shape is None or len(shape) < 2 or offset is None or shape[-1] * shape[-2] > _MASK_LIMIT:
+        return None
+    upper = graphs.attribute_values(node).get("upper", 1)
+    ones = np.ones(shape[-2:], bool)
+    k = int(offset.reshape(-1)[0])
+    mask = editor.add_constant(np.triu(ones, k) if upper else np.tril(ones, k), f"{node.output[0]}/mask")
+    zero = editor.like(node.input[0], 0, f"{node.output[0]}/zero")
+    return [editor.make("Where", [mask, node.input[0], zero], node, node.output[0])]
 
 
 # LayerNormalization came with it.
 _LAYER_NORM_OPSET = 17
 
 
-def split_skip_norm(editor: Editor) -> list[str]:
+@for_nodes("SkipLayerNormalization", "SkipLayerNormalization", ("com.microsoft",))
+def split_skip_norm(editor: Editor, node: Any) -> list[Any] | None:
     """ONNX Runtime's SkipLayerNormalization becomes Add and LayerNormalization, which QNN has."""
     if editor.opset < _LAYER_NORM_OPSET:
-        return []
-
-    def change(node: Any) -> list[Any] | None:
-        # Input, skip, gamma, beta, bias; the last two are optional.
-        inputs = [*node.input, *[""] * (5 - len(node.input))]
-        if any(name and (editor.uses(name) or not editor.is_free(name)) for name in node.output[1:3]):
-            return None  # mean and variance are wanted
-        wanted_sum = node.output[3] if len(node.output) > 3 else ""
-        # 1e-12 is the default of ONNX Runtime's operator. LayerNormalization has 1e-5.
-        epsilon = graphs.attribute_values(node).get("epsilon", 1e-12)
-        made = [editor.make("Add", inputs[:2], node)]
-        if inputs[4]:
-            made.append(editor.make("Add", [made[-1].output[0], inputs[4]], node))
-        if wanted_sum:
-            made[-1].output[0] = wanted_sum
-        normal = [made[-1].output[0], inputs[2]] + ([inputs[3]] if inputs[3] else [])
-        made.append(editor.make("LayerNormalization", normal, node, node.output[0], axis=-1, epsilon=epsilon))
-        return made
-
-    return editor.replace("SkipLayerNormalization", change, "SkipLayerNormalization", ("com.microsoft",))
+        return None
+    # Input, skip, gamma, beta, bias; the last two are optional.
+    inputs = [*node.input, *[""] * (5 - len(node.input))]
+    if any(name and (editor.uses(name) or not editor.is_free(name)) for name in node.output[1:3]):
+        return None  # mean and variance are wanted
+    wanted_sum = node.output[3] if len(node.output) > 3 else ""
+    # 1e-12 is the default of ONNX Runtime's operator. LayerNormalization has 1e-5.
+    epsilon = graphs.attribute_values(node).get("epsilon", 1e-12)
+    made = [editor.make("Add", inputs[:2], node)]
+    if inputs[4]:
+        made.append(editor.make("Add", [made[-1].output[0], inputs[4]], node))
+    if wanted_sum:
+        made[-1].output[0] = wanted_sum
+    normal = [made[-1].output[0], inputs[2]] + ([inputs[3]] if inputs[3] else [])
+    made.append(editor.make("LayerNormalization", normal, node, node.output[0], axis=-1, epsilon=epsilon))
+    return made
 
 
 def _celu(c: NodeChain) -> None:
@@ -210,20 +192,17 @@ _ERF_TERMS = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 _FLOAT, _FLOAT16 = 1, 10
 
 
-def approximate_erf(editor: Editor) -> list[str]:
+@for_nodes("Erf", "Erf")
+def approximate_erf(editor: Editor, node: Any) -> list[Any] | None:
     """Erf becomes the formula 7.1.26 of Abramowitz and Stegun, whose error is below 1.5e-7: QNN has no Erf.
 
     Left alone inside of a Gelu (x / sqrt(2), Erf, + 1), which QNN takes as a whole.
     """
-
-    def change(node: Any) -> list[Any] | None:
-        if _in_gelu(editor, node) or editor.element(node.input[0]) not in (_FLOAT, _FLOAT16):
-            return None
-        chain = NodeChain(editor, node)
-        _erf(chain)
-        return chain.nodes()
-
-    return editor.replace("Erf", change, "Erf")
+    if _in_gelu(editor, node) or editor.element(node.input[0]) not in (_FLOAT, _FLOAT16):
+        return None
+    chain = NodeChain(editor, node)
+    _erf(chain)
+    return chain.nodes()
 
 
 def _in_gelu(editor: Editor, node: Any) -> bool:
@@ -262,23 +241,18 @@ _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _MICROSOFT = "com.microsoft"
 
 
-def fuse_quantised_gelu(editor: Editor) -> list[str]:
+@for_nodes(("Mul", "Div"), "quantised Gelu")
+def fuse_quantised_gelu(editor: Editor, node: Any) -> list[Any] | None:
     """x * 0.5 * (1 + Erf(x / sqrt(2))) with quantised tensors in it becomes Gelu, whatever is multiplied first."""
-
-    def change(node: Any) -> list[Any] | None:
-        found = next(_gelu_of(editor, node), None)
-        if found is None:
-            return None
-        # Older operator sets have Gelu in ONNX Runtime's own domain alone.
-        domain = "" if editor.opset >= _FIRST_OPSET_WITH_GELU else _MICROSOFT
-        if domain and all(entry.domain != domain for entry in editor.model.opset_import):
-            editor.model.opset_import.add(domain=domain, version=1)
-        return [editor.make("Gelu", [found], node, node.output[0], domain=domain)]
-
     # Most models have no Erf, and none of their nodes is looked at.
-    if "Erf" not in editor.op_types:
-        return []
-    return editor.replace(("Mul", "Div"), change, "quantised Gelu")
+    found = next(_gelu_of(editor, node), None) if "Erf" in editor.op_types else None
+    if found is None:
+        return None
+    # Older operator sets have Gelu in ONNX Runtime's own domain alone.
+    domain = "" if editor.opset >= _FIRST_OPSET_WITH_GELU else _MICROSOFT
+    if domain and all(entry.domain != domain for entry in editor.model.opset_import):
+        editor.model.opset_import.add(domain=domain, version=1)
+    return [editor.make("Gelu", [found], node, node.output[0], domain=domain)]
 
 
 def _gelu_of(editor: Editor, last: Any) -> Iterator[str]:

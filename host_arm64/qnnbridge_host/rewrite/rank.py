@@ -8,6 +8,8 @@ nodes of that.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,17 +33,6 @@ REDUCING = frozenset(
 )
 # Operators for which one axis counts, with its default.
 ONE_AXIS: dict[str, int | None] = {"Softmax": -1, "LogSoftmax": -1, "Concat": None}
-
-
-def groups_by(kinds: Sequence[object]) -> list[list[int]]:
-    """Neighbouring axes of the same kind, together."""
-    groups: list[list[int]] = []
-    for axis, kind in enumerate(kinds):
-        if axis and kind == kinds[axis - 1]:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    return groups
 
 
 def groups_alike(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> list[list[int]] | None:
@@ -78,13 +69,7 @@ def _joined(kinds: Sequence[tuple[bool, ...] | None]) -> list[list[int]]:
 def folded_shape(shape: Sequence[int], groups: Sequence[Sequence[int]], rank: int) -> list[int]:
     """The shape with each group of axes as one. rank: of what `groups` speaks of; `shape` may be shorter."""
     whole = [1] * (rank - len(shape)) + list(shape)
-    sizes = []
-    for group in groups:
-        size = 1
-        for axis in group:
-            size *= whole[axis]
-        sizes.append(size)
-    return sizes
+    return [_size(whole, group) for group in groups]
 
 
 def transposes(shape: Sequence[int], perm: Sequence[int], most: int) -> Iterator[tuple[list[int], list[int]]]:
@@ -120,10 +105,7 @@ def transposes(shape: Sequence[int], perm: Sequence[int], most: int) -> Iterator
 
 
 def _size(sizes: Sequence[int], axes: Sequence[int]) -> int:
-    size = 1
-    for axis in axes:
-        size *= sizes[axis]
-    return size
+    return math.prod(sizes[axis] for axis in axes)
 
 
 MOST_DIMENSIONS = 5
@@ -259,7 +241,7 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
     if not axes and graphs.attribute_values(node).get("noop_with_empty_axes"):
         return None  # it reduces nothing
     reduced = {axis % len(shape) for axis in axes} if axes else set(range(len(shape)))
-    groups = groups_by([axis in reduced for axis in range(len(shape))])
+    groups = [list(group) for _, group in itertools.groupby(range(len(shape)), reduced.__contains__)]
     if len(groups) > MOST_DIMENSIONS:
         return None
     made: list[Any] = []
@@ -285,8 +267,10 @@ def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
     shapes = [editor.shape(name) for name in node.input]
     default = ONE_AXIS[node.op_type]
     axis = graphs.attribute_values(node).get("axis", default)
+    if result is None or axis is None or any(shape is None for shape in shapes):
+        return None
     # Before opset 13 Softmax takes all axes from its own on as one.
-    if result is None or axis is None or editor.opset < 13 or any(shape is None for shape in shapes):
+    if editor.opset < 13 and node.op_type != "Concat":
         return None
     axis %= len(result)
     # At the first or last axis one group is empty and of size 1, so the axis that counts is always the second.

@@ -1,21 +1,41 @@
-"""What several rewrites use: nodes that a row of the table matches, nodes made one behind the other, attributes."""
+"""What several rewrites use: the frame of a rewrite of nodes, nodes made one behind the other, attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.graph_index import GraphNode
 
 Change = Callable[[Editor, Any, GraphNode], list[Any] | None]
+# Changes the model, and gives a line for each kind of change.
+Rewriting = Callable[[Editor], list[str]]
 
 # QNN computes exp(x) as 131008 or -131008 where the result is no normal float, from x = -88.03 down (measured with
 # 2.3.0 to 2.7.0, V68 to V81). exp(-87) is 2e-38; half floats end at 6e-8, so QNN makes a zero of it.
 LEAST_ARGUMENT = -87.0
+
+
+def for_nodes(
+    op: str | Collection[str], what_changed: str, domains: Sequence[str] = graphs.ONNX_DOMAINS
+) -> Callable[[Callable[[Editor, Any], list[Any] | None]], Rewriting]:
+    """Makes a rewrite of the nodes of an operator, or of several, from what changes one of them.
+
+    The function gives the nodes that stand in its place, None to keep it.
+    """
+    return lambda change: (
+        lambda editor: editor.replace(op, lambda node: change(editor, node), what_changed, domains)
+    )
+
+
+def for_matches(op: str, rows: Sequence[str], what_changed: str) -> Callable[[Change], Rewriting]:
+    """`for_nodes`, of those nodes that one of the rows of the table of known-wrong operators matches."""
+    return lambda change: lambda editor: rewrite_matched(editor, op, rows, change, what_changed)
 
 
 def rewrite_matched(editor: Editor, op: str, rows: Sequence[str], change: Change, what_changed: str) -> list[str]:

@@ -14,99 +14,87 @@ import numpy as np
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.known_wrong import nearest_places
-from qnnbridge_host.rewrite.rewriting import LEAST_ARGUMENT, NodeChain, rewrite_matched, set_attribute
+from qnnbridge_host.rewrite.rewriting import LEAST_ARGUMENT, NodeChain, for_matches, rewrite_matched, set_attribute
 from qnnbridge_protocol.elements import ElementType
 
 # Products are not longer.
 _HIGHEST_POWER = 16
 
 
-def powers_by_products(editor: Editor) -> list[str]:
+@for_matches("Pow", ("pow-negative-zero", "pow-high"), "Pow")
+def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Pow with a whole exponent becomes products."""
+    value = editor.constant(node.input[1], 1)
+    exponent = 0.0 if value is None else float(value.reshape(-1)[0])
+    rank = editor.rank(node.input[0])
+    # QNN computes the first power of a negative zero wrong, too.
+    if exponent == 1 and value is not None and not value.ndim:
+        return [editor.make("Identity", [node.input[0]], node, node.output[0])]
+    if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
+        return None
+    if value is not None and value.ndim and (rank is None or value.ndim > rank):
+        return None  # the result would have more dimensions
+    made: list[Any] = []
 
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        value = editor.constant(node.input[1], 1)
-        exponent = 0.0 if value is None else float(value.reshape(-1)[0])
-        rank = editor.rank(node.input[0])
-        # QNN computes the first power of a negative zero wrong, too.
-        if exponent == 1 and value is not None and not value.ndim:
-            return [editor.make("Identity", [node.input[0]], node, node.output[0])]
-        if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
-            return None
-        if value is not None and value.ndim and (rank is None or value.ndim > rank):
-            return None  # the result would have more dimensions
-        made: list[Any] = []
+    def product(left: str, right: str) -> str:
+        made.append(editor.make("Mul", [left, right], node))
+        return str(made[-1].output[0])
 
-        def product(left: str, right: str) -> str:
-            made.append(editor.make("Mul", [left, right], node))
-            return str(made[-1].output[0])
-
-        # By squares, so that a high power takes few products.
-        square, result, left = str(node.input[0]), "", int(exponent)
-        while left:
-            if left % 2:
-                result = product(result, square) if result else square
-            left //= 2
-            square = product(square, square) if left else square
-        made[-1].output[0] = node.output[0]
-        return made
-
-    return rewrite_matched(editor, "Pow", ("pow-negative-zero", "pow-high"), change, "Pow")
+    # By squares, so that a high power takes few products.
+    square, result, left = str(node.input[0]), "", int(exponent)
+    while left:
+        if left % 2:
+            result = product(result, square) if result else square
+        left //= 2
+        square = product(square, square) if left else square
+    made[-1].output[0] = node.output[0]
+    return made
 
 
-def resize_by_gather(editor: Editor) -> list[str]:
+@for_matches("Resize", ("resize-nearest",), "Resize to nearest values")
+def resize_by_gather(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Resize to nearest values becomes Gather with the indices that its attributes mean."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
-        if shape is None or made_shape is None or shape[:2] != made_shape[:2]:
-            return None
-        made: list[Any] = []
-        value = node.input[0]
-        for axis, (places, _) in enumerate(nearest_places(record), 2):
-            if places == list(range(shape[axis])):
-                continue
-            indices = editor.add_constant(np.array(places), f"{node.output[0]}/places")
-            made.append(editor.make("Gather", [value, indices], node, axis=axis))
-            value = made[-1].output[0]
-        if not made:
-            return None
-        made[-1].output[0] = node.output[0]
-        return made
-
-    return rewrite_matched(editor, "Resize", ("resize-nearest",), change, "Resize to nearest values")
+    shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or made_shape is None or shape[:2] != made_shape[:2]:
+        return None
+    made: list[Any] = []
+    value = node.input[0]
+    for axis, (places, _) in enumerate(nearest_places(record), 2):
+        if places == list(range(shape[axis])):
+            continue
+        indices = editor.add_constant(np.array(places), f"{node.output[0]}/places")
+        made.append(editor.make("Gather", [value, indices], node, axis=axis))
+        value = made[-1].output[0]
+    if not made:
+        return None
+    made[-1].output[0] = node.output[0]
+    return made
 
 
-def gather_by_list(editor: Editor) -> list[str]:
+@for_matches("Gather", ("gather-table",), "Gather with a table of indices")
+def gather_by_list(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Gather with indices in rows and columns becomes one with a list of them, and Reshape."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        made_shape = editor.shape(node.output[0])
-        if made_shape is None:
-            return None
-        # With a table QNN takes other elements along the last of three dimensions.
-        flat = editor.add_constant(np.array([-1]), "flat")
-        first = editor.make("Reshape", [node.input[1], flat], node)
-        node.input[1] = first.output[0]
-        return [first, node, _reshaped(editor, node, made_shape)]
-
-    return rewrite_matched(editor, "Gather", ("gather-table",), change, "Gather with a table of indices")
+    made_shape = editor.shape(node.output[0])
+    if made_shape is None:
+        return None
+    # With a table QNN takes other elements along the last of three dimensions.
+    flat = editor.add_constant(np.array([-1]), "flat")
+    first = editor.make("Reshape", [node.input[1], flat], node)
+    node.input[1] = first.output[0]
+    return [first, node, _reshaped(editor, node, made_shape)]
 
 
-def gather_flat_slices(editor: Editor) -> list[str]:
+@for_matches("GatherND", ("gather-nd-slices",), "GatherND of slices")
+def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """GatherND of slices that have several dimensions takes them as one."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
-        if shape is None or indices is None or made_shape is None:
-            return None
-        # QNN computes an odd number of slices of several dimensions wrong.
-        flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
-        first = editor.make("Reshape", [node.input[0], flat], node)
-        node.input[0] = first.output[0]
-        return [first, node, _reshaped(editor, node, made_shape)]
-
-    return rewrite_matched(editor, "GatherND", ("gather-nd-slices",), change, "GatherND of slices")
+    shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
+    if shape is None or indices is None or made_shape is None:
+        return None
+    # QNN computes an odd number of slices of several dimensions wrong.
+    flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
+    first = editor.make("Reshape", [node.input[0], flat], node)
+    node.input[0] = first.output[0]
+    return [first, node, _reshaped(editor, node, made_shape)]
 
 
 def swap_operands(editor: Editor) -> list[str]:
@@ -130,16 +118,13 @@ def swap_operands(editor: Editor) -> list[str]:
     ]
 
 
-def cast_bytes_twice(editor: Editor) -> list[str]:
+@for_matches("Cast", ("cast-uint8",), "Cast of uint8")
+def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Cast of uint8 to float goes by int32."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        # QNN makes 1 of every byte that is not 0.
-        first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
-        node.input[0] = first.output[0]
-        return [first, node]
-
-    return rewrite_matched(editor, "Cast", ("cast-uint8",), change, "Cast of uint8")
+    # QNN makes 1 of every byte that is not 0.
+    first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
+    node.input[0] = first.output[0]
+    return [first, node]
 
 
 def _reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
@@ -149,32 +134,26 @@ def _reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
     return editor.make("Reshape", [node.output[0], editor.add_constant(np.array(shape), "back")], node, output)
 
 
-def zero_instead_of_softmax(editor: Editor) -> list[str]:
+@for_matches("LogSoftmax", ("log-softmax-of-one",), "LogSoftmax of one element")
+def zero_instead_of_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """LogSoftmax along one element is zero."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        # x - x and no constant: NaN stays NaN, and shape and type follow from the input.
-        return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
-
-    return rewrite_matched(editor, "LogSoftmax", ("log-softmax-of-one",), change, "LogSoftmax of one element")
+    # x - x and no constant: NaN stays NaN, and shape and type follow from the input.
+    return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
 
 
-def normalise_in_three(editor: Editor) -> list[str]:
+@for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
+def normalise_in_three(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """RMSNormalization of four dimensions becomes one of three."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        shape = editor.shape(node.input[0])
-        if shape is None or len(node.output) > 1:
-            return None
-        # Of four dimensions QNN leaves rows of the second-last at 0.
-        flat = editor.add_constant(np.array([shape[0], shape[1] * shape[2], shape[3]]), "flat")
-        first = editor.make("Reshape", [node.input[0], flat], node)
-        node.input[0] = first.output[0]
-        # The axis was counted among four dimensions.
-        set_attribute(node, "axis", -1)
-        return [first, node, _reshaped(editor, node, shape)]
-
-    return rewrite_matched(editor, "RMSNormalization", ("rms-normalization-4d",), change, "RMSNormalization")
+    shape = editor.shape(node.input[0])
+    if shape is None or len(node.output) > 1:
+        return None
+    # Of four dimensions QNN leaves rows of the second-last at 0.
+    flat = editor.add_constant(np.array([shape[0], shape[1] * shape[2], shape[3]]), "flat")
+    first = editor.make("Reshape", [node.input[0], flat], node)
+    node.input[0] = first.output[0]
+    # The axis was counted among four dimensions.
+    set_attribute(node, "axis", -1)
+    return [first, node, _reshaped(editor, node, shape)]
 
 
 # --- exponentials ----------------------------------------------------------------------------------------

@@ -15,7 +15,15 @@ from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.known_wrong import window_of_node
-from qnnbridge_host.rewrite.rewriting import drop_attribute, dtype_of, rewrite_matched, set_attribute, sliced
+from qnnbridge_host.rewrite.rewriting import (
+    drop_attribute,
+    dtype_of,
+    for_matches,
+    for_nodes,
+    rewrite_matched,
+    set_attribute,
+    sliced,
+)
 
 _SMALL = 64
 # An end that is behind every axis: Slice cuts it to the axis.
@@ -26,91 +34,79 @@ _LEAST_WIDTH = 9
 _AXES_INPUT = 3
 
 
-def pad_convolutions(editor: Editor) -> list[str]:
+@for_matches("Conv", ("conv-equal-padding",), "Conv")
+def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """A Conv whose equal padding QNN computes wrong gets one more zero in front; its first result is dropped."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        window = window_of_node(record)
-        before, after = window["before"], window["after"]
-        # QNN computes every other padding right.
-        set_attribute(node, "pads", [*before[:-1], before[-1] + 1, *after])
-        drop_attribute(node, "auto_pad")
-        output = node.output[0]
-        node.output[0] = editor.fresh(f"{output}/longer")
-        last = len(before) + 1
-        return [node, sliced(editor, node, node.output[0], last, 1, _LAST, output)]
-
-    return rewrite_matched(editor, "Conv", ("conv-equal-padding",), change, "Conv")
+    window = window_of_node(record)
+    before, after = window["before"], window["after"]
+    # QNN computes every other padding right.
+    set_attribute(node, "pads", [*before[:-1], before[-1] + 1, *after])
+    drop_attribute(node, "auto_pad")
+    output = node.output[0]
+    node.output[0] = editor.fresh(f"{output}/longer")
+    last = len(before) + 1
+    return [node, sliced(editor, node, node.output[0], last, 1, _LAST, output)]
 
 
-def step_before_conv(editor: Editor) -> list[str]:
+@for_matches("Conv", ("conv-depthwise-step",), "depthwise Conv of one value")
+def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """A depthwise Conv of one value with a stride becomes Slice with a step, and Conv."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        # From 33 channels on QNN takes other values with a stride of 2.
-        step = record.attributes["strides"][0]
-        # Start, end, axis and step: along axis 2, the only spatial one.
-        limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
-        first = editor.make("Slice", [node.input[0], *limits], node)
-        node.input[0] = first.output[0]
-        drop_attribute(node, "strides")
-        return [first, node]
-
-    return rewrite_matched(editor, "Conv", ("conv-depthwise-step",), change, "depthwise Conv of one value")
+    # From 33 channels on QNN takes other values with a stride of 2.
+    step = record.attributes["strides"][0]
+    # Start, end, axis and step: along axis 2, the only spatial one.
+    limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
+    first = editor.make("Slice", [node.input[0], *limits], node)
+    node.input[0] = first.output[0]
+    drop_attribute(node, "strides")
+    return [first, node]
 
 
-def split_padding(editor: Editor) -> list[str]:
+@for_matches("Pad", ("pad-constant-one-sided",), "Pad of several dimensions")
+def split_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Padding of the last dimension at its end becomes a Concat of its own."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        pads, shape = editor.constant(node.input[1], _SMALL), editor.shape(node.input[0])
-        fill = editor.constant(node.input[2], 1) if len(node.input) > 2 and node.input[2] else np.zeros(1)
-        if pads is None or shape is None or fill is None:
-            return None
-        rank = len(shape)
-        inner = np.array(pads)
-        # QNN computes this padding wrong where there is another one, too.
-        inner[-1] = 0
-        padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
-        first = editor.make("Pad", [node.input[0], *node.input[1:]], node, mode="constant")
-        first.input[1] = editor.add_constant(inner, f"{node.input[1]}/others")
-        kind = dtype_of(editor, node.input[0])
-        block = np.full((*padded[:-1], int(pads[-1])), fill.reshape(-1)[0], kind)
-        end = editor.add_constant(block, f"{node.output[0]}/end")
-        return [first, editor.make("Concat", [first.output[0], end], node, node.output[0], axis=rank - 1)]
-
-    return rewrite_matched(editor, "Pad", ("pad-constant-one-sided",), change, "Pad of several dimensions")
+    pads, shape = editor.constant(node.input[1], _SMALL), editor.shape(node.input[0])
+    fill = editor.constant(node.input[2], 1) if len(node.input) > 2 and node.input[2] else np.zeros(1)
+    if pads is None or shape is None or fill is None:
+        return None
+    rank = len(shape)
+    inner = np.array(pads)
+    # QNN computes this padding wrong where there is another one, too.
+    inner[-1] = 0
+    padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
+    first = editor.make("Pad", [node.input[0], *node.input[1:]], node, mode="constant")
+    first.input[1] = editor.add_constant(inner, f"{node.input[1]}/others")
+    kind = dtype_of(editor, node.input[0])
+    block = np.full((*padded[:-1], int(pads[-1])), fill.reshape(-1)[0], kind)
+    end = editor.add_constant(block, f"{node.output[0]}/end")
+    return [first, editor.make("Concat", [first.output[0], end], node, node.output[0], axis=rank - 1)]
 
 
-def edge_by_concat(editor: Editor) -> list[str]:
+@for_nodes("Pad", "Pad with mode edge")
+def edge_by_concat(editor: Editor, node: Any) -> list[Any] | None:
     """`Pad` with mode edge becomes the first and the last slice of an axis, joined around it by `Concat`.
 
     QNN 2.7 writes 131008 or zeros into the border.
     """
-
-    def change(node: Any) -> list[Any] | None:
-        mode = graphs.attribute_values(node).get("mode", "constant")
-        pads = _pads(editor, node) if mode == "edge" else None
-        shape = editor.shape(node.input[0])
-        if not pads or shape is None or 0 in shape:
-            return None
-        made: list[Any] = []
-        name, last = node.input[0], list(pads)[-1]
-        for axis, (before, after) in pads.items():
-            first, end = (
-                sliced(editor, node, name, axis, start, start + 1, hints=(f"{node.output[0]}/bound",) * 3)
-                for start in (0, shape[axis] - 1)
-            )
-            # The slice is computed once, and joined as often as the edge is repeated.
-            parts = [first.output[0]] * before + [name] + [end.output[0]] * after
-            made += [first] if before else []
-            made += [end] if after else []
-            output = node.output[0] if axis == last else None
-            made.append(editor.make("Concat", parts, node, output, axis=axis))
-            name = made[-1].output[0]
-        return made
-
-    return editor.replace("Pad", change, "Pad with mode edge")
+    mode = graphs.attribute_values(node).get("mode", "constant")
+    pads = _pads(editor, node) if mode == "edge" else None
+    shape = editor.shape(node.input[0])
+    if not pads or shape is None or 0 in shape:
+        return None
+    made: list[Any] = []
+    name, last = node.input[0], list(pads)[-1]
+    for axis, (before, after) in pads.items():
+        first, end = (
+            sliced(editor, node, name, axis, start, start + 1, hints=(f"{node.output[0]}/bound",) * 3)
+            for start in (0, shape[axis] - 1)
+        )
+        # The slice is computed once, and joined as often as the edge is repeated.
+        parts = [first.output[0]] * before + [name] + [end.output[0]] * after
+        made += [first] if before else []
+        made += [end] if after else []
+        output = node.output[0] if axis == last else None
+        made.append(editor.make("Concat", parts, node, output, axis=axis))
+        name = made[-1].output[0]
+    return made
 
 
 def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
@@ -133,52 +129,9 @@ def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
     return {axis: pair for axis, pair in pairs.items() if any(pair)}
 
 
-def average_by_sums(editor: Editor) -> list[str]:
-    """AveragePool becomes one over a padded tensor, corrected by a constant and cut off at its end."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
-        if shape is None or made_shape is None:
-            return None
-        window = window_of_node(record)
-        counted = bool(record.attributes.get("count_include_pad", 0))
-        # The new pooling divides by the whole kernel. The factor turns that into the number of values that the old
-        # one divided by.
-        factors, more = [], []
-        for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
-            # Whether zeros of the padding count decides by what a sum is divided.
-            low, high = (-before, size + after) if counted else (0, size)
-            starts = np.arange(out) * step - before
-            reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
-            # A window that lies in the padding alone reaches nothing.
-            factors.append(kernel / np.maximum(reached, 1))
-            more.append(max(after, int(starts[-1]) + kernel - size))
-        wider = _wider_than_wrong(record, shape, made_shape)
-        more[-1] += wider
-        pads = [0, 0, *window["before"], 0, 0, *more]
-        made: list[Any] = []
-        value = node.input[0]
-        for axis in range(2, len(shape)):
-            # One dimension at a time, and as Concat: Pad of two can be wrong, too.
-            sides = (pads[axis], pads[axis + len(shape)])
-            if any(sides):
-                value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
-        for name in ("pads", "auto_pad", "ceil_mode", "count_include_pad"):
-            drop_attribute(node, name)
-        node.input[0] = value
-        made.append(node)
-        output, factor = node.output[0], functools.reduce(np.multiply.outer, factors)
-        if wider:
-            node.output[0] = editor.fresh(f"{output}/wider")
-            made.append(sliced(editor, node, node.output[0], len(shape) - 1, 0, made_shape[-1]))
-        if np.any(factor != 1):
-            made[-1].output[0] = editor.fresh(f"{output}/sum")
-            scale = editor.add_constant(factor[None, None].astype(dtype_of(editor, output)), f"{output}/factor")
-            made.append(editor.make("Mul", [made[-1].output[0], scale], node))
-        made[-1].output[0] = output
-        return made
-
-    rows = (
+@for_matches(
+    "AveragePool",
+    (
         "average-pool-1d",
         "average-pool-1d-one-side",
         "average-pool-3d",
@@ -189,8 +142,51 @@ def average_by_sums(editor: Editor) -> list[str]:
         "average-pool-narrow",
         "average-pool-strided",
         "average-pool-even",
-    )
-    return rewrite_matched(editor, "AveragePool", rows, change, "AveragePool")
+    ),
+    "AveragePool",
+)
+def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """AveragePool becomes one over a padded tensor, corrected by a constant and cut off at its end."""
+    shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or made_shape is None:
+        return None
+    window = window_of_node(record)
+    counted = bool(record.attributes.get("count_include_pad", 0))
+    # The new pooling divides by the whole kernel. The factor turns that into the number of values that the old
+    # one divided by.
+    factors, more = [], []
+    for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
+        # Whether zeros of the padding count decides by what a sum is divided.
+        low, high = (-before, size + after) if counted else (0, size)
+        starts = np.arange(out) * step - before
+        reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
+        # A window that lies in the padding alone reaches nothing.
+        factors.append(kernel / np.maximum(reached, 1))
+        more.append(max(after, int(starts[-1]) + kernel - size))
+    wider = _wider_than_wrong(record, shape, made_shape)
+    more[-1] += wider
+    pads = [0, 0, *window["before"], 0, 0, *more]
+    made: list[Any] = []
+    value = node.input[0]
+    for axis in range(2, len(shape)):
+        # One dimension at a time, and as Concat: Pad of two can be wrong, too.
+        sides = (pads[axis], pads[axis + len(shape)])
+        if any(sides):
+            value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
+    for name in ("pads", "auto_pad", "ceil_mode", "count_include_pad"):
+        drop_attribute(node, name)
+    node.input[0] = value
+    made.append(node)
+    output, factor = node.output[0], functools.reduce(np.multiply.outer, factors)
+    if wider:
+        node.output[0] = editor.fresh(f"{output}/wider")
+        made.append(sliced(editor, node, node.output[0], len(shape) - 1, 0, made_shape[-1]))
+    if np.any(factor != 1):
+        made[-1].output[0] = editor.fresh(f"{output}/sum")
+        scale = editor.add_constant(factor[None, None].astype(dtype_of(editor, output)), f"{output}/factor")
+        made.append(editor.make("Mul", [made[-1].output[0], scale], node))
+    made[-1].output[0] = output
+    return made
 
 
 def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
@@ -268,78 +264,71 @@ def _declare_outputs(editor: Editor) -> None:
     editor.changed(shapes=True)
 
 
-def append_output_padding(editor: Editor) -> list[str]:
+@for_matches(
+    "ConvTranspose",
+    ("conv-transpose-output-padding", "conv-transpose-depthwise-output-padding"),
+    "output_padding",
+)
+def append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        made_shape = editor.shape(node.output[0])
-        has_bias = len(node.input) > 2 and bool(node.input[2])
-        bias = editor.constant(node.input[2]) if has_bias else np.zeros(1)
-        by_size = record.attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in record.attributes
-        if made_shape is None or by_size:
-            return None
-        # QNN leaves garbage where no window reaches.
-        added = record.attributes["output_padding"]
-        pads = list(record.attributes.get("pads", [0] * 2 * len(added)))
-        begins, ends = pads[: len(added)], pads[len(added) :]
-        # What would be cut off at the end is there.
-        extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
-        # A constant beside a quantised tensor would need a scale of its own.
-        if any(extra) and (bias is None or _is_quantised(editor, node)):
-            return None
-        set_attribute(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
-        drop_attribute(node, "output_padding")
-        if bias is None or not any(extra):
-            return [node]
-        sizes = [*made_shape[:2], *(size - more for size, more in zip(made_shape[2:], extra, strict=True))]
-        output = node.output[0]
-        value = node.output[0] = editor.fresh(f"{output}/reached")
-        made: list[Any] = [node]
-        # Where no window reaches, the result is the bias alone.
-        fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(dtype_of(editor, output))
-        for axis, more in enumerate(extra, 2):
-            if not more:
-                continue
-            block = np.broadcast_to(fill, (*sizes[:axis], more, *sizes[axis + 1 :]))
-            end = editor.add_constant(block, f"{output}/end")
-            made.append(editor.make("Concat", [value, end], node, axis=axis))
-            value, sizes[axis] = made[-1].output[0], sizes[axis] + more
-        made[-1].output[0] = output
-        return made
-
-    rows = ("conv-transpose-output-padding", "conv-transpose-depthwise-output-padding")
-    return rewrite_matched(editor, "ConvTranspose", rows, change, "output_padding")
+    made_shape = editor.shape(node.output[0])
+    has_bias = len(node.input) > 2 and bool(node.input[2])
+    bias = editor.constant(node.input[2]) if has_bias else np.zeros(1)
+    by_size = record.attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in record.attributes
+    if made_shape is None or by_size:
+        return None
+    # QNN leaves garbage where no window reaches.
+    added = record.attributes["output_padding"]
+    pads = list(record.attributes.get("pads", [0] * 2 * len(added)))
+    begins, ends = pads[: len(added)], pads[len(added) :]
+    # What would be cut off at the end is there.
+    extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
+    # A constant beside a quantised tensor would need a scale of its own.
+    if any(extra) and (bias is None or _is_quantised(editor, node)):
+        return None
+    set_attribute(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
+    drop_attribute(node, "output_padding")
+    if bias is None or not any(extra):
+        return [node]
+    sizes = [*made_shape[:2], *(size - more for size, more in zip(made_shape[2:], extra, strict=True))]
+    output = node.output[0]
+    value = node.output[0] = editor.fresh(f"{output}/reached")
+    made: list[Any] = [node]
+    # Where no window reaches, the result is the bias alone.
+    fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(dtype_of(editor, output))
+    for axis, more in enumerate(extra, 2):
+        if not more:
+            continue
+        block = np.broadcast_to(fill, (*sizes[:axis], more, *sizes[axis + 1 :]))
+        end = editor.add_constant(block, f"{output}/end")
+        made.append(editor.make("Concat", [value, end], node, axis=axis))
+        value, sizes[axis] = made[-1].output[0], sizes[axis] + more
+    made[-1].output[0] = output
+    return made
 
 
-def split_groups(editor: Editor) -> list[str]:
+@for_matches("ConvTranspose", ("conv-transpose-four-groups",), "ConvTranspose of groups")
+def split_groups(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """ConvTranspose of four groups becomes four, whose results are joined."""
-
-    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        weights, shape = editor.constant(node.input[1]), editor.shape(node.input[0])
-        bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-        if weights is None or shape is None or (bias is None and len(node.input) > 2):
-            return None
-        # In one dimension QNN computes 4 groups of at most 32 channels wrong.
-        many = int(record.attributes["group"])
-        # ConvTranspose has its weights by input channel first, so a group is a range of their first axis; the bias
-        # is by output channel.
-        width, made, results = shape[1] // many, [], []
-        for number in range(many):
-            part = sliced(editor, node, node.input[0], 1, number * width, (number + 1) * width)
-            given = [part.output[0]]
-            given.append(
-                editor.add_constant(weights[number * width : (number + 1) * width], f"{node.input[1]}/part")
-            )
-            if bias is not None:
-                given.append(editor.add_constant(np.split(bias, many)[number], f"{node.input[2]}/part"))
-            attributes = {name: value for name, value in record.attributes.items() if name != "group"}
-            made += [part, editor.make("ConvTranspose", given, node, **attributes)]
-            results.append(made[-1].output[0])
-        return [*made, editor.make("Concat", results, node, node.output[0], axis=1)]
-
-    return rewrite_matched(
-        editor, "ConvTranspose", ("conv-transpose-four-groups",), change, "ConvTranspose of groups"
-    )
+    weights, shape = editor.constant(node.input[1]), editor.shape(node.input[0])
+    bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    if weights is None or shape is None or (bias is None and len(node.input) > 2):
+        return None
+    # In one dimension QNN computes 4 groups of at most 32 channels wrong.
+    many = int(record.attributes["group"])
+    # ConvTranspose has its weights by input channel first, so a group is a range of their first axis; the bias
+    # is by output channel.
+    width, made, results = shape[1] // many, [], []
+    for number in range(many):
+        part = sliced(editor, node, node.input[0], 1, number * width, (number + 1) * width)
+        given = [part.output[0]]
+        given.append(editor.add_constant(weights[number * width : (number + 1) * width], f"{node.input[1]}/part"))
+        if bias is not None:
+            given.append(editor.add_constant(np.split(bias, many)[number], f"{node.input[2]}/part"))
+        attributes = {name: value for name, value in record.attributes.items() if name != "group"}
+        made += [part, editor.make("ConvTranspose", given, node, **attributes)]
+        results.append(made[-1].output[0])
+    return [*made, editor.make("Concat", results, node, node.output[0], axis=1)]
 
 
 def _is_quantised(editor: Editor, node: Any) -> bool:
