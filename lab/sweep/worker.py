@@ -135,7 +135,7 @@ def result_of(case: Case, qnn: _Qnn, rewrite: str = "") -> dict[str, Any]:
 
 def _rewritten(data: bytes, name: str) -> bytes:
     from qnnbridge_host.graph.model_index import Editor
-    from qnnbridge_host.rewrite.rewrites import chosen
+    from qnnbridge_host.rewrite.fixer import chosen
 
     model = onnx.load_from_string(data)
     (rewrite,) = chosen([name], [])

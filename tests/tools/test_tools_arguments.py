@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo

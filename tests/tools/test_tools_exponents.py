@@ -14,7 +14,7 @@ from lab.sweep.driver import Worker
 
 import qnnbridge
 from qnnbridge_host.graph.model_index import Editor
-from qnnbridge_host.rewrite.rewrites import chosen
+from qnnbridge_host.rewrite.fixer import chosen
 
 LOW = ("uniform", -300, 3)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.sampling import full_shape, random_value
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import OptionError

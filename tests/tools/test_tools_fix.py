@@ -21,8 +21,8 @@ import model_work_models as models
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
+from qnnbridge_host.rewrite import fixer
 from qnnbridge_host.rewrite import operators as operators
-from qnnbridge_host.rewrite import rewrites
 from qnnbridge_models.fix import REWRITES, fix_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 from qnnbridge_tools.cli import app
@@ -143,7 +143,7 @@ def test_a_rewrite_that_changes_a_result_is_taken_back(tmp_path: Path, monkeypat
         return changes
 
     wrong_ones = [dataclasses.replace(one, apply=wrong) if one.name == "pow-square" else one for one in REWRITES]
-    monkeypatch.setattr(rewrites, "REWRITES", tuple(wrong_ones))
+    monkeypatch.setattr(fixer, "REWRITES", tuple(wrong_ones))
     model = models.saved(fix_models.pow_of(np.float32(2)), tmp_path / "m.onnx")
     result = fix_model(model, tmp_path / "o.onnx")
     (step,) = result.steps

@@ -23,7 +23,7 @@ pytest.importorskip("onnxruntime_qnn")
 import model_work_models as models
 import verify_models
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model.manifest import read_manifest
 from qnnbridge_models import journals
 from qnnbridge_models.journals import PrepareJournal, key_of

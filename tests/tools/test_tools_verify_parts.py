@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_models.verify import input_sets, traps, trying, verifier
 from qnnbridge_models.verify.input_sets import EXTREMES, applied, why_not
 from qnnbridge_models.verify.traps import NodeAt, NodeChange

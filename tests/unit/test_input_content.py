@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qnnbridge_host.numerics.input_content import (
+from qnnbridge_host.numerics.sampling import (
     InputKnowledge,
+    NotMade,
     codes,
     further_inputs,
     is_guess,
@@ -16,7 +17,6 @@ from qnnbridge_host.numerics.input_content import (
     ordinary_inputs,
     varied,
 )
-from qnnbridge_host.numerics.sampling import NotMade
 from qnnbridge_protocol.specs import NodeInfo
 
 

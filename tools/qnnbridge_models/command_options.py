@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import command_line
 from qnnbridge_tools.command_line import APART, Read

@@ -96,7 +96,7 @@ def analyze(
 
 def _show_rewrites(wanted: bool) -> None:
     if wanted:
-        from qnnbridge_host.rewrite.rewrites import REWRITES
+        from qnnbridge_host.rewrite.fixer import REWRITES
         from qnnbridge_tools import output
 
         output.print_table(["rewrite", "what it does"], [[one.name, one.summary] for one in REWRITES])

@@ -24,7 +24,7 @@ import numpy as np
 
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.graph import files, graphs, shapes
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models import progress
 from qnnbridge_models.accuracy import OutputAccuracy, Verdict, lowest_snr, measure, worst

@@ -26,10 +26,10 @@ from typing import Any, Final, Literal
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.bounds import MANY_NODES
-from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.files import Output, inside_folder, total_size
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.graph.runnable import check_runnable
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.scan import scan_model

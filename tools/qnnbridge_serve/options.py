@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_tools import arguments
 from qnnbridge_tools.command_line import APART, Read

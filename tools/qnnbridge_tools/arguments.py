@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qnnbridge_host.graph.dimensions import Dimensions, refuse_unknown_names
+from qnnbridge_host.graph.shapes import Dimensions, refuse_unknown_names
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_protocol.errors import NoSuchFile
 from qnnbridge_tools import options
 from qnnbridge_tools.command_line import command

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.sampling import DeclaredInput, full_shape, random_value
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import NotImplemented as NotCarried

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_tools import arguments
 from qnnbridge_tools.command_line import Read, load_config
 

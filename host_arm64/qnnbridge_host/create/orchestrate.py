@@ -26,13 +26,6 @@ from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.paths import from_os, seen_from
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.numerics.input_content import (
-    ORDINARY,
-    further_inputs,
-    is_guess,
-    knowledge_in,
-    ordinary_inputs,
-)
 from qnnbridge_host.numerics.judge import (
     LIMITS,
     NumberFormat,
@@ -43,7 +36,15 @@ from qnnbridge_host.numerics.judge import (
     precision_of_operators,
 )
 from qnnbridge_host.numerics.ranking import paired
-from qnnbridge_host.numerics.sampling import Feeds, NotMade
+from qnnbridge_host.numerics.sampling import (
+    ORDINARY,
+    Feeds,
+    NotMade,
+    further_inputs,
+    is_guess,
+    knowledge_in,
+    ordinary_inputs,
+)
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -242,7 +243,7 @@ def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:
 #
 # A model can compile without an error and compute wrong numbers: 16-bit floats overflow, or QNN differs from the
 # ONNX standard. So by default only a model that was run is delivered. The reference runs first, in the same
-# process: it does no harm. The inputs are generated with content (`qnnbridge_host.numerics.input_content`), the
+# process: it does no harm. The inputs are generated with content (`qnnbridge_host.numerics.sampling`), the
 # same on every machine; those that the original answers with NaN, or all alike, are followed by others.
 
 # Further inputs are tried if these show nothing; each costs a run of both.

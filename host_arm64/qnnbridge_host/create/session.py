@@ -399,7 +399,7 @@ def _may_rewrite(creation: Creation) -> bool:
 
 def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
     """With the rewrites that they rest on: known sizes and constants."""
-    from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES
+    from qnnbridge_host.rewrite.fixer import FIXED_SHAPES
 
     sizes = (FIXED_SHAPES,) if spec.free_dimensions_by_name else ()
     return (*sizes, "constants", "shape-computations", *rewrites)

@@ -12,9 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qnnbridge_host.graph.dimensions import Dimensions, refuse_unknown_names
-from qnnbridge_host.graph.graphs import subgraphs
-from qnnbridge_protocol.elements import ElementType
+from qnnbridge_protocol.element_types import ElementType
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 
@@ -24,6 +22,48 @@ Shapes = Mapping[str, Sequence[int | None]]
 # Also an expression of names, such as `past + sequence`.
 _SYMBOL = re.compile(r"[^\W\d][\w.\-+*/ ()]*")
 _MEANINGLESS = frozenset({"none", "unk", "unknown", "dynamic", "n/a", "dim", "any"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dimensions:
+    """Sizes of free dimensions (`--dim`), by their name, or by input and axis."""
+
+    by_name: dict[str, int] = dataclasses.field(default_factory=dict)
+    by_axis: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int]) -> Dimensions:
+        """`{"batch": 1, "x:2": 48}`: by the dimension's name, or by input and axis."""
+        dimensions = cls()
+        for name, size in sizes.items():
+            axis = re.fullmatch(r"(.+):(\d+)", name)
+            if axis:
+                dimensions.by_axis[axis[1], int(axis[2])] = size
+            # A text like "x:0" may also be a name of a dimension.
+            dimensions.by_name[name] = size
+        return dimensions
+
+    def size_of(self, input_name: str, axis: int, declared: int | str | None) -> int | None:
+        """The size of one dimension; None if nothing says it."""
+        if isinstance(declared, int) and declared >= 0:
+            return declared
+        if (input_name, axis) in self.by_axis:
+            return self.by_axis[input_name, axis]
+        return self.by_name.get(declared) if isinstance(declared, str) else None
+
+
+def refuse_unknown_names(free: Mapping[tuple[str, int], str | None], dimensions: Dimensions) -> None:
+    """`refuse_unknown`, for free dimensions by input and axis, with their names."""
+    # A text like "x:0" is kept by name and by axis: it may also be a name for a dimension.
+    names = {f"{name}:{axis}" for name, axis in free} | {name for name in free.values() if name}
+    there = dict.fromkeys(name or f"{given}:{axis}" for (given, axis), name in free.items())
+    for name in dimensions.by_name:
+        if name not in names:
+            raise OptionError(
+                f'The model has no free dimension "{name}".',
+                cause=f"Its free dimensions: {', '.join(there) or 'none'}.",
+                fix="Name one of these, or an input and its axis: --dim x:0=1." if free else "Leave --dim away.",
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,6 +206,9 @@ def _is_fixed(dimension: Any) -> bool:
 
 
 def _all_dimensions(graph: Any) -> Iterator[Any]:
+    # Commands read their options with this module, long before there is a model.
+    from qnnbridge_host.graph.graphs import subgraphs
+
     for inner in subgraphs(graph):
         for value in [*inner.input, *inner.output, *inner.value_info]:
             if value.type.HasField("tensor_type"):

@@ -1,19 +1,24 @@
-"""Made-up samples for a model: the same seed gives the same values, and free dimensions get sizes that work.
+"""Made-up inputs for a model: the same seed gives the same values, and free dimensions get sizes that work.
 
 A size is found by trying: the model itself says (by running) whether 1, 64 or 224 is one that it takes. Values are
 legal nearly everywhere: floats in 0..1, wide integers 0 or 1 (they are mostly indices, masks or lengths), 8-bit and
-smaller integers over their whole range (they are mostly quantised data).
+smaller integers over their whole range (they are mostly quantised data). The second part has inputs with content.
+Pure functions.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_protocol import elements, tensors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
@@ -218,3 +223,300 @@ def _sample(
             value = np.asarray(value * value.dtype.type(spread[0]) + value.dtype.type(spread[1]), value.dtype)
         feeds[node.name] = value
     return feeds
+
+
+# --- inputs with content -----------------------------------------------------------------------------
+# Values that a model is likely to have been made for, by what its inputs are. Noise in 0..1 answers little: token
+# ids of 0 and 1 use two rows of an embedding, a mask of random zeros hides what it masks, and a detector finds
+# nothing in noise. What an input is follows from the graph (the rows of the table that it picks from, the range
+# that it is quantised to), from its type, and from its name.
+
+Array = npt.NDArray[Any]
+Spread = Callable[[tuple[int, ...], np.random.Generator], Array]
+
+_SAMPLE_RATE: Final = 16000
+_WIDE_BYTES: Final = 4
+# Of the ordinary inputs; normal values reach a little further.
+_REACH: Final = 6.0
+# Shorter axes show no pattern.
+_LEAST_AXIS: Final = 8
+# They keep the values of a token, a mask or a picture, and only change its type or shape.
+_THROUGH: Final = frozenset(
+    {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand", "Slice"}
+)
+# They give a table of as many rows as they take.
+_TABLES: Final = frozenset({"Cast", "Identity", "DequantizeLinear"})
+
+# The first that matches counts: token_type_ids are segments and position_ids positions, and both would match ids.
+_NAMES: Final[Sequence[tuple[str, re.Pattern[str]]]] = (
+    ("mask", re.compile(r"mask|attention(?!s)|valid|padding", re.IGNORECASE)),
+    ("segment", re.compile(r"token_?type|segment|lang_?id|speaker|spk|sid$", re.IGNORECASE)),
+    ("position", re.compile(r"position|pos_?ids?", re.IGNORECASE)),
+    ("rate", re.compile(r"^sr$|sampl\w*_?rate|frame_?rate", re.IGNORECASE)),
+    ("length", re.compile(r"len(gth)?s?$|_len|num_frames|^n_", re.IGNORECASE)),
+    ("ids", re.compile(r"(^|_|\.)ids?$|token|vocab", re.IGNORECASE)),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InputKnowledge:
+    """What a model's graph says about its inputs.
+
+    Args:
+        rows: of the table that an input picks from, by the input's name: valid ids are below it.
+        ranges: lowest and highest value that a quantised input can hold.
+    """
+
+    rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+
+
+NOTHING_KNOWN: Final = InputKnowledge()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NamedFeeds:
+    """One set of inputs, and the words for it."""
+
+    name: str
+    feeds: Feeds
+
+
+def knowledge_of(model: Any) -> InputKnowledge:
+    """Reads a `ModelProto`, whose weights need not be loaded."""
+    from onnx import numpy_helper
+
+    graph = model.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    origin = {value.name: value.name for value in graph.input if value.name not in tensors}
+    tables = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    rows: dict[str, int] = {}
+    ranges: dict[str, tuple[float, float]] = {}
+    for node in graph.node:
+        if node.op_type in _THROUGH and node.input and node.input[0] in origin:
+            origin[node.output[0]] = origin[node.input[0]]
+        elif node.op_type in _TABLES and node.input and node.input[0] in tables:
+            tables[node.output[0]] = tables[node.input[0]]
+        elif node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            tables[node.output[0]] = tuple(node.attribute[0].t.dims)
+        elif node.op_type == "Gather" and node.input[1] in origin and node.input[0] in tables:
+            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+            dims = tables[node.input[0]]
+            name = origin[node.input[1]]
+            if -len(dims) <= axis < len(dims):
+                # An input may pick from two tables: an id has to be valid in the smaller one.
+                rows[name] = min(rows.get(name, dims[axis]), dims[axis])
+        elif node.op_type == "QuantizeLinear" and node.input[0] in origin and len(node.input) > 2:
+            scale, zero = (tensors.get(name) for name in node.input[1:3])
+            # External data is not read here, and several scales along an axis have no common range.
+            if scale is None or zero is None or scale.external_data or math.prod(scale.dims) != 1:
+                continue
+            step, shift = numpy_helper.to_array(scale).reshape(()), numpy_helper.to_array(zero).reshape(())
+            if shift.dtype.kind in "iu":
+                limits = np.iinfo(shift.dtype)
+                low, high = ((edge - int(shift)) * float(step) for edge in (int(limits.min), int(limits.max)))
+                ranges[origin[node.input[0]]] = (low, high)
+    return InputKnowledge(rows, ranges)
+
+
+def knowledge_in(source: str | os.PathLike[str] | bytes | memoryview) -> InputKnowledge:
+    """Of a model file or its bytes; nothing where the package onnx is missing, or cannot read it."""
+    try:
+        import onnx
+
+        if isinstance(source, (bytes, memoryview)):
+            return knowledge_of(onnx.load_model_from_string(bytes(source)))
+        return knowledge_of(onnx.load(os.fspath(source), load_external_data=False))
+    except Exception:  # noqa: BLE001 - protobuf's errors; such a model has inputs all the same
+        return NOTHING_KNOWN
+
+
+def ordinary_inputs(
+    declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN, seed: int = 0
+) -> list[NamedFeeds]:
+    """Three sets for inputs of fixed sizes: a picture, something with signs, silence. Raises `NotMade`."""
+    refuse_unmakeable(declared)
+    made = [_made(declared, knowledge, seed, number, name) for number, name in enumerate(_ORDINARY)]
+    if any(value.dtype.kind == "f" for value in made[0].feeds.values()):
+        return made
+    return [NamedFeeds(f"set {number}", one.feeds) for number, one in enumerate(made, 1)]
+
+
+def codes(declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN) -> frozenset[str]:
+    """Inputs of ids, masks, positions, lengths: nobody gives numbers to them that are negative, or no row of the
+    table."""
+    return frozenset(node.name for node in declared if node.name in knowledge.rows or _kind_of(node.name))
+
+
+def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
+    """One set with values in 0..1 for inputs of fixed sizes, and ids, masks, lengths by their names. Raises
+    `NotMade`."""
+    try:
+        return ordinary_inputs(declared, seed=seed)[0].feeds
+    except BridgeError as error:
+        raise NotMade(error.message) from None
+
+
+def further_inputs(
+    declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN, seed: int = 0
+) -> Iterator[NamedFeeds]:
+    """Other sets, for a model that answers the ordinary ones with nothing that can be compared."""
+    refuse_unmakeable(declared)
+    for number, name in enumerate(_FURTHER, len(_ORDINARY)):
+        if name != _QUANTISED or knowledge.ranges:
+            yield _made(declared, knowledge, seed, number, name)
+
+
+def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
+    """Whether floats lie beyond the ordinary and beyond what the model is known to take.
+
+    Such inputs may show that a model is right, and not that it is wrong, since half floats end at 65504.
+    """
+    return any(
+        value.dtype.kind == "f" and value.size > 0 and float(np.abs(value).max()) > _REACH
+        for name, value in feeds.items()
+        if name not in knowledge.ranges
+    )
+
+
+def varied(feeds: Feeds, knowledge: InputKnowledge, rng: np.random.Generator) -> Feeds:
+    """The same with another pattern laid over its floats, for a search of inputs that a model answers otherwise."""
+    changed: Feeds = {}
+    for name, value in feeds.items():
+        if value.dtype.kind != "f" or not value.size:
+            changed[name] = value
+            continue
+        low, high = knowledge.ranges.get(name, (float(value.min()), float(value.max())))
+        reach = max(high - low, 1.0) * float(rng.choice([0.3, 1.0, 3.0]))
+        pattern = _picture(value.shape, rng) if rng.random() < 0.5 else rng.standard_normal(value.shape)
+        changed[name] = np.asarray(value + reach * pattern * rng.choice([-1.0, 1.0])).astype(value.dtype)
+    return changed
+
+
+def _made(
+    declared: Sequence[DeclaredInput], knowledge: InputKnowledge, seed: int, number: int, name: str
+) -> NamedFeeds:
+    # A stream for each set: one that is left out changes no value of the others.
+    rng = np.random.default_rng([seed, number])
+    spread = {**_ORDINARY, **_FURTHER}[name]
+    longest = max(
+        (size for node in declared for size in (node.shape or ())[1:] if isinstance(size, int)), default=1
+    )
+    feeds: Feeds = {}
+    for node in declared:
+        shape = full_shape(node.name, node.shape, Dimensions())
+        value = random_value(node.name, node.type, shape, rng)
+        assert isinstance(value, np.ndarray), node.type  # `refuse_unmakeable`
+        feeds[node.name] = _filled(node.name, value, _kind_of(node.name), spread, knowledge, longest, rng)
+    return NamedFeeds(name, feeds)
+
+
+def _kind_of(name: str) -> str:
+    return next((kind for kind, pattern in _NAMES if pattern.search(name)), "")
+
+
+def _filled(
+    name: str,
+    value: Array,
+    kind: str,
+    spread: Spread,
+    knowledge: InputKnowledge,
+    longest: int,
+    rng: np.random.Generator,
+) -> Array:
+    """The value with the content of its kind. `value` is random, of the right type and shape."""
+    if kind == "mask" and value.dtype.kind in "fiub":
+        return np.ones_like(value)
+    if value.dtype.kind in "iu" and value.dtype.itemsize >= _WIDE_BYTES:
+        if name in knowledge.rows:
+            return rng.integers(0, max(1, knowledge.rows[name]), size=value.shape).astype(value.dtype)
+        if kind == "segment":
+            return np.zeros_like(value)
+        if kind == "position" and value.ndim:
+            return np.broadcast_to(np.arange(value.shape[-1]), value.shape).astype(value.dtype)
+        if kind in ("rate", "length"):
+            return np.full_like(value, _SAMPLE_RATE if kind == "rate" else longest)
+        return np.ones_like(value) if spread is _ones else value
+    if value.dtype.kind == "f":
+        low, high = knowledge.ranges.get(name, (0.0, 1.0)) if spread is _of_range else (0.0, 1.0)
+        filled = spread(value.shape, rng) * (high - low) + low
+        return np.asarray(filled).astype(value.dtype)
+    if value.dtype.kind in "iu" and spread in (_picture, _bright_picture):
+        limits = np.iinfo(value.dtype)
+        return np.asarray(_picture(value.shape, rng) * (limits.max - limits.min) + limits.min).astype(value.dtype)
+    return value
+
+
+# --- spreads of floats -----------------------------------------------------------------------------------
+
+
+def _between(low: float, high: float) -> Spread:
+    return lambda shape, rng: np.asarray(rng.random(shape) * (high - low) + low)
+
+
+def _of_range(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """In 0..1, for the range that the input is quantised to."""
+    return np.asarray(rng.random(shape))
+
+
+def _normal(times: float) -> Spread:
+    return lambda shape, rng: np.asarray(rng.standard_normal(shape) * times)
+
+
+def _picture(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Waves along each axis, with a bright field and strokes in it: edges, surfaces and something like text."""
+    drawn = np.full(shape, 0.5)
+    long_axes = [axis for axis, size in enumerate(shape) if size >= _LEAST_AXIS]
+    for axis, size in enumerate(shape):
+        if size > 1:
+            wave = np.sin(2 * np.pi * (rng.integers(1, 4) * np.arange(size) / size + rng.random()))
+            drawn = drawn + 0.25 * wave.reshape([-1 if other == axis else 1 for other in range(len(shape))])
+    if long_axes:
+        field = [slice(size // 4, size - size // 4) if size >= _LEAST_AXIS else slice(None) for size in shape]
+        drawn[tuple(field)] = 0.95
+        strokes = list(field)
+        strokes[long_axes[-1]] = slice(shape[long_axes[-1]] // 4, shape[long_axes[-1]] * 3 // 4, 4)
+        drawn[tuple(strokes)] = 0.05
+    return np.asarray(np.clip(drawn, 0.0, 1.0))
+
+
+def _bright_picture(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    return _picture(shape, rng) * 255.0
+
+
+def _ones(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Also of integers: a divisor must not be zero."""
+    return np.ones(shape)
+
+
+def _tone(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """A voice-like tone along the last axis: harmonics of a low pitch that come and go."""
+    size = shape[-1] if shape else 1
+    time = np.arange(size)
+    # At 16 kHz this is 80 to 240 Hz, the pitch of voices.
+    pitch = 0.005 + 0.01 * rng.random()
+    waves = np.asarray(sum(np.sin(2 * np.pi * pitch * k * time + rng.random() * 6) / k for k in range(1, 9)))
+    envelope = 0.2 + 0.8 * np.sin(np.pi * time / max(1, size)) ** 2
+    tone = 0.3 * waves * envelope
+    return np.asarray(tone * (0.5 + 0.5 * rng.random((*shape[:-1], 1))) if shape else tone[0])
+
+
+_ORDINARY: Final[Mapping[str, Spread]] = {
+    "values in 0..1": _between(0.0, 1.0),
+    "values with both signs": _between(-2.0, 2.0),
+    "zeros": _between(0.0, 0.0),
+}
+# Number of sets that are tried of every model.
+ORDINARY: Final = len(_ORDINARY)
+_QUANTISED: Final = "the range that it is quantised to"
+_FURTHER: Final[Mapping[str, Spread]] = {
+    _QUANTISED: _of_range,
+    "a pattern in 0..1": _picture,
+    "a pattern in 0..255": _bright_picture,
+    "a pattern in -1..1": lambda shape, rng: _picture(shape, rng) * 2.0 - 1.0,
+    "a tone": _tone,
+    "normal values": _normal(1.0),
+    "normal values, times 10": _normal(10.0),
+    "values in 0..255": _between(0.0, 255.0),
+    "ones": _ones,
+}

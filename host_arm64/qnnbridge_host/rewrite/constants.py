@@ -17,8 +17,8 @@ import numpy as np
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.bounds import overflows
-from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.model_index import Array, Editor
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.rewrite.rewriting import for_nodes
 from qnnbridge_protocol.errors import OptionError, OrtError
 

@@ -1,9 +1,14 @@
-"""`fix_model`: the work of the command, for programs. Each rewrite is tried, and undone if it changes a result."""
+"""The rewrites of `qnnbridge fix` in their order, and `fix_model`, the work of the command, for programs.
+
+Each rewrite is a function of another module here. It changes the model in place through an `Editor` and gives a
+line for each kind of change, nothing if it found nothing. Each is tried, and undone if it changes a result.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -11,18 +16,174 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_host.engine import cpu
-from qnnbridge_host.graph import files, graphs, shapes
+from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.bounds import MANY_NODES
-from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, tolerance_of
+from qnnbridge_host.rewrite import constants, operators, rank, removals, wrong_values, wrong_windows
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
-from qnnbridge_host.rewrite.rewrites import FIXED_SHAPES, Rewrite, chosen
+from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
 
 COMMAND = "qnnbridge fix"
+FIXED_SHAPES: Final = "fixed-shapes"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One rewrite: its name on the command line, what it does, and the function.
+
+    tolerance: relative difference that it may make, where it leaves out roundings of a quantised model.
+    """
+
+    name: str
+    summary: str
+    apply: Rewriting
+    tolerance: float = 0.0
+
+
+# The order matters. Sizes come first: constants and branches follow from them, and most other rewrites need shapes.
+# Rank comes behind the rewrites that make new nodes.
+# A Pow of 2 is a Mul before the exponents are looked at, and branches are decided after the sizes that decide them.
+REWRITES: Final = (
+    Rewrite(
+        FIXED_SHAPES,
+        "sizes of --shape and --dim for inputs, and what follows from them for the rest",
+        constants.propagate_shapes,
+    ),
+    Rewrite(
+        "weights-as-inputs",
+        "weights that are listed as inputs, too, become plain constants",
+        constants.weights_from_inputs,
+    ),
+    Rewrite("constants", "weights in Constant nodes become initializers", constants.initializers_from_constants),
+    Rewrite(
+        "shape-computations",
+        "what follows from fixed shapes alone is computed once, here",
+        constants.compute_shapes,
+    ),
+    Rewrite(
+        "untaken-branches",
+        "an If whose condition is known is replaced by the branch that it takes",
+        removals.inline_known_branches,
+    ),
+    Rewrite("zero-size", "tensors without elements, which crash QNN, are taken out", removals.remove_empty_tensors),
+    Rewrite("pow-square", "Pow(x, 2) becomes Mul(x, x)", operators.square_by_mul),
+    Rewrite(
+        "edge-padding",
+        "Pad with mode edge, whose border QNN computes wrong, becomes Slice and Concat",
+        wrong_windows.edge_by_concat,
+    ),
+    Rewrite("integer-exponent", "the exponent of Pow gets the type of its base", operators.exponent_of_base_type),
+    Rewrite(
+        "negative-indices",
+        "constant indices that count from the end count from the start",
+        constants.count_indices_from_start,
+    ),
+    Rewrite("gemm-scale", "alpha and beta of Gemm move into its constants", operators.fold_gemm_scale),
+    Rewrite("clip-limits", "Clip with limits that are computed becomes Min and Max", operators.clip_by_min_max),
+    Rewrite(
+        "unused-outputs",
+        "optional results that nothing reads are no longer asked for",
+        removals.drop_unused_outputs,
+    ),
+    Rewrite("trilu", "Trilu becomes a constant mask", operators.trilu_by_where),
+    Rewrite("skip-norm", "SkipLayerNormalization becomes Add and LayerNormalization", operators.split_skip_norm),
+    Rewrite(
+        "missing-operators",
+        "ReduceL1, ReduceSumSquare, ReduceLogSum, Softsign, Celu, Sinh, Cosh become operators that QNN has",
+        operators.define_missing_operators,
+    ),
+    Rewrite(
+        "conv-padding",
+        "Conv in one dimension whose equal padding QNN computes wrong is padded once more in front",
+        wrong_windows.pad_convolutions,
+    ),
+    Rewrite(
+        "split-padding",
+        "Pad of several dimensions, one at its end only, becomes Pad and Concat",
+        wrong_windows.split_padding,
+    ),
+    Rewrite(
+        "power-products",
+        "Pow of 2 to 16 that QNN computes wrong for zeros becomes products",
+        wrong_values.powers_by_products,
+    ),
+    Rewrite(
+        "pool-ceil",
+        "MaxPool and AveragePool with ceil_mode whose last window is only padding get pads instead",
+        wrong_windows.pool_whole_windows,
+    ),
+    Rewrite(
+        "average-pool",
+        "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
+        wrong_windows.average_by_sums,
+    ),
+    Rewrite("gather-list", "Gather with a table of indices becomes one with a list", wrong_values.gather_by_list),
+    Rewrite("gather-slices", "GatherND of slices takes them as one dimension", wrong_values.gather_flat_slices),
+    Rewrite(
+        "conv-step",
+        "a depthwise Conv of one value with a stride becomes Slice and Conv",
+        wrong_windows.step_before_conv,
+    ),
+    Rewrite(
+        "operand-order",
+        "operands of a product or sum that QNN takes well in one order alone change places",
+        wrong_values.swap_operands,
+    ),
+    Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", wrong_values.cast_bytes_twice),
+    Rewrite("resize-nearest", "Resize to nearest values becomes Gather", wrong_values.resize_by_gather),
+    Rewrite(
+        "transposed-padding",
+        "ConvTranspose with output_padding becomes one with less windows, and Concat for what no window reaches",
+        wrong_windows.append_output_padding,
+    ),
+    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", wrong_windows.split_groups),
+    Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
+    Rewrite(
+        "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three
+    ),
+    Rewrite(
+        "gelu", "the operators of a Gelu in a quantised model become one Gelu", operators.fuse_quantised_gelu, 0.1
+    ),
+    Rewrite(
+        "norm-scale",
+        "an int8 scale of a quantised normalisation beside unsigned activations becomes uint8",
+        operators.unsigned_scales,
+    ),
+    Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
+    Rewrite(
+        "exponent-limits",
+        "what computes an exponential gets arguments of -87 at least; of smaller ones QNN computes 131008",
+        wrong_values.limit_arguments,
+    ),
+    Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
+    Rewrite(
+        "masks",
+        "attention masks of -3.4e38 become -1e4, which half floats and quantised values have",
+        constants.shrink_masks,
+    ),
+)
+
+
+def chosen(only: Iterable[str], skip: Iterable[str]) -> list[Rewrite]:
+    """Raises `OptionError` for names that do not exist."""
+    only, skip = list(only), list(skip)
+    names = [rewrite.name for rewrite in REWRITES]
+    for name in (*only, *skip):
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            raise OptionError(
+                f'There is no rewrite "{name}".',
+                fix=(f'Did you mean "{close[0]}"? ' if close else "") + "qnnbridge fix --list shows them.",
+            )
+    return [rewrite for rewrite in REWRITES if (not only or rewrite.name in only) and rewrite.name not in skip]
+
+
+# --- one model ---------------------------------------------------------------------------------------
 
 
 # A rewrite changes the model in place. The changed model is written to the candidate's file, loaded, and compared
@@ -225,7 +386,12 @@ def fix_model(
             on_progress(f"rewriting {len(model.graph.node):,} nodes", 0, 0)
         before = graphs.count_ops(model)
         decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
-        _refuse_unwanted_sizes(decided, constants, wanted)
+        given_sizes = decided.by_name or decided.by_axis or constants
+        if given_sizes and all(rewrite.name != FIXED_SHAPES for rewrite in wanted):
+            raise OptionError(
+                f'Sizes are given, and the rewrite "{FIXED_SHAPES}" that sets them is left out.',
+                fix=f"Add --only {FIXED_SHAPES}, or leave the sizes away.",
+            )
         work = RewriteRun(
             model,
             model_path,
@@ -243,7 +409,7 @@ def fix_model(
         model_path,
         target_path,
         written,
-        _input_shapes(work.model),
+        {one.name: model_shapes.dims_of(one) for one in model_shapes.real_inputs(work.model.graph)},
         tuple(steps),
         before,
         graphs.count_ops(work.model),
@@ -252,27 +418,12 @@ def fix_model(
     )
 
 
-def _refuse_unwanted_sizes(
-    decided: Dimensions, constants: Mapping[str, float] | None, wanted: list[Rewrite]
-) -> None:
-    given = decided.by_name or decided.by_axis or constants
-    if given and all(rewrite.name != FIXED_SHAPES for rewrite in wanted):
-        raise OptionError(
-            f'Sizes are given, and the rewrite "{FIXED_SHAPES}" that sets them is left out.',
-            fix=f"Add --only {FIXED_SHAPES}, or leave the sizes away.",
-        )
-
-
 def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
     warnings = [f'Rewrite "{step.rewrite}" was taken back: {step.reason}.' for step in steps if not step.kept]
     free = model_shapes.free_dimensions(model.graph)
     if free:
         warnings.append(f"Inputs have free dimensions, and QNN needs fixed ones: {model_shapes.options_text(free)}")
     return warnings
-
-
-def _input_shapes(model: Any) -> dict[str, tuple[int | str | None, ...] | None]:
-    return {value.name: model_shapes.dims_of(value) for value in model_shapes.real_inputs(model.graph)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -334,7 +485,7 @@ def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str],
     constants = deciding_inputs(model)
     editor = Editor(model, path.parent)
     # A size of a name that this model does not have is no error here.
-    named = {name for dim in shapes.free_dimensions(model.graph) if (name := dim.name)}
+    named = {name for dim in model_shapes.free_dimensions(model.graph) if (name := dim.name)}
     fix_inputs(editor, Dimensions.of({name: size for name, size in sizes.items() if name in named}))
     # An input with free dimensions takes no constant: then its branch stays open, and the rest is still looked at.
     with contextlib.suppress(BridgeError):
@@ -355,8 +506,8 @@ def deciding_inputs(model: Any) -> dict[str, float]:
     index = ModelIndex(model)
     scalars = {
         value.name
-        for value in shapes.real_inputs(index.graph)
-        if (dims := shapes.dims_of(value)) is not None and all(dim == 1 for dim in dims)
+        for value in model_shapes.real_inputs(index.graph)
+        if (dims := model_shapes.dims_of(value)) is not None and all(dim == 1 for dim in dims)
     }
     found: dict[str, float] = {}
     for node in index.protos:

@@ -84,8 +84,7 @@ class NumbersService:
 
     def samples(self, request: Request) -> Answer:
         """Values for inputs of fixed sizes, or why there are none."""
-        from qnnbridge_host.numerics.input_content import made_up
-        from qnnbridge_host.numerics.sampling import NotMade
+        from qnnbridge_host.numerics.sampling import NotMade, made_up
         from qnnbridge_protocol.specs import NodeInfo
         from qnnbridge_protocol.values import Encoder
 

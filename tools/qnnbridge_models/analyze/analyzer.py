@@ -14,10 +14,10 @@ from typing import Any
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
-from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.files import link_files
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_of, chip_of_this_computer
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_models.analyze import tables

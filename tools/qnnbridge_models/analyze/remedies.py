@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.graph import shapes as model_shapes
-from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.rewrite.fixer import deciding_inputs
 from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import BAD, Advice, Cost, NodePlace, NodeVerdict, QnnAnswer, costs_of

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from qnnbridge_host.graph import files
 from qnnbridge_host.graph.bounds import refuse_large
-from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_host.graph.shapes import is_symbol
+from qnnbridge_host.graph.shapes import Dimensions, is_symbol
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
 from qnnbridge_host.model.manifest import add_verdict
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_host.rewrite.rewrites import chosen
+from qnnbridge_host.rewrite.fixer import chosen
 from qnnbridge_models import journals
 from qnnbridge_models.command_options import PrepareOptions
 from qnnbridge_models.journals import PrepareJournal, hashes_of, key_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.graph import graphs, shapes
-from qnnbridge_host.numerics.input_content import NamedFeeds
+from qnnbridge_host.numerics.sampling import NamedFeeds
 from qnnbridge_host.rewrite.fixer import fix_model
 from qnnbridge_models import fix as fix_report
 from qnnbridge_models.command_options import PrepareOptions, QuantizeOptions, VerifyOptions

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cache.files import work_folder
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models.command_options import ProfileRequest

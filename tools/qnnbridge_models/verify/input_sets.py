@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qnnbridge_host.graph.dimensions import Dimensions
-from qnnbridge_host.numerics.input_content import NamedFeeds
+from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.numerics.sampling import NamedFeeds
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import feeds

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_host.numerics.input_content import (
+from qnnbridge_host.numerics.judge import NumberFormat, judge, judge_over_inputs, largest, movement, rank
+from qnnbridge_host.numerics.ranking import judge_all, paired
+from qnnbridge_host.numerics.sampling import (
     InputKnowledge,
     NamedFeeds,
+    NotMade,
     codes,
     further_inputs,
     is_guess,
     ordinary_inputs,
     varied,
 )
-from qnnbridge_host.numerics.judge import NumberFormat, judge, judge_over_inputs, largest, movement, rank
-from qnnbridge_host.numerics.ranking import judge_all, paired
-from qnnbridge_host.numerics.sampling import NotMade
 from qnnbridge_models.verify import input_sets, traps
 from qnnbridge_models.verify.verification import InputKind, InputSetResult, InputStatus, OutputVerdict, TrapFound
 from qnnbridge_protocol.errors import OptionError

@@ -13,13 +13,12 @@ from typing import Any
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
-from qnnbridge_host.graph.dimensions import Dimensions
 from qnnbridge_host.graph.runnable import check_runnable
-from qnnbridge_host.graph.shapes import as_dimensions
+from qnnbridge_host.graph.shapes import Dimensions, as_dimensions
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.scan import refuse_scanned, scan_model
-from qnnbridge_host.numerics.input_content import NOTHING_KNOWN, InputKnowledge, NamedFeeds, knowledge_of
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
+from qnnbridge_host.numerics.sampling import NOTHING_KNOWN, InputKnowledge, NamedFeeds, knowledge_of
 from qnnbridge_models import progress
 from qnnbridge_models.command_options import VerifyOptions
 from qnnbridge_models.journals import AnswerJournal, hashes_of

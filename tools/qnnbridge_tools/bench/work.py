@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.cache.files import work_folder
-from qnnbridge_host.graph.dimensions import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, PlacementRefused
 from qnnbridge_tools import arguments, feeds
 from qnnbridge_tools.bench.measuring import (
