@@ -16,7 +16,7 @@ One daemon per user and folder: the process that holds the lock. Only processes 
 token are served. The daemon ends when it is asked to, after `--idle-exit` without a client, or when clients can no
 longer find it.
 
-`main` starts and ends it and has its log, `listener` admits clients, `broker` has them all, `clients` and the
-other `client_*` modules belong to one each, `handlers` has the operations, `fair_share` the queue,
+`main` starts and ends it and has its log, `listener` admits clients, `broker` has them all, `clients` and
+`client_sessions` belong to one each, `handlers` has the operations, `fair_share` the queue,
 `shared_sessions` the sessions. Nothing is imported here.
 """

@@ -1,4 +1,4 @@
-"""Accounts of the clients: counts of their calls, and limits whose excess is answered with `Busy`.
+"""Accounts of the clients: counts of their calls, and limits whose excess is answered with `Busy`; all settings.
 
 Any thread; one lock per meter and per account, held for a microsecond.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import bisect
 import collections
+import dataclasses
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from qnnbridge_daemon.options import ClientLimits
 from qnnbridge_protocol.errors import Busy
 
 # Upper ends of the buckets, from 50 us to 210 s: a percentile is never off by more than a fifth.
@@ -120,6 +120,44 @@ class Meter:
         for second in range(max(self._newest + 1, now - RATE_WINDOW_S), now + 1):
             self._seconds[second % len(self._seconds)] = 0
         self._newest = max(self._newest, now)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Of one client. A request for more is answered with `Busy`.
+
+    sessions: open at a time. queued: calls that wait for their turn. bytes: tensors of calls under way, and memory
+    that is shared with the daemon. kv_bytes: KV caches of its generators, each with a full context.
+    """
+
+    sessions: int = 64
+    queued: int = 256
+    bytes: int = 2 << 30
+    kv_bytes: int = 8 << 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """slots: calls of all clients that are in the NPU host at a time.
+
+    idle_unload_s: a model without a call for this long is unloaded, and loaded again by its next call; 0
+    never unloads. keep_unused_s: how long a model that no client has open any more stays loaded for the next one;
+    keep_unused: the number of those. stall_s: a client that reads nothing of its answers in this time is
+    disconnected. greeting_s: so is a client without HELLO after this time. endpoint, log_file, instance,
+    idle_exit_s: for `status` only.
+    """
+
+    slots: int = 4
+    limits: ClientLimits = dataclasses.field(default_factory=ClientLimits)
+    idle_unload_s: float = 600.0
+    keep_unused_s: float = 60.0
+    keep_unused: int = 4
+    stall_s: float = 60.0
+    greeting_s: float = 15.0
+    endpoint: str = ""
+    log_file: str = ""
+    instance: str = ""
+    idle_exit_s: float | None = None
 
 
 # How to raise a limit, by its name in `ClientLimits`.

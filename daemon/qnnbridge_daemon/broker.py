@@ -17,11 +17,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._host import Host
-from qnnbridge_daemon.accounts import Meter
-from qnnbridge_daemon.client_slabs import GoneSlabs
-from qnnbridge_daemon.clients import Client, ClientEnds
+from qnnbridge_daemon.accounts import BrokerSettings, Meter
+from qnnbridge_daemon.client_sessions import GoneSlabs
+from qnnbridge_daemon.clients import Client
 from qnnbridge_daemon.fair_share import FairShare
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.listener import ClientEnds
 from qnnbridge_daemon.shared_sessions import SharedSessions
 from qnnbridge_os import sharing
 from qnnbridge_protocol import __version__
@@ -177,7 +177,21 @@ class Broker:
 
     def status(self) -> dict[str, Any]:
         """The document of `daemon.status`; see docs/protocol.md."""
-        return make_status(self)
+        clients = [client.status() for client in self.clients]
+        shared_bytes = sum(client["shared_bytes"] for client in clients)
+        share = self.fair_share
+        return {
+            "daemon": _daemon(self),
+            "host": _host(self),
+            "clients": clients,
+            "models": [_model(model) for model in self.sessions.models()],
+            "queue": {"slots": share.slots, "running": share.running, "waiting": share.waiting},
+            "memory": {
+                "daemon_rss_bytes": _rss(os.getpid()),
+                "shared_bytes": shared_bytes + self.host.stats.shared_bytes,
+            },
+            "totals": _totals(self),
+        }
 
     # --- the end ---
 
@@ -257,27 +271,6 @@ class Broker:
         """The number of hosts and clients that have ended."""
         with self._lock:
             return self.host.supervisor.counters.generation, self.clients_served - len(self._clients)
-
-
-def make_status(broker: Broker) -> dict[str, Any]:
-    clients = [client.status() for client in broker.clients]
-    shared_bytes = sum(client["shared_bytes"] for client in clients)
-    return {
-        "daemon": _daemon(broker),
-        "host": _host(broker),
-        "clients": clients,
-        "models": [_model(model) for model in broker.sessions.models()],
-        "queue": {
-            "slots": broker.fair_share.slots,
-            "running": broker.fair_share.running,
-            "waiting": broker.fair_share.waiting,
-        },
-        "memory": {
-            "daemon_rss_bytes": _rss(os.getpid()),
-            "shared_bytes": shared_bytes + broker.host.stats.shared_bytes,
-        },
-        "totals": _totals(broker),
-    }
 
 
 def _daemon(broker: Broker) -> dict[str, Any]:

@@ -1,27 +1,35 @@
 """What one client has in the NPU host. Any thread.
 
-A session as the client has it: a share in a model, its own retries, its own place in the queue. And its objects, by
-the client's numbers; they are released with the client.
+A session as the client has it: a share in a model, its own retries, its own place in the queue. Its objects, by the
+client's numbers. Its memory. All are released with the client.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from qnnbridge._fastpath import slab_numbers
 from qnnbridge._host_objects import HostObject, forward_creation
 from qnnbridge._threads import TerminateRelay
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_daemon.fair_share import Cancellation
+from qnnbridge_host.fastpath.shared_memory import AttachedSlab, Slabs
+from qnnbridge_os.door import KeptMemory
 from qnnbridge_protocol.elements import element_of
 from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed
 from qnnbridge_protocol.frames import Frame, Kind
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from qnnbridge._fastpath.call import CallSignature, TensorSignature
     from qnnbridge._fastpath.channel import FastChannel
     from qnnbridge._host import Host
@@ -37,23 +45,11 @@ if TYPE_CHECKING:
 class ClientSession:
     """retry: how often a call is repeated when the NPU host dies, unless the call says otherwise."""
 
-    def __init__(
-        self,
-        model: SharedModel,
-        retry: int,
-        owner: object,
-        sessions: SharedSessions,
-        share: tuple[FairShare, Queue],
-        account: Account,
-        total: Meter,
-    ) -> None:
+    def __init__(self, model: SharedModel, retry: int, broker: DaemonServices, client: ClientHoldings) -> None:
         self.model = model
         self.retry = retry
-        self._owner = owner
-        self._sessions = sessions
-        self._share, self._queue = share
-        self._account = account
-        self._total = total
+        self._broker = broker
+        self._client = client
         self._lock = threading.Lock()
         # Held while it gets a model of its own, which may take minutes; `close` does not wait for that.
         self._changing = threading.Lock()
@@ -69,28 +65,29 @@ class ClientSession:
         failed = True
         try:
             # A run that is asked to terminate at once needs no slot, and must not wait behind those that do.
-            turn = self._share.turn(self._queue, cancellation) if waits else contextlib.nullcontext()
+            share = self._broker.fair_share
+            turn = share.turn(self._client.queue, cancellation) if waits else contextlib.nullcontext()
             with turn:
                 # After the turn: the session may have been closed, or made private, while the call waited.
                 model = self._model()
-                with model.use(self._sessions.count_reload) as remote:
+                with model.use(self._broker.sessions.count_reload) as remote:
                     yield remote
             failed = False
         except Busy:
-            self._account.meter.refused()
-            self._total.refused()
+            self._client.account.meter.refused()
+            self._broker.meter.refused()
             raise
         finally:
             seconds = time.monotonic() - begin
-            for meter in (self._account.meter, self.model.meter, self._total):
+            for meter in (self._client.account.meter, self.model.meter, self._broker.meter):
                 meter.count(seconds, size, failed=failed)
 
     def keep(self, value: Any) -> None:
         """A result that waits here until the client takes it. Raises `Busy`."""
         size = getattr(value, "nbytes", None)
         if size is not None and type(value).__module__ == "numpy":
-            self._account.take(size)
-            self._account.release_with(value, size)
+            self._client.account.take(size)
+            self._client.account.release_with(value, size)
 
     def go_private(self, make: Make, cancellation: Cancellation) -> None:
         """It gets a state of its own: from now on it is not shared."""
@@ -100,22 +97,22 @@ class ClientSession:
                 if not before.shared or self._closed:
                     return
             # Without the lock: it may take minutes, and `close` must be able to come in between.
-            own, _ = self._sessions.open(self._owner, None, before.label, make, cancellation)
+            own, _ = self._broker.sessions.open(self._client, None, before.label, make, cancellation)
             with self._lock:
                 closed = self._closed  # and `before` is released
                 if not closed:
                     self.model = own
             # Exactly one of both is given back: the old one, or the new one of a session that was closed
             # meanwhile.
-            self._sessions.release(self._owner, own if closed else before)
+            self._broker.sessions.release(self._client, own if closed else before)
 
     def close(self) -> bool:
         """Whether it was open."""
         with self._lock:
             was_open, self._closed = not self._closed, True
         if was_open:
-            self._sessions.release(self._owner, self.model)
-            self._account.close_session()
+            self._broker.sessions.release(self._client, self.model)
+            self._client.account.close_session()
         return was_open
 
     def _model(self) -> SharedModel:
@@ -240,15 +237,20 @@ def _tensor(tensor: BoundTensor) -> TensorSignature | None:
 MAX_OBJECTS: Final = 1000
 
 
-class ObjectServices(Protocol):
-    """The daemon, as the objects of a client see it."""
+class DaemonServices(Protocol):
+    """The state shared by all clients, as one client sees it."""
 
     host: Host
     fair_share: FairShare
     sessions: SharedSessions
+    meter: Meter
+
+    def status(self) -> dict[str, Any]: ...
+
+    def request_stop(self, drain_s: float | None) -> None: ...
 
 
-class ObjectOwner(Protocol):
+class ClientHoldings(Protocol):
     """The client: its resources and its place in the queue."""
 
     account: Account
@@ -258,7 +260,7 @@ class ObjectOwner(Protocol):
 class ClientObjects:
     """The objects of one client in the NPU host."""
 
-    def __init__(self, broker: ObjectServices, client: ObjectOwner, limit: int = MAX_OBJECTS) -> None:
+    def __init__(self, broker: DaemonServices, client: ClientHoldings, limit: int = MAX_OBJECTS) -> None:
         self._broker = broker
         self._client = client
         self._limit = limit
@@ -392,3 +394,116 @@ def _relay(request: Request) -> Callable[[Frame], None]:
             request.emit(dict(frame.header))
 
     return take
+
+
+# --- memory ---------------------------------------------------------------------------------------------
+# Slabs that the client shares with the daemon, and memory of its plans, all within its limit. A slab is
+# passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to the other
+# without a copy here. To the daemon's own fast channels it looks like an array of an application of theirs
+# (`qnnbridge._fastpath.memory`). Where this fails (no descriptor or handle left, an NPU host that does not
+# map it), its contents are copied. Memory counts until the last reference to it is gone; finalizers only
+# append to a queue, and a later call works through the queue.
+
+
+class ForeignSlab:
+    """A client's slab as the daemon's own fast channels see it: memory that the NPU host can map."""
+
+    __slots__ = ("data", "host_writes", "number", "share_handle", "size")
+
+    def __init__(self, kept: KeptMemory, data: npt.NDArray[np.uint8], host_writes: bool) -> None:
+        self.number = next(slab_numbers)
+        self.size = data.nbytes
+        self.host_writes = host_writes
+        self.data = data
+        self.share_handle = kept.share_handle
+
+
+class ClientSlab(AttachedSlab):
+    """One slab that a client shares with the daemon, and the NPU host's view of it."""
+
+    __slots__ = ("foreign", "host")
+
+    def __init__(self, data: npt.NDArray[np.uint8], host_writes: bool, host: Host, foreign: ForeignSlab) -> None:
+        super().__init__(data, host_writes)
+        self.host = host
+        self.foreign = foreign
+
+    def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
+        """An array that the daemon's fast channels know as one that the NPU host can read or write in place."""
+        from qnnbridge._fastpath.memory import SharedBlock
+
+        plain = AttachedSlab.view(self, shape, dtype, offset)
+        return SharedBlock(self.host.arrays, self.foreign, offset).make_array(plain)
+
+
+class GoneSlabs:
+    """Memory that clients had shared and that is not referenced any more. One for all clients: it outlives them."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._numbers: collections.deque[int] = collections.deque()
+
+    def watch(self, slab: ForeignSlab, kept: KeptMemory) -> None:
+        """kept: to be closed with it."""
+        # On the array and not on the slab: plans and calls under way refer to the memory itself.
+        weakref.finalize(slab.data, _release, kept, slab.number, self._numbers).atexit = False
+
+    def settle(self) -> None:
+        """Release them in the NPU host. May wait for it briefly."""
+        while self._numbers:
+            self._host.forget_slab(self._numbers.popleft())
+
+
+class ClientSlabs(Slabs):
+    """All slabs of one client, within its limit."""
+
+    def __init__(self, account: Account, host: Host, gone: GoneSlabs) -> None:
+        super().__init__()
+        self._account = account
+        self._host = host
+        self._gone = gone
+
+    def close(self) -> None:
+        """The client is gone."""
+        with self._lock:
+            self._slabs.clear()
+
+    def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
+        """Raises `Busy`, too."""
+        # Before it is mapped: beyond the limit nothing is attached.
+        self._account.share(size)
+        kept = None
+        try:
+            if sys.platform == "linux":
+                from qnnbridge_os.sharing import check_sealed
+
+                # A client that could shrink its memory would kill the daemon by SIGBUS at the next access.
+                check_sealed(where)
+            # Before it is mapped: a handle is closed by that.
+            kept = _keep(where)
+            slab = super()._map(where, size, host_writes)
+        except BaseException:
+            if kept is not None:
+                kept.close()
+            self._account.unshare(size)
+            raise
+        # Plans refer to the memory, not to the slab.
+        self._account.unshare_with(slab.data, size)
+        if kept is None:
+            return slab
+        foreign = ForeignSlab(kept, slab.data, host_writes)
+        self._gone.watch(foreign, kept)
+        return ClientSlab(slab.data, host_writes, self._host, foreign)
+
+
+def _keep(where: dict[str, Any]) -> KeptMemory | None:
+    """``None`` without a descriptor or handle for it; its contents are then copied."""
+    try:
+        return KeptMemory(where)
+    except (OSError, ValueError):
+        return None
+
+
+def _release(kept: KeptMemory, number: int, gone: collections.deque[int]) -> None:
+    kept.close()
+    gone.append(number)

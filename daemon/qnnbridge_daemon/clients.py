@@ -9,7 +9,6 @@ and `serve` returns when no thread works for it any more.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import logging
 import os
@@ -19,10 +18,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from qnnbridge_daemon.accounts import Account
-from qnnbridge_daemon.client_slabs import ClientSlabs, GoneSlabs
-from qnnbridge_daemon.handlers import BrokerHandlers, DaemonServices
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.accounts import Account, BrokerSettings
+from qnnbridge_daemon.client_sessions import ClientSlabs, DaemonServices, GoneSlabs
+from qnnbridge_daemon.handlers import BrokerHandlers
+from qnnbridge_daemon.listener import ClientEnds
 from qnnbridge_host.serve.server import Server
 from qnnbridge_os.descriptors import ByteReader, ByteWriter
 from qnnbridge_os.processes import stop_writing, wait_writable, writer
@@ -208,16 +207,6 @@ _log = logging.getLogger("qnnbridge.daemon")
 DRAIN_TIMEOUT_S = 2.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ClientEnds:
-    """The daemon's ends of a connection, owned by the broker, and the client's identity."""
-
-    in_fd: int
-    out_fd: int
-    pid: int = 0
-    name: str = ""
-
-
 # A BaseException, so that no `except Exception` of the server takes it for an error of a request.
 class Left(BaseException):
     """A thread of a server has noticed that its client is gone, and ends."""
@@ -382,6 +371,3 @@ class Client:
         self._server.abandon()
         self.handlers.close()
         self._broker.fair_share.leave(self.queue)
-
-
-__all__ = ["Client", "ClientEnds", "ClientTransport"]

@@ -10,16 +10,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from qnnbridge._host import Host
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
-from qnnbridge_daemon.accounts import Account, Meter
-from qnnbridge_daemon.client_sessions import BoundSession, ClientObjects, ClientSession
-from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
-from qnnbridge_daemon.shared_sessions import SharedSessions, identified, key_of, may_be_shared
+from qnnbridge_daemon.client_sessions import (
+    BoundSession,
+    ClientHoldings,
+    ClientObjects,
+    ClientSession,
+    DaemonServices,
+)
+from qnnbridge_daemon.fair_share import Cancellation
+from qnnbridge_daemon.shared_sessions import identified, key_of, may_be_shared
 from qnnbridge_host.fastpath.shared_memory import BoundRuns
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation, desync
@@ -27,26 +31,6 @@ from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import SessionSpec, asks_to_terminate
 
 DEFAULT_RETRY = 1
-
-
-class DaemonServices(Protocol):
-    """The state shared by all clients, as the handlers of one client see it."""
-
-    host: Host
-    fair_share: FairShare
-    sessions: SharedSessions
-    meter: Meter
-
-    def status(self) -> dict[str, Any]: ...
-
-    def request_stop(self, drain_s: float | None) -> None: ...
-
-
-class ClientHoldings(Protocol):
-    """The client: its resources and its place in the queue."""
-
-    account: Account
-    queue: Queue
 
 
 class BrokerHandlers:
@@ -236,16 +220,7 @@ class BrokerHandlers:
         # A seed is state as well: a shared session would draw random numbers for several applications.
         key = key_of(recipe, described, tensors) if shareable else None
         model, shared = self._broker.sessions.open(self._client, key, recipe.label, make, cancellation)
-        session = ClientSession(
-            model,
-            retry,
-            self._client,
-            self._broker.sessions,
-            (self._broker.fair_share, self._client.queue),
-            self._client.account,
-            self._broker.meter,
-        )
-        return session, shared
+        return ClientSession(model, retry, self._broker, self._client), shared
 
     def _run(self, request: Request, cancellation: Cancellation) -> Answer:
         header = request.header

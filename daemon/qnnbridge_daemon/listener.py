@@ -31,20 +31,21 @@ UNPROVEN_MAX: Final = 64
 _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 
 
-class AdmittedClient(NamedTuple):
-    """The daemon's ends of a connection, and the client's identity. pid: from the system, else from the client."""
+class ClientEnds(NamedTuple):
+    """The daemon's ends of a connection, owned by the broker, and the client's identity. pid: from the system, else
+    from the client."""
 
     in_fd: int
     out_fd: int
-    pid: int
-    name: str
+    pid: int = 0
+    name: str = ""
 
 
 class Listener:
     """Accepts connections and hands on the authenticated ones."""
 
     def __init__(
-        self, folder: Path, endpoint: str, token: bytes, instance: bytes, serve: Callable[[AdmittedClient], None]
+        self, folder: Path, endpoint: str, token: bytes, instance: bytes, serve: Callable[[ClientEnds], None]
     ) -> None:
         """serve: called in the connection's own thread; owns the descriptors. Raises `OSError`."""
         self._token = token
@@ -131,7 +132,7 @@ class Listener:
             # Outside of the dialogue's try: an error of serving is not a failed proof.
             self._serve(entered)
 
-    def _let_in(self, stream: DaemonStream) -> AdmittedClient | None:
+    def _let_in(self, stream: DaemonStream) -> ClientEnds | None:
         deadline = time.monotonic() + DIALOGUE_TIMEOUT_S
         # The user of the other end, from the system, before a byte is exchanged.
         stream.check_peer()
@@ -146,7 +147,7 @@ class Listener:
 
     def _hand_out(
         self, stream: DaemonStream, side: DaemonSide, visitor: ClientIdentity, deadline: float
-    ) -> AdmittedClient | None:
+    ) -> ClientEnds | None:
         try:
             streams = Streams()
         except OSError as error:
@@ -163,4 +164,4 @@ class Listener:
         finally:
             # The client has its own copies; with ours open it would never see the end of the connection.
             streams.release_theirs()
-        return AdmittedClient(streams.in_fd, streams.out_fd, stream.peer_pid or visitor.pid, visitor.name)
+        return ClientEnds(streams.in_fd, streams.out_fd, stream.peer_pid or visitor.pid, visitor.name)

@@ -6,7 +6,9 @@ there is written by its holder; a daemon that clients can no longer find ends. T
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
 import faulthandler
 import hashlib
 import logging
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from qnnbridge._daemon.discovery import (
     READY,
     RUNNING,
+    TAKE_OVER,
     WAITING,
     Discovery,
     look_at_discovery,
@@ -33,7 +36,8 @@ from qnnbridge._daemon.discovery import (
     runtime_folder,
     write_discovery,
 )
-from qnnbridge_daemon.options import Options, parse_options
+from qnnbridge._supervision.restart_policy import RecycleAfter
+from qnnbridge_daemon.accounts import BrokerSettings, ClientLimits
 from qnnbridge_os.door import allow_descriptors, let_go_of_terminal, make_endpoint, on_leave
 from qnnbridge_os.files import make_folders
 from qnnbridge_os.private import default_runtime_folder
@@ -139,7 +143,6 @@ class Daemon:
 
     def open(self) -> None:
         """Open the listener for clients. Raises `OSError`."""
-        from qnnbridge_daemon.clients import ClientEnds
         from qnnbridge_daemon.listener import Listener
 
         on_leave(self.asked_to_leave)
@@ -149,7 +152,7 @@ class Daemon:
             found.endpoint,
             found.token,
             found.instance,
-            lambda entered: self._broker.serve(ClientEnds(*entered)),
+            self._broker.serve,
         )
         # After the listener is open: who reads the file can connect.
         write_discovery(self._folder, found)
@@ -303,6 +306,90 @@ class FolderLock:
             return None
         # On Windows, too, where Python fills both from the file's index.
         return status.st_dev, status.st_ino
+
+
+# --- the command line: the token is never an option, since other users can read it there ------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """python: of the NPU host. idle_exit_s: ``None`` never. detached, foreground: the way it runs. take_over_s:
+    the time to wait for the end of a running daemon."""
+
+    python: str | None
+    idle_exit_s: float | None
+    recycle: RecycleAfter
+    settings: BrokerSettings
+    detached: bool = False
+    foreground: bool = False
+    take_over_s: float = 0.0
+
+    def settings_of(self, discovery: Discovery) -> BrokerSettings:
+        """The options with the daemon's data for the broker's status."""
+        return dataclasses.replace(
+            self.settings,
+            endpoint=discovery.endpoint,
+            log_file=discovery.log_file,
+            instance=discovery.instance.hex(),
+            idle_exit_s=self.idle_exit_s,
+        )
+
+
+def parse_options(argv: Sequence[str] | None) -> Options:
+    """Ends the program with a message for unknown options."""
+    defaults, limits = BrokerSettings(), ClientLimits()
+    parser = argparse.ArgumentParser(
+        prog="qnnbridge_daemon", description="One NPU host that several applications share."
+    )
+    parser.add_argument("--python", help="the interpreter of the NPU host; default as for every application")
+    parser.add_argument(
+        "--idle-exit", type=_seconds, metavar="SECONDS", help="end when unused so long; default never"
+    )
+    parser.add_argument("--idle-unload", type=_seconds, metavar="SECONDS", default=defaults.idle_unload_s,
+                        help="unload models that nobody has called for so long; 0 never")  # fmt: skip
+    parser.add_argument("--slots", type=_count, default=defaults.slots, help="calls in the NPU host at a time")
+    parser.add_argument("--max-sessions", type=_count, default=limits.sessions, help="of one client")
+    parser.add_argument("--max-queued", type=_count, default=limits.queued, help="waiting calls of one client")
+    parser.add_argument(
+        "--max-bytes", type=_count, default=limits.bytes, help="of one client's calls and shared memory"
+    )
+    parser.add_argument(
+        "--max-kv-bytes", type=_count, default=limits.kv_bytes, help="of the KV caches of one client's generators"
+    )
+    parser.add_argument("--recycle-bytes", type=_count, help="replace an NPU host that has grown to this size")
+    parser.add_argument("--recycle-sessions", type=_count, help="replace an NPU host after this many new sessions")
+    parser.add_argument("--foreground", action="store_true", help="stay in the terminal; the log goes there, too")
+    parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(TAKE_OVER, type=_seconds, default=0.0, help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    return Options(
+        given.python,
+        given.idle_exit,
+        RecycleAfter(given.recycle_bytes, given.recycle_sessions),
+        dataclasses.replace(
+            defaults,
+            slots=given.slots,
+            idle_unload_s=given.idle_unload,
+            limits=ClientLimits(given.max_sessions, given.max_queued, given.max_bytes, given.max_kv_bytes),
+        ),
+        detached=given.detached,
+        foreground=given.foreground,
+        take_over_s=given.take_over,
+    )
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
 
 
 # --- the log --------------------------------------------------------------------------------------------

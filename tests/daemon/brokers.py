@@ -12,8 +12,9 @@ from typing import Any
 
 import qnnbridge
 from qnnbridge._daemon import DaemonAccess
-from qnnbridge_daemon.broker import Broker, ClientEnds
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.accounts import BrokerSettings
+from qnnbridge_daemon.broker import Broker
+from qnnbridge_daemon.listener import ClientEnds
 from qnnbridge_os.fds import OwnedFds
 from qnnbridge_os.processes import enlarge_pipe
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.accounts import BrokerSettings
 from tests.daemon.brokers import Lab
 from tests.fakes.hosts import fake_host
 from tests.fault.conftest import nothing_left_open

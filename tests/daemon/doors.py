@@ -22,7 +22,7 @@ from qnnbridge._daemon.discovery import (
     runtime_folder,
     write_discovery,
 )
-from qnnbridge_daemon.listener import AdmittedClient, Listener
+from qnnbridge_daemon.listener import ClientEnds, Listener
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_os.door import make_endpoint
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
@@ -56,9 +56,9 @@ class StandIn:
 
     def __init__(self, version: str = qnnbridge.__version__, features: frozenset[str] = frozenset()) -> None:
         self.hello = Hello(features=features | {DAEMON_FEATURE}, qnnbridge=version, pid=os.getpid())
-        self.entered: list[AdmittedClient] = []
+        self.entered: list[ClientEnds] = []
 
-    def serve(self, entered: AdmittedClient) -> None:
+    def serve(self, entered: ClientEnds) -> None:
         self.entered.append(entered)
         connection = Connection(Role.HOST, self.hello)
         reader, writer = ByteReader(entered.in_fd), ByteWriter(blocking_write(entered.out_fd))
@@ -89,7 +89,7 @@ class StandIn:
 
 
 @contextlib.contextmanager
-def open_listener(serve: Callable[[AdmittedClient], None]) -> Iterator[tuple[Listener, Discovery, Path]]:
+def open_listener(serve: Callable[[ClientEnds], None]) -> Iterator[tuple[Listener, Discovery, Path]]:
     """A door in the runtime folder of this test, and what clients find there."""
     folder = make_runtime_folder()
     discovery = new_discovery(folder)

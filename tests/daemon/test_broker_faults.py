@@ -15,8 +15,8 @@ import pytest
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._transport.channel import Channel
+from qnnbridge_daemon.accounts import BrokerSettings
 from qnnbridge_daemon.client_sessions import _ChannelWatch
-from qnnbridge_daemon.options import BrokerSettings
 from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
 from tests.fakes.hosts import fake_host, script
 from tests.fakes.later import Later as LaterModel

@@ -12,7 +12,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import errors, genai
-from qnnbridge_daemon.options import BrokerSettings, ClientLimits
+from qnnbridge_daemon.accounts import BrokerSettings, ClientLimits
 from tests import needs
 from tests.daemon.brokers import Lab, until
 from tests.fakes.hosts import patched_host, script

@@ -15,7 +15,7 @@ from lab.faultlab.leaks import holdings
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_daemon.options import BrokerSettings, ClientLimits
+from qnnbridge_daemon.accounts import BrokerSettings, ClientLimits
 from qnnbridge_protocol.connection import DAEMON_FEATURE, FEATURES, Connection, Hello, Role
 from qnnbridge_protocol.errors import from_wire
 from qnnbridge_protocol.frames import Frame, Kind

@@ -13,7 +13,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.accounts import BrokerSettings
 from tests.daemon.brokers import GRACE_S, Lab, in_threads, until
 from tests.fakes.hosts import fake_host, script
 

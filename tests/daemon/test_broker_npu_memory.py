@@ -12,7 +12,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.accounts import BrokerSettings
 from qnnbridge_daemon.shared_sessions import RELEASE_WAIT_S
 from tests.daemon.brokers import Lab, until
 from tests.fakes.hosts import fake_host, script

@@ -11,8 +11,8 @@ import pytest
 
 import qnnbridge
 from qnnbridge_daemon import accounts, clients, handlers
+from qnnbridge_daemon.accounts import ClientLimits
 from qnnbridge_daemon.handlers import BrokerHandlers
-from qnnbridge_daemon.options import ClientLimits
 from tests.daemon.brokers import Lab
 from tests.fakes.hosts import script
 from tests.unit.test_protocol_page import OPERATIONS, bare, fields_read, keys_answered, rows, section

@@ -12,7 +12,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge.errors import InvalidProtobuf, NumbersDiffer
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.accounts import BrokerSettings
 from tests.contract import tts_models
 from tests.daemon.brokers import Lab, in_threads
 from tests.fakes.hosts import script

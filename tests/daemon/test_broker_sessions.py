@@ -18,7 +18,7 @@ from onnx import load_model, save_model
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.accounts import BrokerSettings
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from tests.contract.small_models import model, node, tensor
 from tests.daemon.brokers import Lab, in_threads, until

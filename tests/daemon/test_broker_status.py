@@ -14,7 +14,7 @@ import pytest
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._session import create
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.accounts import BrokerSettings
 from qnnbridge_protocol.connection import DAEMON_FEATURE
 from qnnbridge_tools.host.figures import host_text, read_figures
 from tests.daemon.brokers import Lab, until

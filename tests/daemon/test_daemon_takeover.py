@@ -15,8 +15,7 @@ from filelock import FileLock
 
 from qnnbridge._daemon.discovery import TAKE_OVER, Starting, make_runtime_folder, write_discovery
 from qnnbridge_daemon import main
-from qnnbridge_daemon.main import LOCK_NAME, FolderLock
-from qnnbridge_daemon.options import parse_options
+from qnnbridge_daemon.main import LOCK_NAME, FolderLock, parse_options
 from qnnbridge_tools.host import link
 from tests import needs
 from tests.daemon.brokers import until

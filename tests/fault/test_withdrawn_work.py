@@ -32,7 +32,7 @@ from tests.fault.test_cache_faults import (
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._supervision import supervisor
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon.accounts import BrokerSettings
 from qnnbridge_host.cache.entry import MODEL
 
 __all__ = ["compiled_quantized", "right_quantized"]

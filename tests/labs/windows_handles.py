@@ -26,8 +26,8 @@ from windows_facts import FACTS, TIMEOUT_S, fact, report
 
 from qnnbridge._fastpath.channel_pool import ChannelPool
 from qnnbridge._transport.channel import Deadline
-from qnnbridge_daemon import client_slabs
-from qnnbridge_daemon.options import BrokerSettings
+from qnnbridge_daemon import client_sessions
+from qnnbridge_daemon.accounts import BrokerSettings
 from qnnbridge_os._win32_door import KeptMemory
 from qnnbridge_os._win32_streams import ChannelStreams, SharedMemory, give_handle, reclaim
 from qnnbridge_os.sharing import map_memory
@@ -268,7 +268,7 @@ def calls(session: qnnbridge.InferenceSession, given: Array, taken: Array) -> bo
 @fact
 def memory_of_a_client_is_passed_on() -> Any:
     """Client and daemon in this process: the NPU host maps what the client shares, and nothing of the daemon's."""
-    client_slabs.KeptMemory = Counted
+    client_sessions.KeptMemory = Counted
     told: dict[str, Any] = {}
     shape = (1 << 20,)
     with lab(fake_host(), BrokerSettings(keep_unused_s=0.0)) as made:

@@ -65,7 +65,7 @@ def test_the_table_of_options_is_that_of_a_daemon() -> None:
     "name", ["slots", "max_sessions", "max_queued", "max_bytes", "max_kv_bytes", "idle_unload"]
 )
 def test_the_defaults_on_the_page_and_in_the_help_are_those_of_the_daemon(name: str) -> None:
-    from qnnbridge_daemon.options import parse_options
+    from qnnbridge_daemon.main import parse_options
 
     settings = parse_options([]).settings
     limits = settings.limits
@@ -85,7 +85,7 @@ def test_the_defaults_on_the_page_and_in_the_help_are_those_of_the_daemon(name: 
 
 def test_every_option_that_the_daemon_takes_can_be_given() -> None:
     """And the other way round: what is passed on is understood."""
-    from qnnbridge_daemon.options import parse_options
+    from qnnbridge_daemon.main import parse_options
 
     given = DaemonOptions("/py", 5.0, 7.5, 2, 3, 4, "1G", "3G", "2G", 6)
     parsed = parse_options(given.words())
