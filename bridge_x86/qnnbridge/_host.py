@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from qnnbridge._daemon.connector import DaemonConnector
     from qnnbridge._fastpath.memory import SharedArrays
     from qnnbridge._threads import CalledFunction, LogFunction
-    from qnnbridge_protocol.engine_settings import EngineName
+    from qnnbridge_protocol.settings import EngineName
 
 START_TIMEOUT_S = 60.0
 NO_FUNCTIONS: Mapping[str, CalledFunction] = MappingProxyType({})
@@ -138,7 +138,7 @@ class Host:
         # As variables of the host's environment, so that one place (`engine_settings`) reads arguments,
         # variables and file; `env=` has the last word.
         if engine is not None or ep_path is not None:
-            from qnnbridge_protocol.engine_settings import engine_variables  # no other session needs it
+            from qnnbridge_protocol.settings import engine_variables  # no other session needs it
 
             self._env = {**engine_variables(engine, ep_path), **self._env}
         self._cwd = os.fspath(cwd) if cwd is not None else None

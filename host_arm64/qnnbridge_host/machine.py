@@ -17,9 +17,9 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from qnnbridge_protocol.engine_settings import engine_of
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.settings import engine_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

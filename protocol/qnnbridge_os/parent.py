@@ -149,6 +149,3 @@ else:
             return bool(prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) == 0)
         except (OSError, AttributeError):
             return False  # no Linux, or an emulator that does not know it
-
-
-__all__ = ["ParentHandle", "error_dialogs_off"]

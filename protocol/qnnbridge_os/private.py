@@ -310,13 +310,3 @@ else:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
             file.write(data)
-
-
-__all__ = [
-    "default_runtime_folder",
-    "how_to_make_private",
-    "make_private_folder",
-    "read_private_file",
-    "why_not_private",
-    "write_private_file",
-]

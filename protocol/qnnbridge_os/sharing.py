@@ -177,6 +177,3 @@ else:
             ended.atexit = False
         view = memoryview(memory).cast("B")
         return view if writable else view.toreadonly()
-
-
-__all__ = ["AVAILABLE", "drop", "map_memory", "open_stream"]

@@ -13,7 +13,8 @@ from ctypes import wintypes
 
 assert sys.platform == "win32"
 
-from qnnbridge_os._win32_api import job_flags, kernel32, open_file  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_api import job_flags as job_flags  # noqa: E402 - type checkers find it empty on Linux
+from qnnbridge_os._win32_api import kernel32, open_file  # noqa: E402
 
 _ROOTS = {"HKLM": winreg.HKEY_LOCAL_MACHINE, "HKCU": winreg.HKEY_CURRENT_USER}
 _PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
@@ -199,19 +200,3 @@ def short_path(path: str) -> str:
     buffer = ctypes.create_unicode_buffer(length + 1)
     written = _get_short_path(path, buffer, length + 1)
     return buffer.value if 0 < written <= length else path
-
-
-__all__ = [
-    "build",
-    "change_time_ns",
-    "device_problem",
-    "file_version",
-    "is_network",
-    "job_flags",
-    "processor_name",
-    "short_path",
-    "subkeys",
-    "texts",
-    "value",
-    "wine_version",
-]

@@ -20,8 +20,7 @@ from types import MappingProxyType
 
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HandshakeFailed, HostStartFailed, VersionMismatch, desync, from_wire
-from qnnbridge_protocol.frames import WIRE_VERSION, Frame, Kind
-from qnnbridge_protocol.framing import FrameReader, write_frame
+from qnnbridge_protocol.frames import WIRE_VERSION, Frame, FrameReader, Kind, write_frame
 from qnnbridge_protocol.limits import MIN_HEADER_BYTES, Limits
 from qnnbridge_protocol.process_names import is_frozen
 from qnnbridge_protocol.records import NamedTuple
@@ -85,17 +84,13 @@ class Hello(NamedTuple):
     wire: int = WIRE_VERSION
 
     def to_wire(self) -> dict[str, Any]:
+        plain: dict[str, Any] = self._asdict()
+        del plain["wire"]  # it stands in the prefix
         return {
+            **plain,
             "api": list(self.api),
             "features": sorted(self.features),
             "limits": self.limits.to_wire(),
-            "qnnbridge": self.qnnbridge,
-            "pid": self.pid,
-            "machine": self.machine,
-            "python": self.python,
-            "executable": self.executable,
-            "platform": self.platform,
-            "system": self.system,
             "versions": dict(self.versions),
         }
 

@@ -25,8 +25,7 @@ import enum
 import struct
 
 from qnnbridge_protocol.errors import desync
-from qnnbridge_protocol.frames import ALIGNMENT, Frame, aligned
-from qnnbridge_protocol.framing import FrameReader, write_frame
+from qnnbridge_protocol.frames import ALIGNMENT, Frame, FrameReader, aligned, write_frame
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.records import NamedTuple
 
@@ -166,28 +165,3 @@ PHASE_RECORD = struct.Struct("<IB")
 PHASE_RECORD_BYTES = 64
 # Room for the records of `MAX_CHANNELS` channels, and to spare.
 PHASE_SLAB_BYTES = 8192
-
-__all__ = [
-    "CALL_SHIFT",
-    "CHANNEL_MAGIC",
-    "HEAD",
-    "HEAD_BYTES",
-    "LAST_NUMBER",
-    "MAX_CHANNELS",
-    "MAX_PLANS",
-    "MAX_SLABS",
-    "PHASES",
-    "PHASE_RECORD",
-    "PHASE_RECORD_BYTES",
-    "PHASE_SLAB_BYTES",
-    "ChannelKind",
-    "Head",
-    "TailReader",
-    "call_id",
-    "is_behind",
-    "layout",
-    "next_number",
-    "pack_head",
-    "parse_head",
-    "tail_of",
-]

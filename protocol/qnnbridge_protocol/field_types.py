@@ -184,6 +184,3 @@ def _split(text: str, separator: str) -> list[str]:
 
 def _kind(value: Any) -> str:
     return "null" if value is None else f"{type(value).__name__} {repr(value)[:40]}"
-
-
-__all__ = ["Reader", "field", "read_document", "read_record", "reader", "type_error"]

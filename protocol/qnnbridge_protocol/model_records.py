@@ -71,17 +71,13 @@ class CacheStatus(Record):
 
 
 @record(frozen=True, repr=False, eq=False)
-class CacheReply(Record):
+class CacheReply(CacheStatus):
     """A `CacheStatus` as it travels, with what the application keeps beside it.
 
     id: of the entry that was loaded. set_aside: number of entries that were set aside on the way.
     problem: why the cache as a whole cannot be used, ``None`` if it can.
     """
 
-    state: CacheState
-    reason: str = ""
-    key: str | None = None
-    compile_seconds: float | None = None
     id: str | None = None
     set_aside: int = 0
     problem: str | None = None

@@ -24,8 +24,8 @@ from qnnbridge_host.create.order import Creation, WorkOrder
 from qnnbridge_host.model import source as source_module
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.request.client import StopSignal
-from qnnbridge_protocol.cache_settings import cache_dir, cache_settings
 from qnnbridge_protocol.connection import Hello
+from qnnbridge_protocol.settings import cache_dir, cache_settings
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 from tests.contract.small_models import model, node, tensor
 from tests.fakes.fair_clock import FairClock

@@ -20,7 +20,7 @@ from qnnbridge.errors import DeadlineExceeded, OptionError, PlacementRefused
 from qnnbridge_host.cache.entry import MODEL
 from qnnbridge_host.cache.memo import NegativeEntries
 from qnnbridge_host.cache.store import Store
-from qnnbridge_protocol.cache_settings import cache_dir
+from qnnbridge_protocol.settings import cache_dir
 from qnnbridge_protocol.values import equal_bits
 from tests import needs
 from tests.conformance.real_models import QNN, REAL_MODELS, SOC_MODEL, RealModel

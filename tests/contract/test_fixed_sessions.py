@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qnnbridge
 from qnnbridge.errors import CompiledModelRefused, ModelChanged, ModelError, OptionError, PlacementRefused
 from qnnbridge_host.cache.store import Store
-from qnnbridge_protocol.cache_settings import cache_dir
+from qnnbridge_protocol.settings import cache_dir
 from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract.small_models import model, node, tensor
 

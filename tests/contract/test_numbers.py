@@ -20,7 +20,7 @@ import qnnbridge
 from qnnbridge.errors import NumbersDiffer, OptionError
 from qnnbridge_host.cache.memo import Verdicts
 from qnnbridge_host.cache.store import Store
-from qnnbridge_protocol.cache_settings import cache_dir
+from qnnbridge_protocol.settings import cache_dir
 from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract.small_models import model, node, tensor
 

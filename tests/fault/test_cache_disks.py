@@ -21,7 +21,7 @@ from tests.fakes.hosts import patched_host
 
 import qnnbridge
 from qnnbridge_host.cache.store import Store
-from qnnbridge_protocol.cache_settings import cache_dir
+from qnnbridge_protocol.settings import cache_dir
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator

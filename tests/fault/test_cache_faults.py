@@ -32,7 +32,7 @@ from qnnbridge_host.cache.entry import MODEL, EntryFile, EntryManifest
 from qnnbridge_host.cache.memo import NegativeEntries
 from qnnbridge_host.cache.store import Store
 from qnnbridge_host.model.source import hash_file
-from qnnbridge_protocol.cache_settings import cache_dir
+from qnnbridge_protocol.settings import cache_dir
 
 pytest.importorskip("onnxruntime_qnn")
 onnx = pytest.importorskip("onnx")

@@ -23,8 +23,7 @@ import qnnbridge
 from qnnbridge import errors
 from qnnbridge._supervision.host_process import DRAIN_TIMEOUT_S
 from qnnbridge_protocol.connection import Hello
-from qnnbridge_protocol.frames import WIRE_VERSION, Frame, Kind
-from qnnbridge_protocol.framing import write_frame
+from qnnbridge_protocol.frames import WIRE_VERSION, Frame, Kind, write_frame
 from qnnbridge_protocol.limits import Limits
 
 X = np.arange(4, dtype=np.float32)

@@ -35,12 +35,12 @@ from qnnbridge_protocol.frames import (
     PREFIX_BYTES,
     WIRE_VERSION,
     Frame,
+    FrameReader,
     Kind,
     aligned,
     decode_header,
     encode_header,
 )
-from qnnbridge_protocol.framing import FrameReader
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Decoder, Encoder, decode, equal_bits

@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz import fuzz_wire
 from tests.fuzz.mutations import mutated
 
-from qnnbridge_protocol import framing
+from qnnbridge_protocol import frames
 from qnnbridge_protocol.codec import Decoder
 
 # Inputs that once led to a finding.
@@ -59,8 +59,8 @@ def _trust_it(*_: object) -> None:
     ("owner", "name", "defect"),
     [
         (Decoder, "_take", _take_anything),
-        (framing, "_sizes", _believe_the_sizes),
-        (framing, "check_crc", _trust_it),
+        (frames, "_sizes", _believe_the_sizes),
+        (frames, "check_crc", _trust_it),
     ],
     ids=["buffer numbers", "buffer sizes", "checksum"],
 )

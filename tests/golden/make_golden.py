@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.framing import write_frame
+from qnnbridge_protocol.frames import Frame, Kind, write_frame
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.values import ElementType, Encoder, Sparse, Typed
 

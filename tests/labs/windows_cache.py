@@ -19,7 +19,7 @@ import numpy as np
 
 import qnnbridge
 from qnnbridge_host.cache.store import Store, evict, shrink
-from qnnbridge_protocol.cache_settings import cache_dir
+from qnnbridge_protocol.settings import cache_dir
 
 BLOB = "model_ctx_qnn.bin"
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from qnnbridge_host.cache.memo import HashMemo, NegativeEntries
 from qnnbridge_host.cache.store import Store
-from qnnbridge_protocol.cache_settings import cache_dir
+from qnnbridge_protocol.settings import cache_dir
 from qnnbridge_tools.cli import app
 
 FIRST, SECOND = key_number(1), key_number(2)

@@ -10,8 +10,8 @@ import pytest
 
 from qnnbridge_host.cache.key import is_small, reason_against
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_protocol.cache_settings import MAX_BYTES, MIN_MODEL_BYTES, cache_settings
 from qnnbridge_protocol.model_records import CacheSettings
+from qnnbridge_protocol.settings import MAX_BYTES, MIN_MODEL_BYTES, cache_settings
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
 onnx = pytest.importorskip("onnx")

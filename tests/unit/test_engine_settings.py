@@ -13,8 +13,8 @@ from qnnbridge._launch.interpreter import engine_setting
 from qnnbridge_host.engine.sources import choose
 from qnnbridge_host.machine import Installed, installed_versions
 from qnnbridge_host.windows_ml import CatalogueEntry, listed, ready_qnn
-from qnnbridge_protocol.engine_settings import ENGINES, engine_of, engine_variables
 from qnnbridge_protocol.errors import HostNotFound, OptionError, ProviderUnavailable
+from qnnbridge_protocol.settings import ENGINES, engine_of, engine_variables
 
 NOT_THERE = Installed({}, onnxruntime="1.32.0")
 CATALOGUED = Installed({"windowsml": "2.5.96"}, onnxruntime="1.32.0")

@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 from tests.unit.wire_streams import feed, feed_until_refused, plain, wire
 
 from qnnbridge_protocol.errors import ProtocolDesync, TooLarge
-from qnnbridge_protocol.frames import ALIGNMENT, HELLO_KINDS, PREFIX_BYTES, Frame, Kind, pack_prefix
-from qnnbridge_protocol.framing import OWN_ARRAY_BYTES, STAGING_BYTES, FrameReader, write_frame
+from qnnbridge_protocol.frames import (
+    ALIGNMENT,
+    HELLO_KINDS,
+    OWN_ARRAY_BYTES,
+    PREFIX_BYTES,
+    STAGING_BYTES,
+    Frame,
+    FrameReader,
+    Kind,
+    pack_prefix,
+    write_frame,
+)
 from qnnbridge_protocol.limits import MAX_HELLO_BYTES, Limits
 
 PING = wire(Frame(Kind.PING, 1, {}))

@@ -13,8 +13,7 @@ from tests.unit.wire_streams import feed, hear, plain, wire
 from qnnbridge_protocol.connection import Connection, Hello, Role, State
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, VersionMismatch, from_wire
-from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.framing import FrameReader
+from qnnbridge_protocol.frames import Frame, FrameReader, Kind
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.values import Decoder, Encoder, equal_bits
 

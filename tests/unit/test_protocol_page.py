@@ -34,8 +34,7 @@ from qnnbridge_protocol.connection import (
     State,
 )
 from qnnbridge_protocol.elements import LAYOUTS, MAX_DEPTH, MAX_RANK, MAX_TENSOR_BYTES, ElementType
-from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.framing import FrameReader
+from qnnbridge_protocol.frames import Frame, FrameReader, Kind
 from qnnbridge_protocol.limits import Limits
 
 ROOT = Path(__file__).parents[2]

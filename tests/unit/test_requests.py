@@ -15,8 +15,7 @@ from tests.unit.wire_streams import feed, wire
 from qnnbridge_host.request.client import describe
 from qnnbridge_host.request.in_flight import RELEASING_OPERATIONS, Declaration, InFlight, Request
 from qnnbridge_protocol.errors import OptionError, from_wire
-from qnnbridge_protocol.frames import Frame, Kind
-from qnnbridge_protocol.framing import FrameReader
+from qnnbridge_protocol.frames import Frame, FrameReader, Kind
 from qnnbridge_protocol.limits import Limits
 
 # Only a defect waits this long.

@@ -8,8 +8,7 @@ from typing import Any
 
 from qnnbridge_protocol.connection import Connection
 from qnnbridge_protocol.errors import ProtocolDesync
-from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.framing import FrameReader, write_frame
+from qnnbridge_protocol.frames import Frame, FrameReader, write_frame
 from qnnbridge_protocol.limits import Limits
 
 MIB = 1024 * 1024

@@ -270,7 +270,7 @@ def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[s
 
 def read_size(text: str) -> int:
     """`--max-request`. Raises `OptionError`."""
-    from qnnbridge_protocol.cache_settings import parse_size
+    from qnnbridge_protocol.settings import parse_size
 
     size = parse_size(text)
     if not size:

@@ -120,7 +120,7 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
     does not exist, `HostNotFound` for a file that cannot be understood.
     """
     # Not before a host is started.
-    from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of, engine_variables
+    from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of, engine_variables
 
     # The variables beat the file as a pair: an engine of one and a path of the other would not belong
     # together.
@@ -138,7 +138,7 @@ def engine_not_taken(learn: Callable[[], Mapping[str, Any]]) -> str:
 
     learn: gives `HostInfo.qnn_source` of the daemon; called if there are such variables.
     """
-    from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
+    from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
 
     asked = [f"{name}={os.environ[name]}" for name in (ENGINE_VARIABLE, EP_PATH_VARIABLE) if os.environ.get(name)]
     if not asked:

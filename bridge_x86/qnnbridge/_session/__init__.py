@@ -23,8 +23,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge_protocol.cache_settings import cache_settings
 from qnnbridge_protocol.model_records import CacheSettings, ModelIdentity, absolute_model_path
+from qnnbridge_protocol.settings import cache_settings
 from qnnbridge_protocol.specs import CPU, QNN, SessionSpec
 
 if TYPE_CHECKING:

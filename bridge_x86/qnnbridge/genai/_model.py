@@ -17,11 +17,11 @@ from qnnbridge._session.create import show_notices
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.genai._survival import Remade, call_object, survive
-from qnnbridge_protocol.cache_settings import cache_settings
 from qnnbridge_protocol.errors import GenerationUnsupported, ModelQuarantined, OptionError
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.model_records import Notice, check_travels
+from qnnbridge_protocol.settings import cache_settings
 from qnnbridge_protocol.specs import Fallback, GenerationModelInfo, StagePlacement
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from qnnbridge_host.cache.entry import SCHEMA
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_protocol.cache_settings import SWITCH_VARIABLE
 from qnnbridge_protocol.model_records import CacheSettings
+from qnnbridge_protocol.settings import SWITCH_VARIABLE
 from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionSpec
 
 # 128 bits; longer names would only make paths that Windows refuses.

@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, QNN_DISTRIBUTION, Installed, build_info
-from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
 
 if TYPE_CHECKING:
     import mmap
 
     from qnnbridge_host.windows_ml import CatalogueEntry
-    from qnnbridge_protocol.engine_settings import EngineName
+    from qnnbridge_protocol.settings import EngineName
 
 
 # File names of the provider, as the wheels and Windows' packages have them.

@@ -81,7 +81,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove damaged and leftover entries, then the least recently used ones down to the size limit."""
-    from qnnbridge_protocol.cache_settings import parse_size
+    from qnnbridge_protocol.settings import parse_size
     from qnnbridge_tools.cache import entries
 
     store, facts = _gather()
@@ -117,7 +117,7 @@ def clear(
 def _gather(keys: Sequence[str] = ()) -> tuple[Store, CacheFacts]:
     """The cache as the environment says, all of it or what `keys` mean."""
     from qnnbridge_host.cache.store import Store
-    from qnnbridge_protocol.cache_settings import cache_settings
+    from qnnbridge_protocol.settings import cache_settings
     from qnnbridge_tools.cache import entries
 
     settings = cache_settings()

@@ -278,7 +278,7 @@ def _clear_quarantine(_found: Finding) -> str:
 
 
 def _prune_cache(_found: Finding) -> str:
-    from qnnbridge_protocol.cache_settings import cache_dir
+    from qnnbridge_protocol.settings import cache_dir
     from qnnbridge_tools.doctor.real_machine import RealMachine
 
     bad = RealMachine().cache(str(cache_dir())).bad_keys

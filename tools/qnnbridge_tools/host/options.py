@@ -100,8 +100,8 @@ def _option(name: str) -> str:
 def _bytes(name: str, size: str | None) -> int | None:
     if size is None:
         return None
-    from qnnbridge_protocol.cache_settings import parse_size
     from qnnbridge_protocol.errors import OptionError
+    from qnnbridge_protocol.settings import parse_size
 
     number = parse_size(size)
     if not number:

@@ -19,8 +19,8 @@ from qnnbridge_host.engine.sources import QnnSource
 from qnnbridge_host.engine.sources import choose as choose_source
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, Installed
 from qnnbridge_host.model.releases import Release, for_version, generated_on, is_final, load_releases, version_key
-from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, checked_engine, engine_variables
 from qnnbridge_protocol.errors import HostNotFound, OptionError
+from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, checked_engine, engine_variables
 from qnnbridge_tools.doctor.machine import parsed_toml
 from qnnbridge_tools.options import SetupOptions
 from qnnbridge_tools.setup_host.environment import (
@@ -46,7 +46,7 @@ from qnnbridge_tools.versions.packages import Source, find_source, requirements,
 from qnnbridge_tools.versions.view import advice
 
 if TYPE_CHECKING:
-    from qnnbridge_protocol.engine_settings import EngineName
+    from qnnbridge_protocol.settings import EngineName
 
 SHOWN_REASONS = 6
 

@@ -87,7 +87,7 @@ def survey_unknown_variables(machine: Machine) -> tuple[str, ...]:
 
 
 def survey_unusable_values(machine: Machine) -> tuple[str, ...]:
-    from qnnbridge_protocol.cache_settings import cache_settings
+    from qnnbridge_protocol.settings import cache_settings
 
     return cache_settings(machine.environ).problems
 

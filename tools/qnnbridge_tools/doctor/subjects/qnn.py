@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from qnnbridge_protocol.engine_settings import ENGINE_VARIABLE, EP_PATH_VARIABLE
+from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import (
     BackendFile,

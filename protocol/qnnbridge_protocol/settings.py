@@ -1,0 +1,136 @@
+"""What the environment says: which QNN a host takes; where the cache of compiled models is, and its largest size.
+
+The application says the engine to the host by environment variables. Of the cache it reads its own environment for
+each session, and sends that to the host; the tools read theirs. The host imports this before HELLO, and so without
+`typing`, `re` and `pathlib`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from qnnbridge_protocol.errors import OptionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Final, Literal
+
+    from qnnbridge_protocol.model_records import CacheSettings
+
+    EngineName = Literal["auto", "wheel", "windowsml", "folder"]
+
+ENGINE_VARIABLE: Final = "QNNBRIDGE_ENGINE"
+EP_PATH_VARIABLE: Final = "QNNBRIDGE_EP_PATH"
+
+# auto: the host chooses. wheel: onnxruntime-qnn. windowsml: the catalogue of Windows. folder: one that is named.
+ENGINES: Final[tuple[EngineName, ...]] = ("auto", "wheel", "windowsml", "folder")
+
+
+def engine_of(environ: Mapping[str, str]) -> tuple[EngineName, str | None]:
+    """The engine and the folder (or file) of the provider that an environment names. A path alone means "folder".
+
+    Raises `OptionError` for a name that does not exist, and for two settings that exclude each other.
+    """
+    name = environ.get(ENGINE_VARIABLE) or ""
+    path = environ.get(EP_PATH_VARIABLE) or None
+    return checked_engine(name, path)
+
+
+def checked_engine(name: str, path: str | None) -> tuple[EngineName, str | None]:
+    """The same for values from elsewhere; "" is no name."""
+    known = next((engine for engine in ENGINES if engine == (name or "auto").strip().lower()), None)
+    if known is None:
+        raise OptionError(
+            f"There is no engine {name!r}.",
+            cause="The engine says where the host takes QNN from.",
+            fix=f"One of {', '.join(ENGINES)} (engine=, {ENGINE_VARIABLE}, or [host] engine in the file).",
+            details={"option": "engine", "value": name},
+        )
+    if path is None and known == "folder":
+        raise OptionError(
+            "The engine is 'folder', and no folder is named.",
+            fix=f"Name the folder of the provider's library: ep_path=, {EP_PATH_VARIABLE}, or [host] ep_path.",
+            details={"option": "ep_path"},
+        )
+    if path is not None and known in ("wheel", "windowsml"):
+        raise OptionError(
+            f"The engine is {known!r}, and a folder of a provider is named as well: {path}.",
+            cause="Only the engine 'folder' takes QNN from a folder.",
+            fix=f"Leave out the engine to use the folder, or the folder (ep_path, {EP_PATH_VARIABLE}).",
+            details={"option": "ep_path", "value": path},
+        )
+    return ("folder" if path is not None else known), path
+
+
+def engine_variables(name: str | None, path: str | os.PathLike[str] | None) -> dict[str, str]:
+    """The variables for a host with this setting. An empty text takes a setting of the environment away."""
+    if name is None and path is None:
+        return {}
+    absolute = None if path is None else os.path.abspath(os.path.expanduser(path))
+    engine, folder = checked_engine(name or "", absolute)
+    return {ENGINE_VARIABLE: engine, EP_PATH_VARIABLE: folder or ""}
+
+
+# --- the cache -------------------------------------------------------------------------------------------
+
+SWITCH_VARIABLE: Final = "QNNBRIDGE_CACHE"
+FOLDER_VARIABLE: Final = "QNNBRIDGE_CACHE_DIR"
+MAX_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MAX_BYTES"
+MIN_MODEL_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MIN_MODEL_BYTES"
+
+MAX_BYTES: Final = 10 * 1024**3
+# Compiling a smaller one takes less than the process that would do it for the cache, as a rule.
+MIN_MODEL_BYTES: Final = 16 * 1024
+
+_OFF: Final = frozenset(("0", "off", "no", "false"))
+_SIZE: Final = r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*"
+_FACTORS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+def cache_settings(environ: Mapping[str, str] | None = None, wanted: bool | None = None) -> CacheSettings:
+    """As the environment is now. Variables without a usable value are named in `problems`."""
+    from qnnbridge_protocol.model_records import CacheSettings
+
+    env = os.environ if environ is None else environ
+    problems: list[str] = []
+    return CacheSettings(
+        folder=os.fspath(cache_dir(env)),
+        wanted=wanted,
+        enabled=env.get(SWITCH_VARIABLE, "").strip().lower() not in _OFF,
+        max_bytes=_size(env, MAX_BYTES_VARIABLE, MAX_BYTES, problems),
+        min_model_bytes=_size(env, MIN_MODEL_BYTES_VARIABLE, MIN_MODEL_BYTES, problems),
+        problems=tuple(problems),
+    )
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder; it may not exist yet. ``QNNBRIDGE_CACHE_DIR`` overrides the system's place for it."""
+    from pathlib import Path
+
+    override = (os.environ if environ is None else environ).get(FOLDER_VARIABLE)
+    if override:
+        return Path(os.path.abspath(os.path.expanduser(override)))
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("qnnbridge", appauthor=False))
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of ``500M``, ``10 GiB`` or ``123``; ``None`` for anything else. Units are powers of 1024."""
+    import re
+
+    found = re.fullmatch(_SIZE, text, re.IGNORECASE)
+    return None if found is None else int(found[1]) * _FACTORS[found[2].lower()]
+
+
+def _size(env: Mapping[str, str], name: str, default: int, problems: list[str]) -> int:
+    text = env.get(name, "").strip()
+    if not text:
+        return default
+    size = parse_size(text)
+    if size is None:
+        problems.append(f"{name}={text!r} is no size (write bytes, or 500M, 10G); {default} is used.")
+        return default
+    return size
