@@ -44,9 +44,6 @@ class CacheSettings(Record):
     problems: tuple[str, ...] = ()
     load_only: bool = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "problems", tuple(str(problem) for problem in self.problems))
-
     @property
     def in_use(self) -> bool:
         return self.enabled and self.wanted is not False
@@ -215,10 +212,6 @@ class ModelIdentity(Record):
     files: tuple[tuple[str, int, int], ...] = ()
     compiled: bool = False
 
-    def __post_init__(self) -> None:
-        files = tuple((str(path), int(size), int(date)) for path, size, date in self.files)
-        object.__setattr__(self, "files", files)
-
 
 @record(frozen=True, repr=False, eq=False)
 class ModelDescription(Record):
@@ -237,10 +230,6 @@ class ModelDescription(Record):
     external: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "initializers", "external", "operators"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 # --- compiling -------------------------------------------------------------------------------------------
@@ -284,9 +273,6 @@ class Validation(Record):
     tolerance: str = ""
     skipped: str | None = None
     seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "differences", tuple(self.differences))
 
     @property
     def worst(self) -> Difference | None:
@@ -373,9 +359,6 @@ class CompileResult(Record):
     seconds: float
     died_at_teardown: bool = False
     warnings: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "warnings", tuple(self.warnings))
 
     def to_json(self) -> dict[str, Any]:
         return {

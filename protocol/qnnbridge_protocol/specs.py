@@ -45,6 +45,9 @@ class Record:
                 else:
                     value = field.default
                 wrong |= value is dataclasses.MISSING
+                # Of any iterable that is given. A record is compared and hashed by its values.
+                if str(field.type).startswith("tuple[") and value is not None and value is not dataclasses.MISSING:
+                    value = tuple(value)
                 object.__setattr__(self, field.name, value)
             if wrong:
                 names = ", ".join(field.name for field in fields)
@@ -144,10 +147,6 @@ class FixSpec(Record):
     skip: tuple[str, ...] = ()
     when: FixWhen = "always"
 
-    def __post_init__(self) -> None:
-        for name in ("only", "skip"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-
 
 @record(frozen=True, repr=False, eq=False)
 class SessionSpec(Record):
@@ -176,12 +175,6 @@ class SessionSpec(Record):
     custom_op_libraries: tuple[str, ...] = ()
     disabled_optimizers: tuple[str, ...] = ()
     fix: FixSpec | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("providers", "initializers", "external_initializers", "files_in_memory"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in ("custom_op_libraries", "disabled_optimizers"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def value_names(self) -> tuple[str, ...]:
@@ -252,10 +245,6 @@ class NodeInfo(Record):
     type: str
     shape: tuple[int | str | None, ...] | None = ()
 
-    def __post_init__(self) -> None:
-        if self.shape is not None:
-            object.__setattr__(self, "shape", tuple(self.shape))
-
 
 @record(frozen=True, repr=False, eq=False)
 class Placement(Record):
@@ -284,9 +273,6 @@ class Placement(Record):
     npu_bytes: int = 0
     npu_memory: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cpu_list", tuple((str(n), str(o)) for n, o in self.cpu_list))
-
 
 @record(frozen=True, repr=False, eq=False)
 class SessionInfo(Record):
@@ -301,10 +287,6 @@ class SessionInfo(Record):
     placement: Placement = dataclasses.field(default_factory=Placement)
     profiling_start_time_ns: int = 0
     create_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "overridable_initializers", "providers"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 @record(frozen=True, repr=False, eq=False)
@@ -354,10 +336,6 @@ class StagePlacement(Record):
     by_design: bool
     placement: Placement
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.placement, Placement):
-            object.__setattr__(self, "placement", Placement.from_wire(self.placement))
-
 
 @record(frozen=True, repr=False, eq=False)
 class GenerationModelInfo(Record):
@@ -381,12 +359,7 @@ class GenerationModelInfo(Record):
     fingerprint: str
     label: str
     genai: str
-    stages: tuple[StagePlacement, ...] = dataclasses.field(default_factory=tuple)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "eos", tuple(self.eos))
-        stages = tuple(s if isinstance(s, StagePlacement) else StagePlacement.from_wire(s) for s in self.stages)
-        object.__setattr__(self, "stages", stages)
+    stages: tuple[StagePlacement, ...] = ()
 
 
 __all__ = ["Record", "record"]
