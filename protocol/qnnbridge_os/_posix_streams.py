@@ -130,8 +130,6 @@ def _writev(fd: int, chunks: list[memoryview]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-assert sys.platform != "win32"
-
 # Whether the host can open further streams here.
 CHANNELS = sys.platform == "linux"
 
@@ -152,9 +150,7 @@ class SharedMemory:
         shielded("qnnbridge memory", lambda: self._make(size, writable=writable))
 
     def _make(self, size: int, *, writable: bool) -> None:
-        from qnnbridge_os.sharing import (
-            map_shared,
-        )  # ctypes, which a session's start does not need
+        from qnnbridge_os.sharing import map_shared  # ctypes, which a session's start does not need
 
         if sys.platform != "linux":
             raise OSError("memory can be shared on Linux and Windows only")
@@ -227,7 +223,7 @@ class ChannelStreams:
         if now[1] != self._inode or now[2] != self._device:
             raise closed_by_others()  # the number is that of somebody's file
         if _signal.getsignal(_SIGPIPE) == _SIG_DFL:
-            _write_without_signal(self.write_fd, data)
+            write_some(self.write_fd, [memoryview(data)], None)
         else:
             os.write(self.write_fd, data)
 
@@ -250,11 +246,6 @@ class ChannelStreams:
 
 def reclaim(_share_handle: ShareHandle, _pid: int) -> None:
     """Takes back a share that was not sent. The application still owns it: there is nothing to do."""
-
-
-def _write_without_signal(fd: int, data: bytes | bytearray) -> None:
-
-    write_some(fd, [memoryview(data)], None)
 
 
 def _share_handle(fds: OwnedFds, fd: int) -> ShareHandle:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import operator
 from collections.abc import Iterable
 from itertools import chain
@@ -64,7 +65,7 @@ class Typed:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return 0 if 0 in self.shape else _product(self.shape)
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -126,13 +127,6 @@ def unused_bits(size: int, bits: int, count: int) -> int:
     """Mask of the bits in the last of `size` bytes that belong to no element."""
     used = count * bits - 8 * (size - 1) if size else 8
     return 0xFF & ~((1 << used) - 1)
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    product = 1
-    for dim in shape:
-        product *= dim
-    return product
 
 
 Format = Literal["coo", "csr", "block"]

@@ -407,16 +407,17 @@ def batch_shapes(
         )
     on_qnn = options.provider == "qnn"
     limit = folder.most_tokens
-    defaults = [(BATCHES, "batch"), ((*(n for n in LENGTHS if n < limit), limit), "length")]
+    defaults = (BATCHES, (*(n for n in LENGTHS if n < limit), limit))
     found: list[tuple[int, ...]] = []
     keys: list[list[str]] = []
     used: set[str] = set()
-    for axis, (default, _) in enumerate(defaults):
+    for axis, default in enumerate(defaults):
         declared = {name: shape[axis] for name, shape in inputs.items() if shape is not None}
         fixed = {options.dimensions.size_of(name, axis, size) for name, size in declared.items()}
         names = [size if isinstance(size, str) else f"{name}:{axis}" for name, size in declared.items()]
-        given = next((sizes[one] for one in (*names, *(f"{name}:{axis}" for name in inputs)) if one in sizes), None)
-        used |= sizes.keys() & {*names, *(f"{name}:{axis}" for name in inputs)}
+        known_as = [*names, *(f"{name}:{axis}" for name in inputs)]
+        given = next((sizes[one] for one in known_as if one in sizes), None)
+        used |= sizes.keys() & set(known_as)
         known = fixed - {None}
         if known:
             found.append((min(size for size in known if size is not None),))

@@ -50,7 +50,7 @@ class HttpProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self._too_slow)
+        self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._waiting.cancel()
@@ -68,7 +68,7 @@ class HttpProtocol(H11Protocol):
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
         elif self._waiting.cancelled():  # the next head has begun, or what is left of a body that was refused
-            self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self._too_slow)
+            self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more, and may wait for its answer all the same. One that has closed its
@@ -153,10 +153,6 @@ class HttpProtocol(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """A request to upgrade is served without: the client may ask, and the library's advice is none of ours."""
-
-    def _too_slow(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.close()
 
     def _give_up(self, reason: str) -> None:
         """Close the connection at once, with a line in the log."""
