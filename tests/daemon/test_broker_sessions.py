@@ -311,6 +311,8 @@ def test_who_waits_for_anothers_attempt_that_ran_out_of_time_makes_it_itself(lab
     model = script(on_create=[f"wait:{go}"])
     hasty, patient = lab.client(), lab.client()
     patient.start()
+    hasty.start()
+    lab.broker.host.start()  # the second is for the attempt, and not for the start of the NPU host
 
     def first() -> None:
         with pytest.raises(errors.DeadlineExceeded):
