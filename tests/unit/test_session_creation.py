@@ -199,7 +199,7 @@ class TouchedCache:
 
     def find(self, *_: Any) -> Any:
         self.state, self.held = "hit", 1
-        return SimpleNamespace(entry=SimpleNamespace(manifest=SimpleNamespace(warning="")))
+        return SimpleNamespace(manifest=SimpleNamespace(warning=""))
 
     def loaded(self, *_: Any) -> None:
         self.release()

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_host.cache.files import Damaged, read_json, write_json
-from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.source import KnownFile, take_stamp
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
@@ -103,24 +102,6 @@ class EntryManifest:
             raise Damaged("the manifest names other files than an entry has")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CacheEntry:
-    """An entry on the disk. folder: absolute. checked: its files as they were when they were compared with the
-    manifest."""
-
-    folder: Path
-    manifest: EntryManifest
-    checked: tuple[KnownFile, ...] = dataclasses.field(default=(), compare=False)
-
-    @property
-    def key(self) -> str:
-        return self.manifest.key
-
-    @property
-    def model(self) -> Path:
-        return self.folder / MODEL
-
-
 # With it ONNX Runtime refuses to compile: a host that loads an entry never compiles.
 DISABLE_COMPILE = "session.disable_model_compile"
 
@@ -131,26 +112,28 @@ class Differs(Exception):
     """The compiled model has other inputs or outputs than the original. The text says which."""
 
 
-def fingerprint_of(entry: CacheEntry) -> str:
-    """The fingerprint for crashes of this entry, so that they never count against the model."""
-    return hashlib.sha256(f"context {entry.manifest.key} {entry.manifest.id}".encode()).hexdigest()
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class Loadable:
-    """A checked entry. folder: a path that QNN can open (`native_path`)."""
+class CacheEntry:
+    """An entry on the disk. folder: absolute. checked: its files as they were when they were compared with the
+    manifest. native: the folder by a path that QNN can open (`native_path`), of an entry that is to be loaded."""
 
-    entry: CacheEntry
-    folder: str
+    folder: Path
+    manifest: EntryManifest
+    checked: tuple[KnownFile, ...] = dataclasses.field(default=(), compare=False)
+    native: str = dataclasses.field(default="", compare=False)
 
-    @classmethod
-    def of(cls, entry: CacheEntry) -> Loadable:
-        """Raises `OSError` if QNN could not open it."""
-        return cls(entry, native_path(entry.folder))
+    @property
+    def key(self) -> str:
+        return self.manifest.key
+
+    @property
+    def model(self) -> Path:
+        return self.folder / MODEL
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint_of(self.entry)
+        """The fingerprint for crashes of this entry, so that they never count against the model."""
+        return hashlib.sha256(f"context {self.manifest.key} {self.manifest.id}".encode()).hexdigest()
 
     def spec(self, spec: SessionSpec) -> SessionSpec:
         """The spec that makes the session of `spec` from the entry.
@@ -160,7 +143,7 @@ class Loadable:
         entries = {key: text for key, text in spec.config_entries.items() if key not in _OF_THE_ORIGINAL}
         return dataclasses.replace(
             spec,
-            model_path=os.path.join(self.folder, MODEL),
+            model_path=os.path.join(self.native, MODEL),
             config_entries={**entries, DISABLE_COMPILE: "1"},
             free_dimensions_by_name={},
             free_dimensions_by_denotation={},
@@ -172,22 +155,22 @@ class Loadable:
     @property
     def files(self) -> tuple[KnownFile, ...]:
         """The session's files. Those of an entry that was just made have not been read again since."""
-        if self.entry.checked:
-            return self.entry.checked
-        records = self.entry.manifest.files
-        paths = [os.path.join(self.folder, record.name) for record in records]
+        if self.checked:
+            return self.checked
+        records = self.manifest.files
+        paths = [os.path.join(self.native, record.name) for record in records]
         return tuple(KnownFile(p, take_stamp(p), record.sha256) for p, record in zip(paths, records, strict=True))
 
     def check_unchanged(self) -> None:
         """To be asked when native code has read the files. Raises `Damaged`, and `OSError`."""
-        for file in self.entry.checked:
+        for file in self.checked:
             if file.changed():
                 raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")
 
     def touched(self) -> bool:
         """Whether anything was done to the files since they were checked, though their contents are the same now.
         Raises `OSError`."""
-        for file in self.entry.checked:
+        for file in self.checked:
             now = take_stamp(file.path)
             if now is None or file.stamp is None or not now.same(file.stamp):
                 return True
@@ -199,7 +182,7 @@ class Loadable:
         An EPContext model has lost the producer, the version and the domain, and it counts a whole partition as one
         node.
         """
-        original = self.entry.manifest.info
+        original = self.manifest.info
         for what in ("inputs", "outputs", "overridable_initializers"):
             if getattr(loaded, what) != getattr(original, what):
                 raise Differs(f"its {what.replace('_', ' ')} are not those of the model")

@@ -208,7 +208,10 @@ def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettin
         return "the model is not an ONNX model"
     if source.scan.is_compiled:
         return "the model is compiled already"
-    return _against_options(spec) or _against_size(source, settings)
+    reason = _against_options(spec)
+    if reason is None and is_small(source, settings):
+        reason = f"the model has {size_of(source)} bytes, compiling it is quick"
+    return reason
 
 
 def is_small(source: ModelSource, settings: CacheSettings) -> bool:
@@ -220,12 +223,6 @@ def size_of(source: ModelSource) -> int:
     """Of the model with all its files, as they were when it was opened."""
     sizes = [file.stamp.size for file in source.known if file.stamp is not None]
     return sum(sizes) + len(source.data or b"")
-
-
-def _against_size(source: ModelSource, settings: CacheSettings) -> str | None:
-    if is_small(source, settings):
-        return f"the model has {size_of(source)} bytes, compiling it is quick"
-    return None
 
 
 def _against_options(spec: SessionSpec) -> str | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.cache.entry import STEM, CacheEntry, Differs, EntryFile, EntryManifest, Loadable
+from qnnbridge_host.cache.entry import STEM, CacheEntry, Differs, EntryFile, EntryManifest
 from qnnbridge_host.cache.files import Damaged, Heartbeat, Held, WaitPolicy
 from qnnbridge_host.cache.key import SOURCE_VERSIONS, is_small, key_of, key_parts, reason_against, size_of
 from qnnbridge_host.cache.memo import DAY_S, Kind, NegativeEntries
@@ -129,7 +129,7 @@ class SessionCache:
             except OSError as error:
                 self._unusable(error.strerror or str(error))
 
-    def find(self, host: HostInfo) -> Loadable | None:
+    def find(self, host: HostInfo) -> CacheEntry | None:
         """The entry to load in place of the model; ``None``: make the session from the model.
 
         host: all that an entry depends on besides model and options.
@@ -149,7 +149,9 @@ class SessionCache:
             parts = key_parts(self._source.fingerprint, self._spec, initializers, host, self._hash_library)
             self._key = key_of(parts)
             self._find_or_make(self._key, parts)
-            return Loadable.of(self._entry) if self._entry is not None else None
+            if self._entry is not None:
+                self._entry = dataclasses.replace(self._entry, native=native_path(self._entry.folder))
+            return self._entry
         except BridgeError:
             raise  # some are also an `OSError`
         except OSError as error:
@@ -220,7 +222,7 @@ class SessionCache:
             self._bad(key, "foreign" if "another key" in str(damage) else "damaged", str(damage))
             return None
         # An entry has a fingerprint of its own, of its files, on which a death is booked as on a model's.
-        if entry is not None and Loadable.of(entry).fingerprint in self._creation.quarantined:
+        if entry is not None and entry.fingerprint in self._creation.quarantined:
             self._bad(key, "crashed", "it killed the host")
             return None
         return entry
@@ -261,7 +263,7 @@ class SessionCache:
 
     # --- after the session was made ---
 
-    def loaded(self, loadable: Loadable, info: SessionInfo) -> SessionInfo | None:
+    def loaded(self, loadable: CacheEntry, info: SessionInfo) -> SessionInfo | None:
         """The session's information; ``None`` if the entry does not match the model and was set aside."""
         try:
             loadable.check_unchanged()
@@ -277,7 +279,7 @@ class SessionCache:
             self._give_up(loadable, "damaged", str(damage))
         return None
 
-    def load_failed(self, loadable: Loadable, error: BridgeError) -> bool:
+    def load_failed(self, loadable: CacheEntry, error: BridgeError) -> bool:
         """ONNX Runtime could not load the entry. Returns whether it was set aside: the session can be made."""
         if not isinstance(error, OrtError) or isinstance(error, _NOT_THE_ENTRYS_FAULT):
             return False
@@ -344,12 +346,12 @@ class SessionCache:
             if gone := shrink(self._store, self._settings.max_bytes, keep=key):
                 _log.info("%d compiled models that were used longest ago were removed from the cache", len(gone))
 
-    def _give_up(self, loadable: Loadable, fault: Fault, reason: str) -> None:
+    def _give_up(self, loadable: CacheEntry, fault: Fault, reason: str) -> None:
         """The entry that was loaded, without its lock."""
         self.release()
         self.off(reason)
         try:
-            self._quarantine(loadable.entry.key, loadable.entry.manifest.id, fault, reason)
+            self._quarantine(loadable.key, loadable.manifest.id, fault, reason)
         except OSError as error:
             self._unusable(error.strerror or str(error))
 

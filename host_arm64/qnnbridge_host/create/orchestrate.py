@@ -89,7 +89,8 @@ def compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
     try:
         return _compile_to(task)
     except CompileFailed as error:
-        if not task.overwrite or not publish.is_about_a_taken_name(error):
+        # The name of the context binary was taken after its choice.
+        if not task.overwrite or "taken" not in error.details:
             raise
     # Two at once to one output: the last one replaces the other, under a name that is free now.
     return _compile_to(task)

@@ -362,7 +362,13 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
                 try:
                     _move_new(os.path.join(folder, name), os.path.join(target, name))
                 except FileExistsError:
-                    raise _taken(target, name) from None
+                    raise CompileFailed(
+                        f"Another compilation has put {name} into {target} meanwhile.",
+                        cause="A context binary that is there already may belong to another model, and is never "
+                        "replaced.",
+                        fix="Compile again, or to another output.",
+                        details={"taken": name},
+                    ) from None
                 moved.append(os.path.join(target, name))
             for place in places:
                 _put(folder, place, moved)
@@ -374,20 +380,6 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
         if isinstance(error, OSError) and not isinstance(error, BridgeError):
             raise from_os(error, target) from None
         raise
-
-
-def is_about_a_taken_name(error: CompileFailed) -> bool:
-    """Whether the name of a context binary was taken after its choice."""
-    return "taken" in error.details
-
-
-def _taken(target: str, name: str) -> CompileFailed:
-    return CompileFailed(
-        f"Another compilation has put {name} into {target} meanwhile.",
-        cause="A context binary that is there already may belong to another model, and is never replaced.",
-        fix="Compile again, or to another output.",
-        details={"taken": name},
-    )
 
 
 def _put(folder: str, place: Destination, moved: list[str]) -> None:

@@ -103,7 +103,9 @@ class ModelService:
             faults = [EntryFault.from_wire(one) for one in header.get("invalid_entries") or ()]
             dynamic = {str(key): str(text) for key, text in (header.get("dynamic") or {}).items()}
             check = header.get("context_check")
-            seed = seed_of(header.get("seed"))
+            seed = header.get("seed")
+            if not isinstance(seed, (int, type(None))):
+                raise TypeError(f"a seed is {type(seed).__name__}")
             budget_s = header.get("budget_s")
             deadline = deadline_of(budget_s)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -405,12 +407,6 @@ def cache_settings(wire: Mapping[str, Any] | None) -> CacheSettings | None:
     from qnnbridge_protocol.model_records import CacheSettings
 
     return None if wire is None else CacheSettings.from_wire(wire)
-
-
-def seed_of(seed: Any) -> int | None:
-    if not isinstance(seed, (int, type(None))):
-        raise TypeError(f"a seed is {type(seed).__name__}")
-    return seed
 
 
 def data_folder(config_entries: Mapping[str, str], folder: str) -> str:

@@ -39,7 +39,7 @@ from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, 
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
-    from qnnbridge_host.cache.entry import Loadable
+    from qnnbridge_host.cache.entry import CacheEntry
     from qnnbridge_host.create.lookup import SessionCache
     from qnnbridge_host.engine.sessions import ResettableSession, Sessions
     from qnnbridge_host.model.source import ModelSource
@@ -226,18 +226,18 @@ class SessionMaker:
                 creation.source.fingerprint,
                 cache.notices + self._against(creation, info),
             )
-        warning = loadable.entry.manifest.warning
+        warning = loadable.manifest.warning
         notices = cache.notices + ([Notice("model", warning)] if warning else [])
         return MadeSession(number, info, cache.reply, loadable.fingerprint, notices)
 
     def _from_entry_or_model(
-        self, creation: Creation, cache: SessionCache, loadable: Loadable | None
-    ) -> tuple[ResettableSession, SessionInfo, Loadable | None]:
+        self, creation: Creation, cache: SessionCache, loadable: CacheEntry | None
+    ) -> tuple[ResettableSession, SessionInfo, CacheEntry | None]:
         for _ in range(MAX_ENTRIES):
             if loadable is None:
                 break
             # An entry without a warning had nothing to cure when it was made.
-            if loadable.entry.manifest.warning:
+            if loadable.manifest.warning:
                 self._refuse_curable(creation)
             try:
                 session, loaded = self._native(creation, loadable)
@@ -266,7 +266,7 @@ class SessionMaker:
         cache.made_without(info)
         return session, info, None
 
-    def _native(self, creation: Creation, loadable: Loadable | None) -> tuple[ResettableSession, SessionInfo]:
+    def _native(self, creation: Creation, loadable: CacheEntry | None) -> tuple[ResettableSession, SessionInfo]:
         """Make it from the entry, or from the model. A death counts against the one in use.
 
         Raises `ModelChanged` if files of the model were written to meanwhile, whatever they hold now.
@@ -280,7 +280,7 @@ class SessionMaker:
             request.blame = _blame(creation)
             spec, model, values, files = creation.spec, source.data, creation.by_name, source.known
         else:
-            manifest = loadable.entry.manifest
+            manifest = loadable.manifest
             entry = {"key": manifest.key, "id": manifest.id}
             request.blame = {"fingerprint": loadable.fingerprint, "label": creation.order.label, "entry": entry}
             spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files

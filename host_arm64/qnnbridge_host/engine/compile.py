@@ -54,7 +54,14 @@ def compile_model(
             raise _nothing_on_qnn(spec.session)
         if not os.path.exists(spec.output):
             # An older ONNX Runtime reports no placement; there a missing file is how nothing on QNN looks.
-            raise _nothing_written() if placed.known else _nothing_on_qnn(spec.session)
+            if not placed.known:
+                raise _nothing_on_qnn(spec.session)
+            raise CompileFailed(
+                "QNN took the model and wrote no compiled one.",
+                cause="The library that writes context binaries (QnnSystem) is missing from the installation of "
+                "QNN.",
+                fix="Reinstall onnxruntime-qnn in the host's Python.",
+            )
     except BaseException:
         session.close()
         raise
@@ -120,12 +127,4 @@ def _nothing_on_qnn(session: SessionSpec) -> CompileFailed:
         f"No node of {name} can run on QNN, so there is nothing to compile.",
         fix="Change or quantize its nodes so that QNN takes them; `qnnbridge run` shows what it refuses.",
         details={"qnn_nodes": 0},
-    )
-
-
-def _nothing_written() -> CompileFailed:
-    return CompileFailed(
-        "QNN took the model and wrote no compiled one.",
-        cause="The library that writes context binaries (QnnSystem) is missing from the installation of QNN.",
-        fix="Reinstall onnxruntime-qnn in the host's Python.",
     )

@@ -37,7 +37,7 @@ from qnnbridge_host.machine import Installed, parse_version
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
 from qnnbridge_protocol.limits import fitting
-from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import NodeInfo, RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.request.client import StopSignal
@@ -95,10 +95,6 @@ class OrtEngine:
             "build": str(self._ort.get_build_info()),
             "ort_folder": os.path.dirname(str(self._ort.__file__)),
         }
-
-    @property
-    def _source_words(self) -> str:
-        return "" if self._qnn.source is None else self._qnn.source.words
 
     def qnn_library(self) -> str | None:
         """The file of the QNN execution provider; ``None`` if it is built in, or there is none."""
@@ -227,6 +223,11 @@ class OrtEngine:
         options = {str(name): dict(given) for name, given in session.get_provider_options().items()}
         if choice.qnn is not None:
             options[PROVIDER] = {**choice.qnn, **options.get(PROVIDER, {})}
+        source = self._qnn.source
+        placed = placement.read(session, choice.target, "" if source is None else source.words)
+        if choice.missing is not None:
+            # The session requested QNN and runs without it.
+            placed = dataclasses.replace(placed, backend="none", cause=choice.missing)
         return SessionInfo(
             inputs=placement.inputs(session),
             outputs=_nodes(session.get_outputs()),
@@ -234,7 +235,7 @@ class OrtEngine:
             modelmeta=_metadata(session.get_modelmeta()),
             providers=tuple(session.get_providers()),
             provider_options=options,
-            placement=_with_reason(placement.read(session, choice.target, self._source_words), choice),
+            placement=placed,
             profiling_start_time_ns=int(session.get_profiling_start_time_ns()),
             create_seconds=seconds,
         )
@@ -256,13 +257,6 @@ def _cancel_loading(options: Any) -> None:
     cancel = getattr(options, "set_load_cancellation_flag", None)
     if cancel is not None:  # else the session is made, and closed by its creator
         cancel(True)
-
-
-def _with_reason(placed: Placement, choice: ProviderChoice) -> Placement:
-    """Report a session that requested QNN and runs without it."""
-    if choice.missing is None:
-        return placed
-    return dataclasses.replace(placed, backend="none", cause=choice.missing)
 
 
 def _nodes(nodes: Any) -> tuple[NodeInfo, ...]:

@@ -485,7 +485,7 @@ class Sessions:
         """Raises `Closed`."""
         found = self._open.get(number)
         if found is None:
-            raise Closed("The session is closed.", fix="Create a new one.")
+            raise _closed()
         return found
 
     def on_npu(self, number: int) -> bool:

@@ -212,6 +212,7 @@ class NumbersService:
 def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.create.worker import Worker, open_original
+    from qnnbridge_host.numerics.judge import precision_of_operators
     from qnnbridge_host.numerics.ranking import judge_all
 
     begun = time.monotonic()
@@ -225,7 +226,8 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
         with Worker(order).running() as worker:
             reference = open_original(worker, job)
             expected = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
-            judged = judge_all(wanted.outputs, expected, wanted.results, number_format(wanted.source))
+            number_format = precision_of_operators(_operators(wanted.source))
+            judged = judge_all(wanted.outputs, expected, wanted.results, number_format)
             if any(one.state == "differs" for _, one in judged):
                 # A model that is random says another thing each time: then nothing can be shown.
                 second = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
@@ -283,13 +285,6 @@ def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:
 def _badness(one: OutputNumbers) -> tuple[int, float]:
     order = {"differs": 0, "agrees": 1, "unknown": 2}
     return order.get(one.state, 2), -math.inf if one.lost or one.snr_db is None else one.snr_db
-
-
-def number_format(source: ModelSource) -> Any:
-    """The NPU's number format for a model."""
-    from qnnbridge_host.numerics.judge import precision_of_operators
-
-    return precision_of_operators(_operators(source))
 
 
 def _operators(source: ModelSource) -> Mapping[str, int]:
