@@ -125,7 +125,7 @@ def _own_python(python: str | os.PathLike[str] | None) -> str | None:
     """The interpreter of the daemon itself, where it cannot be the one that runs here."""
     if python is None or not is_frozen():
         return None
-    from qnnbridge._launch.interpreter import find_host
+    from qnnbridge._launch import find_host
 
     return find_host(python).path
 
@@ -134,7 +134,7 @@ def _arguments(python: str | os.PathLike[str] | None) -> tuple[str, ...]:
     if python is None:
         return ()
     from qnnbridge._daemon.discovery import from_anywhere
-    from qnnbridge._launch.interpreter import find_host
+    from qnnbridge._launch import find_host
 
     find_host(python)
     return "--python", from_anywhere(os.fspath(python))

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from qnnbridge._diagnosis import CrashReports
 from qnnbridge._fastpath import default_sharing
-from qnnbridge._launch.interpreter import HostInterpreter, engine_setting, find_host, host_command, host_environment
-from qnnbridge._supervision.blame import Blame, IsolationLock
+from qnnbridge._launch import HostInterpreter, engine_setting, find_host, host_command, host_environment
+from qnnbridge._supervision.blame import Blame, IsolationLock, Quarantine
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
 from qnnbridge._supervision.host_process import HostProcess, Launch, Patience, deadline_after, seconds_left
-from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.supervisor import Releases, Supervisor, call_if_alive
 from qnnbridge._threads import Terminable, TerminateRelay, silence_daemon_threads

@@ -406,8 +406,9 @@ def as_text_mapping(name: str, value: Any) -> dict[str, str]:
 def incompatible(function: str, signature: str, *given: Any) -> errors.RemoteTypeError:
     """pybind's words for arguments of wrong types; `signature` is the one that it takes."""
     shown = ", ".join(repr(value) for value in given)
+    kind = "constructor" if function == "__init__" else "function"
     return errors.RemoteTypeError(
-        f"{function}(): incompatible function arguments. The following argument types are supported:\n"
+        f"{function}(): incompatible {kind} arguments. The following argument types are supported:\n"
         f"    1. {signature}\n\nInvoked with: {shown}"
     )
 

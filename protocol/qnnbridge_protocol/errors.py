@@ -113,11 +113,11 @@ class BridgeError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By the code: `as_onnxruntime` raises classes that exist in one process only, which pickle cannot find.
-        return (from_wire, (self.to_wire(), self.retry))
+        return (from_wire, (self.to_wire(),))
 
     def copy(self) -> BridgeError:
         """The same error, without the traceback that keeps the frames of the first raise alive."""
-        return from_wire(self.to_wire(), self.retry)
+        return from_wire(self.to_wire())
 
     def to_wire(self) -> dict[str, Any]:
         """The error as a map of msgpack types."""
@@ -128,6 +128,8 @@ class BridgeError(Exception):
             "fix": self.fix,
             "evidence": list(self.evidence),
             "details": self.details,
+            # Else the code says it, and so does it to a peer that does not know the field.
+            **({} if self.retry == type(self).retry else {"retry": self.retry}),
         }
 
 
@@ -491,12 +493,10 @@ def speak_like_onnxruntime() -> None:
     OrtError._brief = RemoteError._brief = True
 
 
-def from_wire(data: Mapping[str, Any], retry: Retry | None = None) -> BridgeError:
-    """The error that `to_wire` described. An unknown code becomes a plain `BridgeError` that keeps the code.
-    retry: if it is not that of the class; the wire does not have it."""
+def from_wire(data: Mapping[str, Any]) -> BridgeError:
+    """The error that `to_wire` described. An unknown code becomes a plain `BridgeError` that keeps the code."""
     code = str(data.get("code", ""))
-    details = data.get("details")
-    evidence = data.get("evidence")
+    details, evidence = data.get("details"), data.get("evidence")
     # Fields are converted and not checked: an error that cannot be read would hide the one that it reports.
     cls = BY_CODE.get(code)
     error = (cls or BridgeError)(
@@ -508,7 +508,8 @@ def from_wire(data: Mapping[str, Any], retry: Retry | None = None) -> BridgeErro
     )
     if cls is None:
         error.details["code"] = code
-    error.retry = retry or error.retry
+    if (retry := data.get("retry")) in ("safe", "unsafe", "pointless"):
+        error.retry = retry
     return error
 
 

@@ -10,8 +10,7 @@ import pytest
 from qnnbridge._diagnosis import CrashReports
 from qnnbridge._diagnosis.crash import CrashRecord
 from qnnbridge._diagnosis.exit_codes import ExitStatus
-from qnnbridge._supervision.blame import NativeCall, Points
-from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._supervision.blame import NativeCall, Points, Quarantine
 from qnnbridge_host.cache.store import Store
 from qnnbridge_tools.doctor.examine import FIXES
 from qnnbridge_tools.doctor.facts import SavedState

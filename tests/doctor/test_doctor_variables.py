@@ -9,7 +9,7 @@ import pytest
 from machines import snapdragon
 from tests import needs
 
-from qnnbridge._launch.interpreter import configuration_file, configured_host
+from qnnbridge._launch import configuration_file, configured_host
 from qnnbridge_tools.doctor.examine import diagnose
 from qnnbridge_tools.doctor.subjects.environment import FOR_DEVELOPERS, KNOWN_VARIABLES, survey_unknown_variables
 from qnnbridge_tools.doctor.survey import SurveyOptions, survey

@@ -79,7 +79,7 @@ def test_a_module_that_is_not_named_is_asked_for(arguments: list[str], tmp_path:
 
 
 def test_the_variable_chooses_the_provider_unless_the_option_does(tmp_path: Path) -> None:
-    name = program(tmp_path, "from qnnbridge.ort._providers import policy\nprint(policy())\n")
+    name = program(tmp_path, "from qnnbridge.ort._placement import policy\nprint(policy())\n")
     said = [
         exec_program(*options, name, cwd=tmp_path, QNNBRIDGE_DROPIN_PROVIDER=value).stdout.strip()
         for options, value in (([], "qnn"), (["--provider", "cpu"], "qnn"), ([], ""))

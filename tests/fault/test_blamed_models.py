@@ -18,7 +18,7 @@ from tests.fakes.hosts import FAKE_HOST, fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._supervision.blame import Quarantine
 
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 60.0

@@ -25,7 +25,7 @@ from tests.fakes.hosts import patched_host
 from tests.fakes.stopping import stop
 
 import qnnbridge
-from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._supervision.blame import Quarantine
 from qnnbridge._transport.open_requests import OpenRequests
 from qnnbridge.errors import HostCrashed, ModelQuarantined
 from qnnbridge_host.cache.entry import MODEL, EntryFile, EntryManifest

@@ -22,7 +22,7 @@ from tests.fakes.later import until
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._diagnosis import CrashReports
-from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._supervision.blame import Quarantine
 from qnnbridge._supervision.restart_policy import RestartPolicy
 
 X = np.arange(4, dtype=np.float32)

@@ -18,7 +18,7 @@ from tests.fakes.stopping import stop
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._supervision.blame import Quarantine
 from qnnbridge_protocol.limits import Limits
 
 X = np.arange(4, dtype=np.float32)

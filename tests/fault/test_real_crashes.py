@@ -21,7 +21,7 @@ from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._supervision.blame import Quarantine
 
 pytest.importorskip("onnxruntime_qnn")
 onnx = pytest.importorskip("onnx")

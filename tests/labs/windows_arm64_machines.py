@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
-from qnnbridge._launch.installed import computer_machine, interpreter_machine, process_machine
+from qnnbridge._launch.installed import interpreter_machine, process_machine
 from qnnbridge_os import windows_facts
+from qnnbridge_os.processes import native_machine
 from qnnbridge_os.programs import registered_pythons
 from qnnbridge_tools.doctor.real_machine import read_library
 
@@ -33,7 +34,7 @@ WINE_LOST_A_PROCESS = 1359
 
 @fact
 def this_process() -> Any:
-    return [process_machine(), computer_machine(), platform.machine(), sysconfig.get_platform()]
+    return [process_machine(), native_machine(), platform.machine(), sysconfig.get_platform()]
 
 
 @fact

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from qnnbridge._diagnosis import CrashReports
 from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
 from qnnbridge._diagnosis.exit_codes import ExitStatus
-from qnnbridge._supervision.blame import NativeCall, Points
-from qnnbridge._supervision.quarantine import Quarantine
+from qnnbridge._supervision.blame import NativeCall, Points, Quarantine
 from qnnbridge_tools.cli import app
 
 DEATH = CrashRecord(

@@ -45,7 +45,7 @@ def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         found = type("Found", (), {"path": str(program)})()
-        monkeypatch.setattr("qnnbridge._launch.interpreter.find_host", lambda _python: found)
+        monkeypatch.setattr("qnnbridge._launch.find_host", lambda _python: found)
 
     return stand_in
 

@@ -29,7 +29,7 @@ import psutil
 import pytest
 from tests import needs
 
-from qnnbridge._launch.interpreter import configured_host
+from qnnbridge._launch import configured_host
 from qnnbridge_protocol import __version__
 from qnnbridge_tools.setup_host import steps
 from qnnbridge_tools.setup_host.environment import MARKER, SetupFailed, python_in

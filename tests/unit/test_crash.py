@@ -183,7 +183,7 @@ def test_no_rule_speaks_of_a_fault_or_a_phase_that_does_not_exist() -> None:
     faults = {row.fault for row in (*WINDOWS, *SIGNALS, *POSIX)} | {"unknown"}
     phases = {*START, "creating", "compiling", "running", "idle", "closing"}
     for rule in DEATH_RULES:
-        assert set(rule.faults) <= faults, rule.cause
+        assert set(rule.faults.split()) <= faults, rule.cause
         assert set(rule.phases) <= phases, rule.cause
         assert rule.fix, rule.cause
 

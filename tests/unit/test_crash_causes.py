@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from qnnbridge._diagnosis import crash
+from qnnbridge import _diagnosis
+from qnnbridge._diagnosis import processor_of
 from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, diagnose
 from qnnbridge._diagnosis.exit_codes import SIGNALS, WINDOWS, ExitStatus, Platform
+from qnnbridge_os import processes
 
 START = ("starting", "importing", "registering")
 
@@ -63,14 +65,14 @@ def test_what_is_known_of_the_processor_is_told(tmp_path: Path, monkeypatch: pyt
     listing.write_text(
         "processor\t: 0\nmodel name\t: Some (R) CPU @ 2 GHz \n\nprocessor\t: 1\nmodel name\t: Other\n"
     )
-    monkeypatch.setattr(crash, "_CPUINFO", str(listing))
-    monkeypatch.setattr(crash, "native_machine", lambda: "x86_64")
-    assert crash.processor_of() == crash.processor_of("x86_64") == "Some (R) CPU @ 2 GHz (x86_64)"
-    assert crash.processor_of("aarch64") == "Some (R) CPU @ 2 GHz (x86_64), on which aarch64 is emulated"
+    monkeypatch.setattr(_diagnosis, "_CPUINFO", str(listing))
+    monkeypatch.setattr(processes, "native_machine", lambda: "x86_64")
+    assert processor_of() == processor_of("x86_64") == "Some (R) CPU @ 2 GHz (x86_64)"
+    assert processor_of("aarch64") == "Some (R) CPU @ 2 GHz (x86_64), on which aarch64 is emulated"
     listing.unlink()
-    assert crash.processor_of() == "x86_64"
-    monkeypatch.setattr(crash, "native_machine", lambda: 1 / 0)
-    assert crash.processor_of() == ""
+    assert processor_of() == "x86_64"
+    monkeypatch.setattr(processes, "native_machine", lambda: 1 / 0)
+    assert processor_of() == ""
 
 
 # --- without QNN ---

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from qnnbridge._launch.interpreter import engine_setting
+from qnnbridge._launch import engine_setting
 from qnnbridge_host.engine.sources import choose
 from qnnbridge_host.machine import Installed, installed_versions
 from qnnbridge_host.windows_ml import CatalogueEntry, listed, ready_qnn

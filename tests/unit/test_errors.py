@@ -261,3 +261,13 @@ def test_a_pickled_death_that_no_repetition_cures_stays_one() -> None:
     error = errors.HostCrashed("It died.")
     error.retry = "pointless"
     assert pickle.loads(pickle.dumps(error)).retry == error.copy().retry == "pointless"
+
+
+def test_whether_a_repetition_helps_travels_where_it_is_not_what_the_code_says() -> None:
+    """Through a daemon an application gets the death of the NPU host by the wire alone."""
+    error = errors.HostCrashed("It died.")
+    assert "retry" not in error.to_wire()
+    error.retry = "pointless"
+    assert errors.from_wire(error.to_wire()).retry == "pointless"
+    for newer in ("in-an-hour", 3, None):
+        assert errors.from_wire({**error.to_wire(), "retry": newer}).retry == errors.HostCrashed.retry

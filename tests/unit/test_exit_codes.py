@@ -10,7 +10,7 @@ import pytest
 from tests import needs
 
 from qnnbridge._diagnosis.exit_codes import POSIX, SIGNALS, WINDOWS, ExitStatus, git_bash_status
-from qnnbridge._diagnosis.qnn_codes import QNN_CODES, by_number, find
+from qnnbridge._diagnosis.log_rules import QNN_CODES, find_qnn_code, qnn_code
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.known_codes import explain_code
 
@@ -216,9 +216,9 @@ def test_an_explanation_can_be_printed_and_stored() -> None:
 
 
 def test_a_qnn_code_is_found_by_name_before_number() -> None:
-    assert find("Error: QNN_GRAPH_ERROR_INVALID_NAME: bad, Code: 1002") == by_number(6003)
-    assert find("graph execute error, Code: 216172828217574379") == by_number(1003)
-    assert find("nothing to see, code 77") is None
+    assert find_qnn_code("Error: QNN_GRAPH_ERROR_INVALID_NAME: bad, Code: 1002") == qnn_code(6003)
+    assert find_qnn_code("graph execute error, Code: 216172828217574379") == qnn_code(1003)
+    assert find_qnn_code("nothing to see, code 77") is None
 
 
 @pytest.mark.simulator

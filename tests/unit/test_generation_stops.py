@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qnnbridge._transport.channel import Deadline
-from qnnbridge.genai._survival import Remade
+from qnnbridge.genai._model import Remade
 from qnnbridge_host.genai.generation import Generation
 from qnnbridge_host.genai.models import Turns
 from qnnbridge_host.request.client import StopSignal

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge._launch.installed import Surroundings
-from qnnbridge._launch.interpreter import (
+from qnnbridge._launch import (
     HostInterpreter,
     configuration_file,
     find_host,
@@ -21,6 +20,7 @@ from qnnbridge._launch.interpreter import (
     host_command,
     host_environment,
 )
+from qnnbridge._launch.installed import Surroundings
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound
 from qnnbridge_protocol.process_names import name_of

@@ -10,6 +10,8 @@ import pytest
 from tests import needs
 
 from qnnbridge._launch import installed
+from qnnbridge_os.processes import native_machine
+from qnnbridge_os.programs import executable_machine, read_executable
 
 HEADERS = Path(__file__).with_name("data") / "executables"
 
@@ -32,11 +34,11 @@ HEADERS = Path(__file__).with_name("data") / "executables"
     ],
 )
 def test_the_machine_is_read_from_the_header(name: str, expected: str | None) -> None:
-    assert installed.executable_machine(HEADERS / name) == expected
+    assert executable_machine(HEADERS / name) == expected
 
 
 def test_a_file_for_two_machines_is_told_from_one_for_arm64_alone() -> None:
-    both, alone = (installed.read_executable(HEADERS / name) for name in ("arm64x.dll", "arm64.dll"))
+    both, alone = (read_executable(HEADERS / name) for name in ("arm64x.dll", "arm64.dll"))
     assert both is not None
     assert alone is not None
     assert (both.machine, both.hybrid) == ("ARM64", True)
@@ -51,9 +53,9 @@ def test_a_file_cut_off_anywhere_is_no_error(name: str, tmp_path: Path) -> None:
     answers = set()
     for length in range(len(whole), -1, -7):
         os.truncate(file, length)
-        answers.add(installed.executable_machine(file))
+        answers.add(executable_machine(file))
     assert None in answers
-    assert answers <= {installed.executable_machine(HEADERS / name), None}
+    assert answers <= {executable_machine(HEADERS / name), None}
 
 
 def test_nonsense_in_the_headers_is_no_error(tmp_path: Path) -> None:
@@ -61,20 +63,20 @@ def test_nonsense_in_the_headers_is_no_error(tmp_path: Path) -> None:
     whole = (HEADERS / "arm64ec.dll").read_bytes()
     for position in range(0x3C, 0x200):
         file.write_bytes(whole[:position] + b"\xff\xff" + whole[position + 2 :])
-        installed.read_executable(file)
+        read_executable(file)
     file.write_bytes(b"MZ" + b"\xff" * 200)
-    assert installed.read_executable(file) is None
+    assert read_executable(file) is None
 
 
 def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        installed.executable_machine(tmp_path / "nothing")
+        executable_machine(tmp_path / "nothing")
 
 
 @needs.linux
 def test_this_process_is_of_the_machine_of_its_interpreter() -> None:
-    assert installed.process_machine() == installed.executable_machine(sys.executable)
-    assert installed.computer_machine() == os.uname().machine
+    assert installed.process_machine() == executable_machine(sys.executable)
+    assert native_machine() == os.uname().machine
 
 
 @pytest.mark.parametrize(("platform", "expected"), [("win-amd64", "x64"), ("win-arm64", "ARM64"), ("win32", "x86")])
@@ -96,7 +98,7 @@ def test_behind_a_virtual_environment_the_real_interpreter_counts(tmp_path: Path
     (tmp_path / "venv" / "pyvenv.cfg").write_text(setting.format(folder=base))
     assert installed.interpreter_machine(str(scripts / "python.exe")) == "ARM64"
     assert installed.interpreter_machine(str(base / "python.exe")) == "ARM64"
-    assert installed.executable_machine(scripts / "python.exe") == "x64"
+    assert executable_machine(scripts / "python.exe") == "x64"
 
 
 def test_a_virtual_environment_without_its_base_is_judged_by_itself(tmp_path: Path) -> None:

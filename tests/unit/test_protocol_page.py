@@ -395,7 +395,10 @@ BUILTIN = (
 
 
 def test_the_fields_of_an_error_are_those_of_the_code() -> None:
-    assert names("Errors", "field") == list(errors.BridgeError("x").to_wire())
+    error = errors.BridgeError("x")
+    assert names("Errors", "field") == [*error.to_wire(), "retry"]
+    error.retry = "safe"
+    assert names("Errors", "field") == list(error.to_wire())
 
 
 def test_the_codes_are_those_of_the_code() -> None:

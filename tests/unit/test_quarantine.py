@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 
-from qnnbridge._supervision.blame import NativeCall, Points
-from qnnbridge._supervision.quarantine import RECHECK_S, TTL_S, WINDOW_S, Quarantine
+from qnnbridge._supervision.blame import RECHECK_S, TTL_S, WINDOW_S, NativeCall, Points, Quarantine
 from qnnbridge_protocol.errors import ModelQuarantined
 
 VERSIONS = "onnxruntime 1.31.1, qnn_sdk 2.51.0"
@@ -285,7 +284,7 @@ def test_a_check_is_quick(quarantine: Quarantine) -> None:
 
 
 def test_the_file_does_not_grow_for_ever(path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qnnbridge._supervision.quarantine.MAX_ACCOUNTS", 10)
+    monkeypatch.setattr("qnnbridge._supervision.blame.MAX_ACCOUNTS", 10)
     quarantine = Quarantine(path, VERSIONS, clock)
     for n in range(30):
         clock.sleep(1)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from qnnbridge._launch.installed import read_executable
 from qnnbridge_host.model.releases import (
     SCHEMA_VERSION,
     Release,
@@ -24,6 +23,7 @@ from qnnbridge_host.model.releases import (
     sdk_numbers,
     version_key,
 )
+from qnnbridge_os.programs import read_executable
 from qnnbridge_tools.versions.fitness import platform_of_release
 
 

@@ -210,7 +210,7 @@ def test_kills_from_outside_slow_it_down_but_do_not_open_the_breaker(clock: Fake
 def test_what_a_restart_cannot_cure_is_never_tried_again(clock: FakeClock) -> None:
     policy = full_delay(clock)
     policy.on_start()
-    policy.on_death(None, curable=False, error=VersionMismatch("The host speaks version 2.", fix="Upgrade it."))
+    policy.on_death(incurable=VersionMismatch("The host speaks version 2.", fix="Upgrade it."))
     clock.sleep(1e6)
     for _ in range(2):
         with pytest.raises(VersionMismatch, match="version 2") as caught:
@@ -222,18 +222,9 @@ def test_what_a_restart_cannot_cure_is_never_tried_again(clock: FakeClock) -> No
     assert policy.next_start().delay_s == 0
 
 
-def test_an_incurable_death_without_an_error_of_its_own_says_so(clock: FakeClock) -> None:
-    policy = full_delay(clock)
-    policy.on_start()
-    policy.on_death(ExitStatus(0xC0000135, "win32"), curable=False)
-    with pytest.raises(BreakerOpen, match="STATUS_DLL_NOT_FOUND") as caught:
-        policy.next_start()
-    assert caught.value.retry == "pointless"
-
-
 def test_the_error_that_is_raised_again_is_a_fresh_one(clock: FakeClock) -> None:
     policy = full_delay(clock)
-    policy.on_death(None, curable=False, error=HostNotFound("no interpreter"))
+    policy.on_death(incurable=HostNotFound("no interpreter"))
     errors = []
     for _ in range(2):
         with pytest.raises(HostNotFound) as caught:

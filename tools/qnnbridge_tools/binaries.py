@@ -129,7 +129,7 @@ _REQUEST: Final[Mapping[str, Any]] = {"name": None, "graphs": [], "together": Fa
 
 def _ask(python: str, request: Mapping[str, Any]) -> tuple[BinaryDescription, list[tuple[tuple[str, ...], bytes]]]:
     """What the host's Python reads and builds. Raises its errors, and `ContextUnusable` if reading kills it."""
-    from qnnbridge._launch.interpreter import host_environment
+    from qnnbridge._launch import host_environment
 
     try:
         # In a process of its own: QNN's system library does not survive every damaged binary.

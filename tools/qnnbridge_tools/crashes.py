@@ -17,7 +17,7 @@ from qnnbridge_tools.options import AsJson
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis import CrashReports
-    from qnnbridge._supervision.quarantine import Quarantine, QuarantineAccount
+    from qnnbridge._supervision.blame import Quarantine, QuarantineAccount
 
 crashes_app = typer.Typer(help="List and show crash reports: why hosts ended.", rich_markup_mode=None)
 Ended = Annotated[
@@ -104,7 +104,7 @@ def quarantine(context: typer.Context) -> None:
 @command
 def list_models(as_json: AsJson = False) -> None:
     """List the models in quarantine, newest first."""
-    from qnnbridge._supervision.quarantine import Quarantine
+    from qnnbridge._supervision.blame import Quarantine
     from qnnbridge_tools import output
 
     kept = Quarantine()
@@ -134,7 +134,7 @@ def clear(
     everything: Annotated[bool, typer.Option("--all", help="All models.")] = False,
 ) -> None:
     """Remove a model, or all of them, from quarantine."""
-    from qnnbridge._supervision.quarantine import Quarantine
+    from qnnbridge._supervision.blame import Quarantine
 
     # Exactly one of the two.
     if everything == bool(account_id):

@@ -82,7 +82,7 @@ def exec_program(
     ] = False,
 ) -> None:
     """Run a program written for onnxruntime through the bridge, unchanged."""
-    from qnnbridge.ort._providers import POLICIES, given_sizes, policy
+    from qnnbridge.ort._placement import POLICIES, given_sizes, policy
     from qnnbridge_protocol.errors import OptionError
 
     chosen = policy() if provider is None else provider
@@ -227,7 +227,7 @@ def dimension_sizes(dims: Dimensions, buckets: Sequence[str]) -> dict[str, int |
 def environment_for(provider: str, sizes: Mapping[str, int | list[int]]) -> dict[str, str]:
     """In which the program finds the drop-in. Raises `HostError` where there is no host to ask for its version."""
     from qnnbridge.ort import _import_hook
-    from qnnbridge.ort._providers import POLICY_VARIABLE, SIZES_VARIABLE
+    from qnnbridge.ort._placement import POLICY_VARIABLE, SIZES_VARIABLE
 
     environ = dict(os.environ)
     environ[POLICY_VARIABLE] = provider
@@ -239,7 +239,7 @@ def environment_for(provider: str, sizes: Mapping[str, int | list[int]]) -> dict
 
 def run_program(program: Program, environ: dict[str, str], report: bool) -> int:
     """The program's exit code; 128 plus the number of the signal that ended it."""
-    from qnnbridge.ort._journal import REPORT_VARIABLE
+    from qnnbridge.ort._placement import REPORT_VARIABLE
 
     if not report:
         if sys.platform != "win32":  # where exec starts another process and leaves this one's parent alone with it

@@ -101,7 +101,7 @@ class Installation:
 
 def find_installation(host_python: str | None) -> Installation | BridgeError:
     """Of the host's interpreter, or why it is not known. Raises the reason for an interpreter that is named."""
-    from qnnbridge._launch.interpreter import find_host
+    from qnnbridge._launch import find_host
 
     try:
         return installation_of(find_host(host_python).path)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from qnnbridge._diagnosis import exit_codes as codes
-from qnnbridge._diagnosis import qnn_codes
+from qnnbridge._diagnosis import log_rules
 from qnnbridge._diagnosis.exit_codes import WINDOWS, ExitCode, ExitStatus
 from qnnbridge_protocol.errors import OptionError
 
@@ -201,7 +201,7 @@ def _explain_name(original: str, body: str) -> Explanation:
         return Explanation(
             original, row.number, (_exit_reading("A Windows exit code", row),), _elsewhere(row.number)
         )
-    qnn = qnn_codes.by_name(body)
+    qnn = log_rules.qnn_code_named(body)
     if qnn is not None:
         return Explanation(original, qnn.number, (_qnn_reading(qnn),))
     raise _nonsense(original)
@@ -226,8 +226,8 @@ def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
         # 259 is STILL_ACTIVE: some supervisors take a process that ended with it for a living one.
         if codes.windows_code(number).kind != "python" or number == 259:
             yield _exit_reading("Windows exit code", codes.windows_code(number))
-        if qnn_codes.fastrpc(number):
-            yield _qnn_reading(qnn_codes.fastrpc(number))
+        if log_rules.fastrpc(number):
+            yield _qnn_reading(log_rules.fastrpc(number))
         yield from _qnn_error(number)
         yield from _load_error(number)
     else:
@@ -255,8 +255,8 @@ def _byte(number: int, *, is_hex: bool) -> Iterator[Reading]:
     if windows.fault != "own-number" and (posix is None or windows.meaning != posix.meaning):
         yield _exit_reading("Windows exit code", windows)
     yield from _git_bash(number)
-    if is_hex and qnn_codes.fastrpc(number):
-        yield _qnn_reading(qnn_codes.fastrpc(number))
+    if is_hex and log_rules.fastrpc(number):
+        yield _qnn_reading(log_rules.fastrpc(number))
     yield from _load_error(number)
     # 0xC06D007F & 0xFF is 127, and 0xC06D007E & 0xFF is 126: they look like a shell's own codes.
     cut = tuple(row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and row.number & 0xFF == number)
@@ -308,12 +308,12 @@ def _load_error(number: int) -> Iterator[Reading]:
 
 def _qnn_error(number: int) -> Iterator[Reading]:
     # Any 32-bit number has low 16 bits: only take the short form, or one with flags above bit 32.
-    row = qnn_codes.by_number(number) if number <= 0xFFFF or number > codes.UINT32 else None
+    row = log_rules.qnn_code(number) if number <= 0xFFFF or number > codes.UINT32 else None
     if row is not None:
         yield _qnn_reading(row)
 
 
-def _qnn_reading(row: qnn_codes.QnnCode | None) -> Reading:
+def _qnn_reading(row: log_rules.QnnCode | None) -> Reading:
     assert row is not None
     advice = row.advice or "Read the lines before it in ONNX Runtime's log."
     number = "" if row.name.startswith("FastRPC") else f" ({row.number})"

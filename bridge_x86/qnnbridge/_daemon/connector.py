@@ -144,8 +144,9 @@ class DaemonLink:
         self.stdin_fd = write_fd
         self.stdout_fd = read_fd
         self._fds = fds
-        # `HostProcess` reads a child's stderr; the daemon's own goes to its log file.
-        self.stderr_fd = self._nothing()
+        # `HostProcess` reads a child's stderr; the daemon's own goes to its log file. A pipe that is at its end:
+        self.stderr_fd, end = fds.pipe()
+        fds.close(end)
         self._owner = os.getpid()
         self._lock = Lock()
         self._given_up = False
@@ -154,7 +155,11 @@ class DaemonLink:
         return self.wait(0.0)
 
     def wait(self, timeout_s: float | None) -> int | None:
-        self._refuse_fork()
+        if self._owner != os.getpid():
+            raise ForkedClient(
+                f"The connection to the daemon belongs to process {self._owner}, of which this process is a fork.",
+                fix="Connect in each process: qnnbridge.connect().",
+            )
         if self._given_up or self.stdout_fd < 0:
             return ENDED
         # A daemon is no child: there is no exit code to wait for, only the end of the stream.
@@ -182,19 +187,6 @@ class DaemonLink:
             release_stream(self.stdin_fd, self.stdout_fd)
             self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
         self._fds.close_all()
-
-    def _nothing(self) -> int:
-        """A pipe that is at its end, in place of a host's stderr."""
-        read_fd, write_fd = self._fds.pipe()
-        self._fds.close(write_fd)
-        return read_fd
-
-    def _refuse_fork(self) -> None:
-        if self._owner != os.getpid():
-            raise ForkedClient(
-                f"The connection to the daemon belongs to process {self._owner}, of which this process is a fork.",
-                fix="Connect in each process: qnnbridge.connect().",
-            )
 
 
 _LOG_LINES: Final = 5
@@ -318,9 +310,13 @@ class DaemonConnector:
         # A connection that was made for a caller whose time ran out serves the next one.
         if self._ready is not None and self._ready.poll() is None:
             return
-        self._drop_ready()
-        begin = time.monotonic()
-        give_up_at = begin + self._patience_s()
+        link, self._ready = self._ready, None
+        if link is not None:
+            link.close()
+        begin, patience_s = time.monotonic(), self._access.start_timeout_s
+        if not self._access.start:
+            patience_s = min(RECONNECT_TIMEOUT_S, patience_s) if self._was_there else 0.0
+        give_up_at = begin + patience_s
         until = give_up_at if deadline is None else min(deadline, give_up_at)
         pause_s, start_at = _FIRST_PAUSE_S, begin
         start_again_s = _START_AGAIN_S
@@ -379,37 +375,28 @@ class DaemonConnector:
             self._starting = None
         return outcome is not None
 
-    def _patience_s(self) -> float:
-        if self._access.start:
-            return self._access.start_timeout_s
-        return min(RECONNECT_TIMEOUT_S, self._access.start_timeout_s) if self._was_there else 0.0
-
     def _too_late(self, why: str, fix: str | None, deadline: float | None, give_up_at: float) -> BridgeError:
+        cause = f"{why[:1].upper()}{why[1:]}."
         if deadline is not None and deadline < give_up_at - _SAME_TIME_S:
             return DeadlineExceeded(
                 "The time of the call was over before the daemon was reached.",
-                cause=f"{why[:1].upper()}{why[1:]}.",
+                cause=cause,
                 fix="Give it more time, or connect ahead with qnnbridge.connect().",
                 details={"state": "not-started"},
             )
         if self._access.start:
             return HostStartFailed(
                 f"The qnnbridge daemon could not be reached within {self._access.start_timeout_s:g} s.",
-                cause=f"{why[:1].upper()}{why[1:]}.",
+                cause=cause,
                 fix=fix or f"See its log: {command('host logs')}",
                 details={"folder": str(runtime_folder())},
             )
         return HostStartFailed(
             "No qnnbridge daemon could be reached.",
-            cause=f"{why[:1].upper()}{why[1:]}.",
+            cause=cause,
             fix=fix or f"Start one: {command('host start')}   (qnnbridge.connect(start=True) does it, too).",
             details={"folder": str(runtime_folder())},
         )
-
-    def _drop_ready(self) -> None:
-        link, self._ready = self._ready, None
-        if link is not None:
-            link.close()
 
     def _forget_start(self) -> None:
         starting, self._starting = self._starting, None
@@ -425,7 +412,5 @@ class ReconnectPolicy(RestartPolicy):
         # No breaker: connecting costs nothing but the attempt, and the daemon may come back at any moment.
         super().__init__(first_delay_s=0.05, max_delay_s=1.0, breaker_deaths=1_000_000)
 
-    def on_death(
-        self, status: ExitStatus | None = None, curable: bool = True, error: BridgeError | None = None
-    ) -> None:
-        super().on_death(status, curable=True, error=error)
+    def on_death(self, status: ExitStatus | None = None, incurable: BridgeError | None = None) -> None:
+        super().on_death(status)

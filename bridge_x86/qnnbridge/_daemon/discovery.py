@@ -268,7 +268,7 @@ def daemon_command(python: str | None = None) -> list[str]:
     A frozen application starts it with the host's interpreter, which has all packages. Raises `HostNotFound`.
     """
     if is_frozen():
-        from qnnbridge._launch.interpreter import find_host
+        from qnnbridge._launch import find_host
 
         return [python or find_host().path, "-I", "-X", "utf8", "-m", MODULE]
     if python is not None:
@@ -305,7 +305,7 @@ def _roots() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    from qnnbridge._launch.interpreter import without_bundle
+    from qnnbridge._launch import without_bundle
 
     whole = without_bundle(os.environ)
     return variables_from_anywhere({name: value for name, value in whole.items() if name.upper() not in _DROPPED})

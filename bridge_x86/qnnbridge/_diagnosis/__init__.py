@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -46,6 +47,48 @@ def write_whole(path: Path, text: str) -> None:
     files.make_folders(path.parent)
     # A model's name may be no UTF-8; JSON, too, writes such bytes as `\udc80`.
     files.write_whole(path, text.encode("utf-8", "backslashreplace"))
+
+
+_CPUINFO: Final = "/proc/cpuinfo"
+_MODEL_NAME: Final = re.compile(r"^model name\s*:\s*(\S.*?)\s*$", re.MULTILINE)
+# The first processor of the list is in there.
+_HEAD_CHARS: Final = 8192
+
+
+def processor_of(host_machine: str = "") -> str:
+    """``AMD EPYC 9R14 (x64), under Wine 8.0``; empty if nothing is known. Never raises.
+
+    host_machine: of the host's process; if the computer is another, the host runs emulated.
+    """
+    # The host is gone then, and this side is on the same computer.
+    try:
+        from qnnbridge_os.processes import native_machine
+
+        machine = native_machine()
+        text = f"{name} ({machine})" if (name := _processor_name()) else machine
+        if sys.platform == "win32":
+            from qnnbridge_os.windows_facts import wine_version
+
+            version = wine_version()
+            text += f", under Wine {version}" if version else ""
+    except Exception:  # noqa: BLE001 - it is for an explanation of something worse
+        return ""
+    if host_machine and machine and host_machine != machine:
+        text += f", on which {host_machine} is emulated"
+    return text
+
+
+def _processor_name() -> str:
+    if sys.platform == "win32":
+        from qnnbridge_os.windows_facts import processor_name
+
+        return " ".join((processor_name() or "").split())
+    try:
+        with open(_CPUINFO, encoding="utf-8", errors="replace") as file:
+            found = _MODEL_NAME.search(file.read(_HEAD_CHARS))
+    except OSError:
+        return ""
+    return found[1] if found is not None else ""
 
 
 MAX_REPORTS: Final = 50

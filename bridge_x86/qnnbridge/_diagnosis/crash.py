@@ -1,16 +1,14 @@
 """Deaths of a host: the evidence, the diagnosis, and the exception for the callers.
 
-A `CrashRecord` is evidence only: the supervisor collects it and never changes it. `diagnose` draws the
-conclusions by the rules of `death_rules` and `log_rules`, best first; `to_error` puts them into the exception.
-`processor_of` describes the processor: the host is gone then, and this side is on the same computer. No tensor
-data is ever part of a record.
+A `CrashRecord` is evidence only: the supervisor collects it and never changes it. `diagnose` draws the conclusions
+by `death_rules` and `log_rules`, best first; `to_error` puts them into the exception. No tensor data is ever part
+of a record.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -19,53 +17,7 @@ from qnnbridge._diagnosis.exit_codes import ExitStatus
 from qnnbridge._diagnosis.log_rules import HINT, STRONG, SYMPTOM
 from qnnbridge._diagnosis.ort_log import explain_lines
 from qnnbridge._launch.stderr import parse_line, shorten
-from qnnbridge_os.processes import native_machine
 from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
-
-_CPUINFO: Final = "/proc/cpuinfo"
-_MODEL_NAME: Final = re.compile(r"^model name\s*:\s*(\S.*?)\s*$", re.MULTILINE)
-# The first processor of the list is in there.
-_HEAD_CHARS: Final = 8192
-
-
-def processor_of(host_machine: str = "") -> str:
-    """``AMD EPYC 9R14 (x64), under Wine 8.0``; empty if nothing is known. Never raises.
-
-    host_machine: of the host's process; if the computer is another, the host runs emulated.
-    """
-    try:
-        name, machine, emulator = _name(), native_machine(), _emulator()
-    except Exception:  # noqa: BLE001 - it is for an explanation of something worse
-        return ""
-    text = f"{name} ({machine})" if name else machine
-    if emulator:
-        text += f", under {emulator}"
-    if host_machine and machine and host_machine != machine:
-        text += f", on which {host_machine} is emulated"
-    return text
-
-
-def _name() -> str:
-    if sys.platform == "win32":
-        from qnnbridge_os.windows_facts import processor_name
-
-        return " ".join((processor_name() or "").split())
-    try:
-        with open(_CPUINFO, encoding="utf-8", errors="replace") as file:
-            found = _MODEL_NAME.search(file.read(_HEAD_CHARS))
-    except OSError:
-        return ""
-    return found[1] if found is not None else ""
-
-
-def _emulator() -> str:
-    if sys.platform == "win32":
-        from qnnbridge_os.windows_facts import wine_version
-
-        version = wine_version()
-        return f"Wine {version}" if version else ""
-    return ""
-
 
 # The steps that the host declares before it enters native code.
 NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))
@@ -253,8 +205,6 @@ class CrashRecord:
             "python_stack": list(self.python_stack),
             "in_flight": [dataclasses.asdict(call) for call in self.in_flight],
             "last_frames": list(self.last_frames),
-            "versions": dict(self.versions),
-            "application_versions": dict(self.application_versions),
         }
         return out
 
@@ -345,7 +295,7 @@ def _apply(
     rule: DeathRule, record: CrashRecord, lines: Sequence[str], evidence: tuple[str, ...]
 ) -> Diagnosis | None:
     code = record.exit.code if record.exit is not None else None
-    if rule.faults and (code is None or code.fault not in rule.faults):
+    if rule.faults and (code is None or code.fault not in rule.faults.split()):
         return None
     if rule.source and record.versions.get("ep_source") != rule.source:
         return None

@@ -300,9 +300,6 @@ POSIX: Final[tuple[ExitCode, ...]] = (
 # fmt: on
 
 
-# fmt: on
-
-
 Platform = Literal["win32", "posix"]
 
 UINT32: Final = 0xFFFFFFFF
@@ -399,13 +396,10 @@ def windows_code(unsigned: int) -> ExitCode:
         return row
     if unsigned < NTSTATUS_ERROR:
         return _own_number(unsigned)
-    return ExitCode(
+    return _crash(
         unsigned,
         f"NTSTATUS 0x{unsigned:08X}",
         "unknown",
-        "crash",
-        True,
-        True,
         "a Windows error status that this table does not name: native code ended the process",
         "Look at the Application event log (event 1000): it names the module.",
     )
@@ -440,15 +434,8 @@ def from_low_byte(raw: int, stderr: str) -> ExitStatus:
 
 
 def signal_code(number: int) -> ExitCode:
-    return _SIGNALS.get(number) or ExitCode(
-        number,
-        f"signal {number}",
-        "unknown",
-        "killed",
-        True,
-        False,
-        "an uncommon signal",
-        "Find out which program sent it.",
+    return _SIGNALS.get(number) or _killed(
+        number, f"signal {number}", "unknown", "an uncommon signal", _SIGNAL_NOTE
     )
 
 

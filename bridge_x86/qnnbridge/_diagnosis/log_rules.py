@@ -1,4 +1,7 @@
-"""Lines of ONNX Runtime's and QNN's logs and what they mean, as data: a pattern, a cause, a fix.
+"""QNN's error codes, and lines of its and ONNX Runtime's logs with what they mean, as data: pattern, cause, fix.
+
+Only the low 16 bits of a QNN error are its code; the library keeps internal flags above them and ONNX Runtime
+prints the whole number (``Code: 216172828125104107`` is 1003). The names were read from the QNN 2.40 core API.
 
 Each rule was taken from a log of onnxruntime-qnn 2.6 or 2.7 that was provoked here, or from the texts inside the
 libraries of those wheels, where only a real NPU would print them. A line is explained by the first rule that
@@ -11,7 +14,212 @@ import dataclasses
 import re
 from typing import Final
 
-from qnnbridge._diagnosis import qnn_codes
+# --- QNN's error codes, and the few FastRPC codes that reach a log ---
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QnnCode:
+    number: int
+    name: str
+    meaning: str
+    advice: str = ""
+
+
+_CODE_TARGET = (
+    "Name the target chip (provider option soc_model, 60 for X Elite); change the operator or its data type."
+)
+_CODE_ONE_SET = (
+    "Use one set of QNN libraries: remove QNN SDK folders from PATH, ADSP_LIBRARY_PATH and backend_path, "
+    "reinstall onnxruntime-qnn."
+)
+_CODE_REBUILD = "Compile the context binary again, with these versions and for this chip."
+_CODE_SKEL = (
+    "Check the NPU driver; put the package folder first in ADSP_LIBRARY_PATH; keep the skel file and its .cat "
+    "together and unmodified."
+)
+
+# One row, as few lines as it needs.
+# fmt: off
+QNN_CODES: Final[tuple[QnnCode, ...]] = (
+    QnnCode(1000, "QNN_COMMON_ERROR_NOT_SUPPORTED",
+        "not implemented here (old library, user driver, simulator)"),
+    QnnCode(1002, "QNN_COMMON_ERROR_MEM_ALLOC",
+        "an allocation failed; while finalizing a graph it nearly always means that an operator cannot be "
+        "placed on this target", _CODE_TARGET),
+    QnnCode(1003, "QNN_COMMON_ERROR_SYSTEM", "a call of the system or the driver failed",
+        "Restart the host; compile in another process than the one that runs."),
+    QnnCode(1004, "QNN_COMMON_ERROR_INVALID_ARGUMENT", "bad argument"),
+    QnnCode(1005, "QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED", "calls in the wrong order"),
+    QnnCode(1006, "QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED", "no QNN on this platform"),
+    QnnCode(1007, "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION", "the NPU was reset (SSR: its subsystem restarted)",
+        "Make the session again; it can recover."),
+    QnnCode(1008, "QNN_COMMON_ERROR_INCOMPATIBLE_BINARIES", "stub, skel and backend come from different SDKs",
+        _CODE_ONE_SET),
+    QnnCode(1009, "QNN_COMMON_ERROR_LOADING_BINARIES", "the same library was loaded twice in one process",
+        _CODE_ONE_SET),
+    QnnCode(1010, "QNN_COMMON_ERROR_RESOURCE_UNAVAILABLE", "resources are used up", "Keep fewer sessions."),
+    QnnCode(1011, "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL", "the NPU is gone for good in this process",
+        "Restart the host; if that does not help, the machine."),
+    QnnCode(1100, "QNN_COMMON_ERROR_GENERAL", "unclassified, for instance a Gather index out of range",
+        "Check the values of index inputs; QNN prints its own reason before this one."),
+    QnnCode(2000, "QNN_PROPERTY_ERROR_UNKNOWN_KEY", "unknown property"),
+    QnnCode(3000, "QNN_OP_PACKAGE_ERROR_LIBRARY_ALREADY_INITIALIZED", "operator package initialized twice"),
+    QnnCode(3001, "QNN_OP_PACKAGE_ERROR_LIBRARY_NOT_INITIALIZED", "operator package not initialized"),
+    QnnCode(3002, "QNN_OP_PACKAGE_ERROR_INVALID_HANDLE", "bad handle of an operator package"),
+    QnnCode(3100, "QNN_OP_PACKAGE_ERROR_INVALID_INFRASTRUCTURE", "bad infrastructure object"),
+    QnnCode(3101, "QNN_OP_PACKAGE_ERROR_INVALID_INFO", "bad description of an operator package"),
+    QnnCode(3110, "QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE",
+        "the backend refuses this operator, data type or rank on this target (or the whole driver path is "
+        "missing)", _CODE_TARGET),
+    QnnCode(4000, "QNN_BACKEND_ERROR_CANNOT_INITIALIZE", "the backend cannot start: no NPU driver, or no NPU",
+        _CODE_SKEL),
+    QnnCode(4002, "QNN_BACKEND_ERROR_TERMINATE_FAILED", "the backend did not shut down"),
+    QnnCode(4003, "QNN_BACKEND_ERROR_NOT_SUPPORTED", "the backend lacks the function"),
+    QnnCode(4004, "QNN_BACKEND_ERROR_INVALID_ARGUMENT", "bad argument"),
+    QnnCode(4005, "QNN_BACKEND_ERROR_OP_PACKAGE_NOT_FOUND", "operator package missing"),
+    QnnCode(4006, "QNN_BACKEND_ERROR_OP_PACKAGE_IF_PROVIDER_NOT_FOUND",
+        "operator package without interface provider"),
+    QnnCode(4007, "QNN_BACKEND_ERROR_OP_PACKAGE_REGISTRATION_FAILED",
+        "operator package could not be registered"),
+    QnnCode(4008, "QNN_BACKEND_ERROR_OP_PACKAGE_UNSUPPORTED_VERSION",
+        "interface version of the operator package"),
+    QnnCode(4009, "QNN_BACKEND_ERROR_OP_PACKAGE_DUPLICATE", "operator registered twice"),
+    QnnCode(4010, "QNN_BACKEND_ERROR_INCONSISTENT_CONFIG", "inconsistent backend configuration"),
+    QnnCode(4011, "QNN_BACKEND_ERROR_INVALID_HANDLE", "bad backend handle"),
+    QnnCode(4012, "QNN_BACKEND_ERROR_INVALID_CONFIG", "bad backend configuration"),
+    QnnCode(4013, "QNN_BACKEND_ERROR_OP_PACKAGE_LOAD_FROM_BUFFER_FAILED",
+        "operator package in memory not loadable"),
+    QnnCode(5000, "QNN_CONTEXT_ERROR_INVALID_ARGUMENT",
+        "bad argument for a context (also: the context binary is of a newer version than the library)",
+        _CODE_REBUILD),
+    QnnCode(5001, "QNN_CONTEXT_ERROR_CTX_DOES_NOT_EXIST", "no such context"),
+    QnnCode(5002, "QNN_CONTEXT_ERROR_INVALID_HANDLE", "bad context handle"),
+    QnnCode(5003, "QNN_CONTEXT_ERROR_NOT_FINALIZED", "context not finalized"),
+    QnnCode(5004, "QNN_CONTEXT_ERROR_BINARY_VERSION",
+        "the context binary was made with an incompatible version", _CODE_REBUILD),
+    QnnCode(5005, "QNN_CONTEXT_ERROR_CREATE_FROM_BINARY",
+        "the context binary is damaged or made for another chip", _CODE_REBUILD),
+    QnnCode(5006, "QNN_CONTEXT_ERROR_GET_BINARY_SIZE_FAILED",
+        "the size of the context binary could not be read"),
+    QnnCode(5007, "QNN_CONTEXT_ERROR_GET_BINARY_FAILED", "the context could not be serialized"),
+    QnnCode(5008, "QNN_CONTEXT_ERROR_BINARY_CONFIGURATION", "bad configuration in the context binary",
+        _CODE_REBUILD),
+    QnnCode(5009, "QNN_CONTEXT_ERROR_SET_PROFILE", "profile not set"),
+    QnnCode(5010, "QNN_CONTEXT_ERROR_INVALID_CONFIG", "bad context configuration"),
+    QnnCode(5011, "QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL", "the context binary would run, but not at its best",
+        _CODE_REBUILD),
+    QnnCode(5012, "QNN_CONTEXT_ERROR_ABORTED", "aborted by a signal"),
+    QnnCode(5013, "QNN_CONTEXT_ERROR_TIMED_OUT", "timed out by a signal"),
+    QnnCode(5014, "QNN_CONTEXT_ERROR_INCREMENT_INVALID_BUFFER", "buffer not from the backend"),
+    QnnCode(6000, "QNN_GRAPH_ERROR_INVALID_ARGUMENT", "bad argument for a graph"),
+    QnnCode(6001, "QNN_GRAPH_ERROR_INVALID_HANDLE",
+        "bad graph handle (the graph's name is not in the context binary)", _CODE_REBUILD),
+    QnnCode(6002, "QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST", "no such graph in the context binary", _CODE_REBUILD),
+    QnnCode(6003, "QNN_GRAPH_ERROR_INVALID_NAME",
+        "bad or duplicate graph name (also after a refused graph option such as vtcm_mb)",
+        "Check the HTP graph options, vtcm_mb first."),
+    QnnCode(6004, "QNN_GRAPH_ERROR_INVALID_TENSOR", "bad tensor"),
+    QnnCode(6005, "QNN_GRAPH_ERROR_INVALID_OP_CONFIG", "bad operator configuration"),
+    QnnCode(6006, "QNN_GRAPH_ERROR_SET_PROFILE", "profile not set"),
+    QnnCode(6007, "QNN_GRAPH_ERROR_UNCONNECTED_NODE", "a node comes before its inputs"),
+    QnnCode(6020, "QNN_GRAPH_ERROR_CREATE_FAILED", "the graph could not be made"),
+    QnnCode(6021, "QNN_GRAPH_ERROR_OPTIMIZATION_FAILED", "the graph could not be optimized"),
+    QnnCode(6022, "QNN_GRAPH_ERROR_FINALIZE_FAILED", "the graph could not be finalized", _CODE_TARGET),
+    QnnCode(6023, "QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED", "run before it was finalized"),
+    QnnCode(6024, "QNN_GRAPH_ERROR_GRAPH_FINALIZED", "changed after it was finalized"),
+    QnnCode(6025, "QNN_GRAPH_ERROR_EXECUTION_ASYNC_FIFO_FULL", "the queue of asynchronous runs is full"),
+    QnnCode(6030, "QNN_GRAPH_ERROR_SIGNAL_IN_USE", "signal in use"),
+    QnnCode(6031, "QNN_GRAPH_ERROR_ABORTED", "aborted by a signal"),
+    QnnCode(6032, "QNN_GRAPH_ERROR_PROFILE_IN_USE", "profile in use"),
+    QnnCode(6033, "QNN_GRAPH_ERROR_TIMED_OUT", "timed out by a signal"),
+    QnnCode(6034, "QNN_GRAPH_ERROR_SUBGRAPH", "not allowed on a subgraph"),
+    QnnCode(6035, "QNN_GRAPH_ERROR_DISABLED", "graph disabled"),
+    QnnCode(6036, "QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE", "dynamic shape",
+        "Fix every dimension of the model's inputs."),
+    QnnCode(6037, "QNN_GRAPH_ERROR_TENSOR_SPARSITY", "sparse tensor"),
+    QnnCode(6038, "QNN_GRAPH_ERROR_EARLY_TERMINATION", "ended early"),
+    QnnCode(6039, "QNN_GRAPH_ERROR_INVALID_CONTEXT", "bad context"),
+    QnnCode(6040, "QNN_GRAPH_ERROR_CYCLE_DETECTED", "the graph has a cycle"),
+    QnnCode(7001, "QNN_TENSOR_ERROR_INVALID_HANDLE", "bad tensor handle"),
+    QnnCode(7002, "QNN_TENSOR_ERROR_DOES_NOT_EXIST", "no such tensor"),
+    QnnCode(7003, "QNN_TENSOR_ERROR_ALREADY_EXISTS", "duplicate tensor"),
+    QnnCode(7004, "QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM", "bad tensor parameter"),
+    QnnCode(7005, "QNN_TENSOR_ERROR_UNSUPPORTED_TENSOR_PARAM", "tensor parameter not supported"),
+    QnnCode(7006, "QNN_TENSOR_ERROR_NAME_HASH_COLLISION", "two tensor names collide"),
+    QnnCode(7007, "QNN_TENSOR_ERROR_INCOMPATIBLE_TENSOR_UPDATE", "tensor update refused"),
+    QnnCode(8000, "QNN_MEM_ERROR_INVALID_ARGUMENT", "bad argument for memory"),
+    QnnCode(8001, "QNN_MEM_ERROR_INVALID_HANDLE", "bad memory handle"),
+    QnnCode(8002, "QNN_MEM_ERROR_ALREADY_REGISTERED", "memory registered twice"),
+    QnnCode(8003, "QNN_MEM_ERROR_MAPPING", "memory could not be mapped",
+        "Keep fewer sessions; restart the host."),
+    QnnCode(8004, "QNN_MEM_ERROR_INVALID_SHAPE", "shape breaks the rules of this memory"),
+    QnnCode(8005, "QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE", "memory type not supported"),
+    QnnCode(9000, "QNN_SIGNAL_ERROR_SIGNAL_IN_USE", "signal in use"),
+    QnnCode(9001, "QNN_SIGNAL_ERROR_SIGNAL_IDLE", "signal idle"),
+    QnnCode(9002, "QNN_SIGNAL_ERROR_INVALID_ARGUMENT", "bad signal configuration"),
+    QnnCode(9003, "QNN_SIGNAL_ERROR_INVALID_HANDLE", "bad signal handle"),
+    QnnCode(9004, "QNN_SIGNAL_ERROR_TIMEOUT", "timed out"),
+    QnnCode(9005, "QNN_SIGNAL_ERROR_INCOMPATIBLE_SIGNAL_TYPE", "wrong type of signal"),
+    QnnCode(10000, "QNN_ERROR_INVALID_ARGUMENT", "bad argument"),
+    QnnCode(10001, "QNN_ERROR_INVALID_ERROR_HANDLE", "unknown error handle"),
+    QnnCode(11002, "QNN_LOG_ERROR_INITIALIZATION", "logging could not start"),
+    QnnCode(11003, "QNN_LOG_ERROR_INVALID_ARGUMENT", "bad argument for logging"),
+    QnnCode(11004, "QNN_LOG_ERROR_INVALID_HANDLE", "bad log handle"),
+    QnnCode(12000, "QNN_PROFILE_ERROR_INVALID_HANDLE", "bad profile handle"),
+    QnnCode(12001, "QNN_PROFILE_ERROR_HANDLE_IN_USE", "profile in use"),
+    QnnCode(12002, "QNN_PROFILE_ERROR_INCOMPATIBLE_EVENT", "event does not fit this interface"),
+    QnnCode(14000, "QNN_DEVICE_ERROR_INVALID_HANDLE", "bad device handle"),
+    QnnCode(14001, "QNN_DEVICE_ERROR_INVALID_CONFIG",
+        "the device configuration is refused: unknown chip or architecture, or the skel library was not "
+        "found or is not signed", "Check soc_model and htp_arch. " + _CODE_SKEL),
+    QnnCode(14002, "QNN_DEVICE_ERROR_HARDWARE_UNAVAILABLE", "no usable NPU", _CODE_SKEL),
+    QnnCode(14003, "QNN_DEVICE_ERROR_ASSOCIATED_TO_CONTEXT", "the device still has a context"),
+    QnnCode(14004, "QNN_DEVICE_ERROR_ACCESS_DENIED", "access to the NPU was denied", _CODE_SKEL),
+)
+
+FASTRPC_CODES: Final[tuple[QnnCode, ...]] = (
+    QnnCode(0x80000406, "FastRPC 0x80000406",
+        "the library for the NPU side (skel) was not found or not loaded", _CODE_SKEL),
+    QnnCode(0x72, "FastRPC 0x72", "the NPU driver refused the session", "Update or repair the NPU driver."),
+    QnnCode(0x43, "FastRPC 0x43", "the NPU driver refused the session", "Update or repair the NPU driver."),
+)
+# fmt: on
+
+_BY_NUMBER: Final = {row.number: row for row in QNN_CODES}
+_BY_NAME: Final = {row.name: row for row in QNN_CODES}
+_FASTRPC: Final = {row.number: row for row in FASTRPC_CODES}
+_QNN_NAME = re.compile(r"\bQNN_[A-Z]+(?:_[A-Z]+)*_?ERROR_[A-Z_]+\b")
+# A number of 64 bits has up to 20 digits.
+_QNN_NUMBER = re.compile(r"\b[Cc]ode:? *(\d{4,20})\b")
+
+
+def qnn_code(number: int) -> QnnCode | None:
+    """The code of an error number as QNN or ONNX Runtime print it (internal upper bits are ignored)."""
+    return _BY_NUMBER.get(number & 0xFFFF)
+
+
+def qnn_code_named(name: str) -> QnnCode | None:
+    return _BY_NAME.get(name.upper())
+
+
+def fastrpc(number: int) -> QnnCode | None:
+    return _FASTRPC.get(number & 0xFFFFFFFF)
+
+
+def find_qnn_code(text: str) -> QnnCode | None:
+    """The first QNN error that a log line or message names, by name before number."""
+    for match in _QNN_NAME.finditer(text):
+        row = qnn_code_named(match.group())
+        if row is not None:
+            return row
+    for match in _QNN_NUMBER.finditer(text):
+        row = qnn_code(int(match.group(1)))
+        if row is not None:
+            return row
+    return None
+
+
+# --- lines ---
 
 # Weight of a line that names the one cause.
 PROOF: Final = 90
@@ -36,7 +244,7 @@ class LogRule:
     pattern: str
     cause: str
     fix: str
-    weight: int
+    weight: int = PROOF
     setup: bool = False
 
 
@@ -52,15 +260,17 @@ class LogFinding:
     setup: bool = False
 
 
-def rule(name: str, pattern: str, cause: str, fix: str, weight: int = PROOF, *, setup: bool = False) -> LogRule:
-    return LogRule(name, pattern, cause, fix, weight, setup)
-
-
 def render(matched: LogRule, match: re.Match[str], evidence: str) -> LogFinding:
     """The finding for a line, with the words of the line put into the rule's sentences."""
     words = {key: value.strip() for key, value in match.groupdict(default="").items()}
     if "qnn" in words:
-        words |= _qnn_words(words["qnn"])
+        text = words["qnn"]
+        row = qnn_code(int(text)) if text.isdigit() else qnn_code_named(text)
+        words |= (
+            {"qnn": text, "meaning": "a QNN error without a description", "advice": ""}
+            if row is None
+            else {"qnn": f"{row.name} ({row.number})", "meaning": row.meaning, "advice": row.advice}
+        )
     cause = matched.cause.format(**words)
     # `{advice}` may be empty; a fix of blanks would count as one.
     return LogFinding(
@@ -68,14 +278,7 @@ def render(matched: LogRule, match: re.Match[str], evidence: str) -> LogFinding:
     )
 
 
-def _qnn_words(text: str) -> dict[str, str]:
-    row = qnn_codes.by_number(int(text)) if text.isdigit() else qnn_codes.by_name(text)
-    if row is None:
-        return {"qnn": text, "meaning": "a QNN error without a description", "advice": ""}
-    return {"qnn": f"{row.name} ({row.number})", "meaning": row.meaning, "advice": row.advice}
-
-
-_ONE_SET = (
+ONE_SET = (
     "Use one set of QNN libraries: leave out backend_path, remove QNN SDK folders from PATH and "
     "ADSP_LIBRARY_PATH, reinstall onnxruntime-qnn."
 )
@@ -88,75 +291,75 @@ _SKEL = (
 
 # fmt: off
 BACKEND: Final[tuple[LogRule, ...]] = (
-    rule("backend.library-of-wheel",
+    LogRule("backend.library-of-wheel",
         r"(?P<lib>lib(?:c\+\+|c\+\+abi|unwind)[\w.+-]*): cannot open shared object file",
         "{lib} is missing, which the QNN libraries need. It is in the wheel's folder onnxruntime_qnn.libs.",
         _REINSTALL, setup=True),
-    rule("backend.libatomic", r"(?P<lib>libatomic[\w.+-]*): cannot open shared object file",
+    LogRule("backend.libatomic", r"(?P<lib>libatomic[\w.+-]*): cannot open shared object file",
         "{lib} is missing, which libQnnSystem needs; without it no EPContext model can be read or written.",
         "Install it (Debian and Ubuntu: apt install libatomic1).", setup=True),
-    rule("backend.fastrpc",
+    LogRule("backend.fastrpc",
         r"libcdsprpc[\w.]*: cannot open shared object file|Unable to get the handle to libcdsprpc\.dll|"
         r"Failed to (?:get symbol|load library).*(?:rpcmem|cdsprpc)",
         "libcdsprpc, the way to the NPU, is missing: the NPU driver is not installed, or not visible here.",
         _DRIVER, setup=True),
-    rule("backend.file-missing",
+    LogRule("backend.file-missing",
         r"SetupBackend failed Unable to load backend, error: *(?P<file>.+?): cannot open shared object file",
         "The QNN backend library {file} is not there.",
         "Leave out the provider option backend_path, or correct it. QnnCpu is no longer part of the wheel.",
         setup=True),
-    rule("backend.none-for-device", r"Could not determine default backend path for device",
+    LogRule("backend.none-for-device", r"Could not determine default backend path for device",
         "The QNN backend library for this device (libQnnHtp.so or QnnHtp.dll for an NPU and for the simulator) is "
         "missing from the folder of onnxruntime-qnn.", _REINSTALL, setup=True),
-    rule("backend.wrong-machine",
+    LogRule("backend.wrong-machine",
         r"SetupBackend failed Unable to load backend, error: *(?P<file>.+?): (?:wrong|invalid) ELF ",
         "The QNN backend library {file} is damaged or made for another machine.", _REINSTALL, setup=True),
-    rule("backend.not-loaded", r"SetupBackend failed Unable to load backend, error: *(?P<why>.+)",
+    LogRule("backend.not-loaded", r"SetupBackend failed Unable to load backend, error: *(?P<why>.+)",
         "The QNN backend library could not be loaded ({why}): it is missing, or something that it needs is.",
         "Leave out the provider option backend_path, or correct it. " + _REINSTALL, STRONG, setup=True),
-    rule("backend.other-version", r"Unable to find a valid interface for (?P<file>.+)",
-        "{file} is of another (older) QNN version than the execution provider.", _ONE_SET, setup=True),
-    rule("backend.mixed",
+    LogRule("backend.other-version", r"Unable to find a valid interface for (?P<file>.+)",
+        "{file} is of another (older) QNN version than the execution provider.", ONE_SET, setup=True),
+    LogRule("backend.mixed",
         r"(?P<part>Stub|Skel|Prepare) lib id mismatch:.*expected \((?P<want>.*?)\), detected \((?P<found>.*?)\)",
         "The QNN libraries are from different versions: the {part} library is {found}, {want} was expected.",
-        _ONE_SET, setup=True),
-    rule("backend.mixed", r"Failed to retrieve skel build id: err: 1008|INCOMPATIBLE_BINARIES",
-        "The QNN libraries (backend, stub, skel) are from different versions.", _ONE_SET, setup=True),
-    rule("backend.skel", r"qnn_open failed,? (?P<code>0x[0-9a-fA-F]+)",
+        ONE_SET, setup=True),
+    LogRule("backend.mixed", r"Failed to retrieve skel build id: err: 1008|INCOMPATIBLE_BINARIES",
+        "The QNN libraries (backend, stub, skel) are from different versions.", ONE_SET, setup=True),
+    LogRule("backend.skel", r"qnn_open failed,? (?P<code>0x[0-9a-fA-F]+)",
         "The library for the NPU side (skel) was not found, not signed, or not accepted by the driver ({code}).",
         _SKEL, STRONG, setup=True),
-    rule("backend.skel", r"Failed to load skel, error|Failed to retrieve skel load status",
+    LogRule("backend.skel", r"Failed to load skel, error|Failed to retrieve skel load status",
         "The library for the NPU side (skel) was not found, not signed, or not accepted by the driver.", _SKEL,
         STRONG, setup=True),
-    rule("backend.stub",
+    LogRule("backend.stub",
         r"Failed in loading stub|Failed to load (?:stub lib|HTP user driver)|DriverLibLoader Failed loading",
         "The library that talks to the NPU driver (stub) could not be loaded.", _REINSTALL + " " + _DRIVER,
         STRONG, setup=True),
-    rule("backend.process-name", r"FastRPC process/executable name exceeds supported length",
+    LogRule("backend.process-name", r"FastRPC process/executable name exceeds supported length",
         "The NPU driver refuses processes with such a long path.", "Use an interpreter with a shorter path.",
         setup=True),
-    rule("backend.user-driver", r"fell back to HTP user-driver \(HNRD\) path|Switching to user driver path",
+    LogRule("backend.user-driver", r"fell back to HTP user-driver \(HNRD\) path|Switching to user driver path",
         "Parts of the wheel (Prepare, Stub or Skel) are missing beside the backend, so the driver's own runtime is "
         "used, which supports fewer operators.", _REINSTALL, SYMPTOM),
-    rule("backend.unsigned-session",
+    LogRule("backend.unsigned-session",
         r"createUnsignedPD (?:failed|unable|unsigned PD interface not supported)|create unsigned PD failed",
         "The NPU driver refused the process a session on the NPU.", _DRIVER, STRONG, setup=True),
-    rule("backend.device-id", r"Could not find device with ID = (?P<id>\S+)",
+    LogRule("backend.device-id", r"Could not find device with ID = (?P<id>\S+)",
         "There is no QNN device with the number {id}.", "Leave out the provider option device_id.", setup=True),
-    rule("backend.priority", r"context priority: (?P<value>\S+) not valid",
+    LogRule("backend.priority", r"context priority: (?P<value>\S+) not valid",
         "qnn_context_priority is {value!r}, which QNN does not know; it then refuses to start.",
         "Use low, normal, normal_high or high.", setup=True),
-    rule("backend.priority", r"SetupBackend failed Invalid Qnn context priority",
+    LogRule("backend.priority", r"SetupBackend failed Invalid Qnn context priority",
         "qnn_context_priority has a value that QNN does not know.", "Use low, normal, normal_high or high.",
         STRONG, setup=True),
-    rule("backend.device-config", r"Failed to create device\. Error: (?P<qnn>QNN_\w+)",
+    LogRule("backend.device-config", r"Failed to create device\. Error: (?P<qnn>QNN_\w+)",
         "QNN refused the device: {meaning} [{qnn}].", "{advice}", STRONG, setup=True),
-    rule("backend.soc", r"Unknown config socModel", "QNN does not know this soc_model.",
+    LogRule("backend.soc", r"Unknown config socModel", "QNN does not know this soc_model.",
         "Give the number of a chip that this SDK knows (60 is X Elite), or leave the option out on an NPU.",
         setup=True),
-    rule("backend.refused", r"QNN SetupBackend failed (?P<why>.*Error: (?P<qnn>QNN_\w+).*)",
+    LogRule("backend.refused", r"QNN SetupBackend failed (?P<why>.*Error: (?P<qnn>QNN_\w+).*)",
         "QNN did not start: {meaning} [{qnn}].", "{advice}", STRONG, setup=True),
-    rule("backend.refused", r"QNN SetupBackend failed (?P<why>.+)", "QNN did not start: {why}",
+    LogRule("backend.refused", r"QNN SetupBackend failed (?P<why>.+)", "QNN did not start: {why}",
         "Check the provider options; `qnnbridge demo` shows whether QNN works here without any.", SYMPTOM,
         setup=True),
 )
@@ -164,17 +367,17 @@ BACKEND: Final[tuple[LogRule, ...]] = (
 
 # fmt: off
 OPTIONS: Final[tuple[LogRule, ...]] = (
-    rule("option.fp16-needs-chip", r"FP16 precision mode is enabled but soc_model is not specified",
+    LogRule("option.fp16-needs-chip", r"FP16 precision mode is enabled but soc_model is not specified",
         "enable_htp_fp16_precision=1 needs soc_model.", "Set soc_model too (60 for X Elite)."),
-    rule("option.backend-twice", r"Only one of 'backend_type' and 'backend_path' should be set",
+    LogRule("option.backend-twice", r"Only one of 'backend_type' and 'backend_path' should be set",
         "backend_type and backend_path were both given.", "Leave one of them out."),
-    rule("option.unknown-exception", r"Unknown exception occurred while creating QNN EP",
+    LogRule("option.unknown-exception", r"Unknown exception occurred while creating QNN EP",
         "A provider option has a value that QNN cannot read (a number was expected: device_id, vtcm_mb, "
         "rpc_control_latency) or that this machine cannot do: enable_htp_shared_memory_allocator needs libcdsprpc.",
         "Leave out the provider options that are not needed.", STRONG),
-    rule("option.profiling-file", r"Need to specify a CSV file via provider option profiling_file_path",
+    LogRule("option.profiling-file", r"Need to specify a CSV file via provider option profiling_file_path",
         "profiling_level needs a file to write to.", "Set the provider option profiling_file_path too."),
-    rule("option.ignored",
+    LogRule("option.ignored",
         r"Profiling level not valid|[Pp]erformance mode not valid|Invalid HTP architecture: (?P<value>\S+)",
         "A provider option had a value that QNN does not know; it was ignored.",
         "Correct profiling_level, htp_performance_mode or htp_arch.", HINT),
@@ -183,19 +386,19 @@ OPTIONS: Final[tuple[LogRule, ...]] = (
 
 # fmt: off
 INSTALLATION: Final[tuple[LogRule, ...]] = (
-    rule("install.ort-too-old", r"QNN EP requires ORT >= (?P<need>\S+) .*Host ORT is (?P<have>\S+)",
+    LogRule("install.ort-too-old", r"QNN EP requires ORT >= (?P<need>\S+) .*Host ORT is (?P<have>\S+)",
         "This onnxruntime-qnn needs onnxruntime {need} or newer; the host has {have}.",
         "Upgrade onnxruntime in the host's interpreter."),
-    rule("install.ort-too-new", r"invalid ort_version_supported=",
+    LogRule("install.ort-too-new", r"invalid ort_version_supported=",
         "This onnxruntime-qnn is too old for the host's onnxruntime.",
         "Upgrade onnxruntime-qnn in the host's interpreter."),
-    rule("install.no-device", r"Must provide one or more OrtEpDevice instances",
+    LogRule("install.no-device", r"Must provide one or more OrtEpDevice instances",
         "No QNN device was found: there is no NPU, its driver is missing, or the versions of onnxruntime and "
         "onnxruntime-qnn do not fit.", _DRIVER, STRONG),
-    rule("install.not-a-provider", r"undefined symbol: CreateEpFactories",
+    LogRule("install.not-a-provider", r"undefined symbol: CreateEpFactories",
         "The file that was registered is a QNN backend, not the execution provider.",
         "Register the library that onnxruntime_qnn.get_library_path() names."),
-    rule("install.library", r"Failed to load library (?P<file>\S+) with error: (?P<why>.+)",
+    LogRule("install.library", r"Failed to load library (?P<file>\S+) with error: (?P<why>.+)",
         "{file} could not be loaded: {why}", _REINSTALL, SYMPTOM),
 )
 # fmt: on
@@ -209,16 +412,16 @@ _SPACE = "Free some space, or put the cache on another disk."
 
 # fmt: off
 RESET: Final[tuple[LogRule, ...]] = (
-    rule("reset.again", r"NPU crashed again after SSR recovery",
+    LogRule("reset.again", r"NPU crashed again after SSR recovery",
         "The NPU was reset twice within one call: something in this model or input makes it crash.",
         "Try the model on the CPU provider; update the NPU driver."),
-    rule("reset.not-recoverable", r"SSR detected\. Recovery not supported",
+    LogRule("reset.not-recoverable", r"SSR detected\. Recovery not supported",
         "The NPU was reset, and what was loaded into it cannot be loaded again from a file.",
         "Create the session again. From a context binary with embed mode 0 QNN recovers by itself."),
-    rule("reset.fatal", r"SYSTEM_COMMUNICATION_FATAL|SSR failed to recover CDSP sessions",
+    LogRule("reset.fatal", r"SYSTEM_COMMUNICATION_FATAL|SSR failed to recover CDSP sessions",
         "The NPU is gone for good in this process.",
         "Restart the host (host.restart()); if that does not help, the machine."),
-    rule("reset", r"NPU crashed|SSR (?:detected|Triggered)|detected a SSR|ERROR_SYSTEM_COMMUNICATION\b",
+    LogRule("reset", r"NPU crashed|SSR (?:detected|Triggered)|detected a SSR|ERROR_SYSTEM_COMMUNICATION\b",
         "The NPU's own processor crashed and was restarted by the driver; what was loaded into it is gone.",
         "Create the session again.", STRONG),
 )
@@ -226,47 +429,47 @@ RESET: Final[tuple[LogRule, ...]] = (
 
 # fmt: off
 CONTEXT: Final[tuple[LogRule, ...]] = (
-    rule("context.no-bin", r"file path in ep_cache_context does not exist",
+    LogRule("context.no-bin", r"file path in ep_cache_context does not exist",
         "This model is compiled, and the .bin file that it names is not beside it.",
         "Keep the .onnx file and its .bin file together, under the names they were made with."),
-    rule("context.empty", r"Empty cache file encountered", "The .bin file is empty.", _REBUILD),
-    rule("context.damaged", r"Failed to get context binary info",
+    LogRule("context.empty", r"Empty cache file encountered", "The .bin file is empty.", _REBUILD),
+    LogRule("context.damaged", r"Failed to get context binary info",
         "The .bin file is cut off, changed, or no context binary at all (often a Git LFS pointer).",
         "Copy it again. " + _REBUILD),
-    rule("context.other-chip", r"Compatible cache not found|No runnable cache selected",
+    LogRule("context.other-chip", r"Compatible cache not found|No runnable cache selected",
         "The context binary was made for another chip.", _REBUILD),
-    rule("context.refused", r"contextCreateFromBinary failed\. Error: (?P<qnn>QNN_\w+)",
+    LogRule("context.refused", r"contextCreateFromBinary failed\. Error: (?P<qnn>QNN_\w+)",
         "QNN refused the context binary: {meaning} [{qnn}].", _REBUILD, STRONG),
-    rule("context.dots", r"ep_cache_context field has '\.\.'",
+    LogRule("context.dots", r"ep_cache_context field has '\.\.'",
         "The name of the .bin file contains '..' (a..b.onnx is enough), and ONNX Runtime refuses that.",
         "Give the model a name without '..' and compile it again."),
-    rule("context.absolute", r"should set ep_cache_context field with a relative path",
+    LogRule("context.absolute", r"should set ep_cache_context field with a relative path",
         "The compiled model names its .bin file by an absolute path.", _REBUILD),
-    rule("context.no-main", r"Failed to find the EPContext node with main_context=1",
+    LogRule("context.no-main", r"Failed to find the EPContext node with main_context=1",
         "No node of the compiled model holds the context binary.", _REBUILD),
-    rule("context.no-provider",
+    LogRule("context.no-provider",
         r"EPContext node generated by '(?P<ep>\w+)' is not compatible with any execution provider",
         "The model is compiled for {ep}, which is not there in this session: it was not asked for, or its "
         "backend or libQnnSystem could not be loaded.",
         "Ask for {ep}; if you did, the lines before this one name the reason.", STRONG),
-    rule("context.compiled-twice", r"OrtEp::Compile\(\) returned a NULL EPContext node",
+    LogRule("context.compiled-twice", r"OrtEp::Compile\(\) returned a NULL EPContext node",
         "The model to compile is compiled already.", "Compile the original model."),
-    rule("context.renamed-io", r"has renamed graph I/O but no io_name_overrides",
+    LogRule("context.renamed-io", r"has renamed graph I/O but no io_name_overrides",
         "The .bin file and the .onnx file may not belong together, or are from an older version.", _REBUILD,
         HINT),
-    rule("context.exists", r"since the file .* exists already",
+    LogRule("context.exists", r"since the file .* exists already",
         "ONNX Runtime never overwrites a compiled model (a compile that was killed leaves one behind, too).",
         "Remove the file, or give another ep.context_file_path."),
-    rule("context.no-extension", r"context_file_path should not point to a folder",
+    LogRule("context.no-extension", r"context_file_path should not point to a folder",
         "ep.context_file_path has no file name with an extension.", "Give a path that ends in .onnx."),
     # ONNX Runtime prints the number of errno: 28 is ENOSPC; 30 and 13 below are EROFS and EACCES.
-    rule("disk.full",
+    LogRule("disk.full",
         r"No space left on device|SystemError : 28|Failed to write context cache file|"
         r"Protobuf serialization failed when saving model|disk full|There is not enough space on the disk",
         "The disk is full (or has a quota): what was written so far is incomplete.", _SPACE),
-    rule("disk.read-only", r"SystemError : (?:30|13)\b|Read-only file system",
+    LogRule("disk.read-only", r"SystemError : (?:30|13)\b|Read-only file system",
         "The folder cannot be written to.", "Use another folder."),
-    rule("disk.no-folder", r"Failed to open context cache file",
+    LogRule("disk.no-folder", r"Failed to open context cache file",
         "The folder for the compiled model is not there, or cannot be written to.",
         "Create it, or give another ep.context_file_path."),
 )
@@ -274,37 +477,37 @@ CONTEXT: Final[tuple[LogRule, ...]] = (
 
 # fmt: off
 GRAPH: Final[tuple[LogRule, ...]] = (
-    rule("finalize.operator", r'"(?P<op>[^"]+)" generated: could not create op',
+    LogRule("finalize.operator", r'"(?P<op>[^"]+)" generated: could not create op',
         "QNN cannot place the operator {op} on this target, and reports it as a memory error.", _TARGET),
-    rule("finalize.memory", r"Failed to finalize QNN graph\. Error: QNN_COMMON_ERROR_MEM_ALLOC",
+    LogRule("finalize.memory", r"Failed to finalize QNN graph\. Error: QNN_COMMON_ERROR_MEM_ALLOC",
         "QNN says memory, but it nearly always means that an operator or data type cannot be placed on this target "
         "(without soc_model most float models end like this).", _TARGET, STRONG),
-    rule("finalize", r"Failed to finalize QNN graph\. Error: (?P<qnn>QNN_\w+)",
+    LogRule("finalize", r"Failed to finalize QNN graph\. Error: (?P<qnn>QNN_\w+)",
         "QNN could not finalize the graph: {meaning} [{qnn}].", "{advice}", SYMPTOM),
-    rule("graph.create", r"Failed to create Qnn graph: .*Error: (?P<qnn>QNN_\w+)",
+    LogRule("graph.create", r"Failed to create Qnn graph: .*Error: (?P<qnn>QNN_\w+)",
         "QNN refused the graph: {meaning} [{qnn}].", "{advice}", STRONG),
-    rule("graph.tensor", r"Failed to create tensor for node: (?P<node>\S+) .*error code: (?P<qnn>\d+)",
+    LogRule("graph.tensor", r"Failed to create tensor for node: (?P<node>\S+) .*error code: (?P<qnn>\d+)",
         "QNN refused a tensor of node {node}: {meaning} [{qnn}]. A graph option (extended_udma and the like) can "
         "do this too.", "Leave out HTP graph options; change the node.", STRONG),
-    rule("graph.dynamic", r"Dynamic shape is not supported yet, for (?P<what>(?:in|out)put): *(?P<name>\S+)",
+    LogRule("graph.dynamic", r"Dynamic shape is not supported yet, for (?P<what>(?:in|out)put): *(?P<name>\S+)",
         "QNN needs fixed dimensions, and {what} {name} has some without a fixed size.",
         "Fix them with add_free_dimension_override_by_name, or in the model."),
-    rule("graph.dynamic", r"REASON : Cannot get shape",
+    LogRule("graph.dynamic", r"REASON : Cannot get shape",
         "QNN needs fixed dimensions, and the model has some without a fixed size.",
         "Fix them with add_free_dimension_override_by_name, or in the model."),
-    rule("graph.no-inputs", r"Having zero graph inputs is not supported",
+    LogRule("graph.no-inputs", r"Having zero graph inputs is not supported",
         "QNN cannot run a graph that has no inputs.", "Run this model on the CPU provider."),
-    rule("graph.layout", r"Node '(?P<node>[^']*)' OpType:(?P<op>\w+) .*was inserted using the NHWC format",
+    LogRule("graph.layout", r"Node '(?P<node>[^']*)' OpType:(?P<op>\w+) .*was inserted using the NHWC format",
         "QNN asked for {op} ({node}) in channels-last layout and then refused it; ONNX Runtime cannot give it back "
         "to the CPU after that.",
         "Change or quantize this operator (weights must be initializers), or use the CPU provider.", SYMPTOM),
-    rule("graph.validation",
+    LogRule("graph.validation",
         r"backendValidateOpConfig\(\) failed for node `(?P<node>[^`]*)` of type `(?P<op>[^`]*)` .* (?P<qnn>\d+)",
         "QNN refuses {op} ({node}): {meaning} [{qnn}].", "{advice}", STRONG),
-    rule("graph.unsupported", r"Unsupported nodes in QNN EP: (?P<nodes>.+?),?\s*$",
+    LogRule("graph.unsupported", r"Unsupported nodes in QNN EP: (?P<nodes>.+?),?\s*$",
         "QNN does not support these nodes as they are: {nodes}",
         "Change or quantize them, or allow fallback='cpu'.", SYMPTOM),
-    rule("graph.on-cpu", r"This session contains graph nodes that are assigned to the default CPU EP",
+    LogRule("graph.on-cpu", r"This session contains graph nodes that are assigned to the default CPU EP",
         "Some nodes are not on QNN. ONNX Runtime is silent about it where dimensions are not fixed.",
         "Create the session with log_severity_level=0: it then gives a reason for each node.", HINT),
 )
@@ -312,10 +515,10 @@ GRAPH: Final[tuple[LogRule, ...]] = (
 
 # fmt: off
 RUN: Final[tuple[LogRule, ...]] = (
-    rule("run.index", r"index: (?P<index>-?\d+) is larger than input dim: (?P<dim>\d+) size: (?P<size>\d+)",
+    LogRule("run.index", r"index: (?P<index>-?\d+) is larger than input dim: (?P<dim>\d+) size: (?P<size>\d+)",
         "An index input has the value {index}, but that dimension has only {size} elements.",
         "Check the values of the index inputs."),
-    rule("run", r"QNN graph execute error\. Error: (?P<qnn>QNN_\w+)",
+    LogRule("run", r"QNN graph execute error\. Error: (?P<qnn>QNN_\w+)",
         "QNN failed while running the model: {meaning} [{qnn}].", "{advice}", SYMPTOM),
 )
 # fmt: on

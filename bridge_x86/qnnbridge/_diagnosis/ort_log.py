@@ -11,11 +11,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, LogFinding, LogRule, render
-from qnnbridge._diagnosis.qnn_codes import by_number
-from qnnbridge._launch.stderr import LogLine, decode_stderr, parse_line, shorten
+from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, LogFinding, LogRule, qnn_code, render
+from qnnbridge._launch.stderr import LogLine, StderrCollector, decode_stderr, parse_line, shorten
 from qnnbridge_protocol.errors import (
     BridgeError,
     CompileFailed,
@@ -44,9 +43,12 @@ class NodeReason:
     op_type: str
     reason: str
 
+    @property
+    def label(self) -> str:
+        return f"{self.op_type} ({self.name})" if self.name else self.op_type
+
     def __str__(self) -> str:
-        label = f"{self.op_type} ({self.name})" if self.name else self.op_type
-        return f"{label}: {self.reason}" if self.reason else label
+        return f"{self.label}: {self.reason}" if self.reason else self.label
 
 
 def unsupported_nodes(lines: Iterable[str]) -> list[NodeReason]:
@@ -104,7 +106,7 @@ class _Reader:
     def _explain(self, name: str, reason: str) -> str:
         if name not in self._refused or reason not in _VAGUE:
             return reason
-        row = by_number(self._refused[name][1])
+        row = qnn_code(self._refused[name][1])
         return f"{row.meaning} [{row.name} ({row.number})]" if row else reason
 
 
@@ -118,13 +120,6 @@ LINES_AT_ONCE: Final = 200
 # Without a severity: lines that are not ONNX Runtime's, such as those of the loader.
 _READ_SEVERITIES: Final = frozenset(("", "W", "E", "F"))
 _ABOUT_PLACEMENT = re.compile("assigned to the default CPU EP|was inserted using the NHWC format")
-
-
-class StderrSource(Protocol):
-    """Where the lines of a request come from: the collector of the host's stderr."""
-
-    def section(self, request_id: int, timeout_s: float) -> bytes:
-        """What was written between the markers of the request; waits for the end marker that long at most."""
 
 
 def explain_lines(lines: Iterable[str]) -> list[LogFinding]:
@@ -196,7 +191,7 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
 
 
 def enrich_from_stderr(
-    error: BridgeError, stderr: StderrSource, request_ids: Sequence[int], timeout_s: float
+    error: BridgeError, stderr: StderrCollector, request_ids: Sequence[int], timeout_s: float
 ) -> BridgeError:
     """`enrich` with what the host wrote for the last of these requests (none: it was never sent)."""
     if not request_ids:
@@ -209,9 +204,7 @@ def _add_nodes(error: BridgeError, nodes: Sequence[NodeReason]) -> None:
     if not nodes:
         return
     error.details["unsupported_nodes"] = [[node.name, node.op_type, node.reason] for node in nodes]
-    listed = ", ".join(
-        f"{node.op_type} ({node.name})" if node.name else node.op_type for node in nodes[:MAX_EVIDENCE]
-    )
+    listed = ", ".join(node.label for node in nodes[:MAX_EVIDENCE])
     if len(nodes) > MAX_EVIDENCE:
         listed += f" and {len(nodes) - MAX_EVIDENCE} more"
     others = _taken_along(error, nodes)
@@ -255,17 +248,3 @@ def _add(found: dict[tuple[str, str], LogFinding], finding: LogFinding) -> None:
 def _says_the_same(line: str, others: Sequence[str]) -> bool:
     """ONNX Runtime repeats QNN's line inside a longer one of its own."""
     return any(line in other or other in line for other in others)
-
-
-__all__ = [
-    "LogFinding",
-    "NodeReason",
-    "StderrSource",
-    "decode_stderr",
-    "enrich",
-    "enrich_from_stderr",
-    "explain_lines",
-    "occurs",
-    "search",
-    "unsupported_nodes",
-]

@@ -20,10 +20,8 @@ from typing import Any
 
 from qnnbridge_os.processes import native_machine
 from qnnbridge_os.programs import (
-    Executable,
     RegisteredPython,
     executable_machine,
-    read_executable,
     registered_pythons,
 )
 from qnnbridge_protocol.process_names import is_frozen
@@ -43,11 +41,6 @@ def process_machine() -> str:
     except OSError:
         machine = None
     return machine or name.rpartition("-")[2]
-
-
-def computer_machine() -> str:
-    """What the computer is, also for a process that runs emulated (except by qemu, which hides it completely)."""
-    return native_machine()
 
 
 def interpreter_machine(path: str) -> str | None:
@@ -112,12 +105,8 @@ def _origin(package: str) -> str | None:
         except (ImportError, ValueError):  # a broken finder
             return None
         if spec is not None:
-            return _place(spec)
+            return spec.origin if spec.has_location else None
     return None
-
-
-def _place(spec: importlib.machinery.ModuleSpec | None) -> str | None:
-    return spec.origin if spec is not None and spec.has_location else None
 
 
 @dataclasses.dataclass
@@ -146,7 +135,7 @@ class Surroundings:
         return cls(
             environ=os.environ,
             process=process_machine(),
-            computer=computer_machine(),
+            computer=native_machine(),
             executable="" if is_frozen() else sys.executable or "",
             version=sys.version_info[:2],
             not_isolated=_not_isolated(),
@@ -282,14 +271,3 @@ def _is_from(origin: str, folder: str) -> bool:
     environment inside of its own folder."""
     found = os.path.dirname(os.path.dirname(os.path.abspath(origin)))
     return os.path.normcase(found) == os.path.normcase(os.path.abspath(folder))
-
-
-__all__ = [
-    "Executable",
-    "base_interpreter",
-    "computer_machine",
-    "executable_machine",
-    "interpreter_machine",
-    "process_machine",
-    "read_executable",
-]

@@ -390,7 +390,8 @@ def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> Ses
         # Lines of a creation that succeeded are not kept in memory.
         process.stderr.forget(request_id)
         return info
-    from qnnbridge._diagnosis.ort_log import decode_stderr, explain_lines
+    from qnnbridge._diagnosis.ort_log import explain_lines
+    from qnnbridge._launch.stderr import decode_stderr
 
     lines = decode_stderr(process.stderr.section(request_id, LOG_TIMEOUT_S)).splitlines()
     causes = [finding.cause for finding in explain_lines(lines) if finding.setup]

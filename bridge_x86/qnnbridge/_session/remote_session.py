@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._launch.interpreter import engine_not_taken
+from qnnbridge._launch import engine_not_taken
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.create import (
     Created,

@@ -6,7 +6,7 @@ caller asks `Supervisor.lost` why. The first of them investigates and the others
 
     exit code, stderr, declared phases --> `_diagnosis` names the cause --> a crash report is written
       --> `blame` divides a point among the requests that were inside native code
-      --> `quarantine` adds it to the model's account on disk
+      --> `Quarantine` adds it to the model's account on disk
       --> `restart_policy` says how long the next start waits, or opens the breaker
 
 Invariants: there is at most one usable generation, and a lost one never comes back. Each death is investigated and
@@ -18,8 +18,8 @@ What fails here is raised to the caller: `HostStartFailed`, `BreakerOpen`, `Mode
 `HostHung`. Repeating the call is the business of `_session`. A file that cannot be written (report, quarantine)
 fails no call.
 
-`restart_policy`, `blame` and `quarantine` are pure decisions: time comes from a `Clock`, nothing is started or
-killed here. `host_process` starts and ends one process, and calls whose time is up; `supervisor` and `deaths`
-carry the decisions out. `_host` and the sessions call it. It imports the protocol, `qnnbridge_os`,
-`_launch`, `_transport`, `_fastpath` and `_diagnosis`.
+`restart_policy` and `blame` are pure decisions: time comes from a `Clock`, nothing is started or killed there.
+`host_process` starts and ends one process, and calls whose time is up; `supervisor` and `deaths` carry the
+decisions out. `_host` and the sessions call it. It imports the protocol, `qnnbridge_os`, `_launch`, `_transport`,
+`_fastpath` and `_diagnosis`.
 """

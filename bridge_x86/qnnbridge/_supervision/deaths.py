@@ -10,11 +10,11 @@ import dataclasses
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from qnnbridge._diagnosis import CrashReports
+from qnnbridge._diagnosis import CrashReports, processor_of
 from qnnbridge._launch.stderr import decode_stderr
-from qnnbridge._supervision.blame import Blame, NativeCall, Why
+from qnnbridge._supervision.blame import Blame, NativeCall, Quarantine, Why
 from qnnbridge._supervision.host_process import (
     ASKED_FOR,
     EXIT_WAIT_S,
@@ -22,7 +22,6 @@ from qnnbridge._supervision.host_process import (
     STDERR_TIMEOUT_S,
     HostProcess,
 )
-from qnnbridge._supervision.quarantine import Quarantine
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Lost
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostCrashed, HostError, HostHung, WorkerDied
@@ -166,7 +165,7 @@ class Investigator:
 
         Its words are on the host's stderr, between the marks of the request.
         """
-        from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, processor_of, to_error
+        from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, to_error
 
         details = error.details
         code, phase = details.get("exit_code"), details.get("phase")
@@ -190,15 +189,7 @@ class Investigator:
             in_flight=(call,),
             stderr_tail=decode_stderr(process.stderr.tail()),
             ready=bool(details.get("ready", True)),
-            memory_ran_out=process.memory_ran_out,
-            processor=processor_of(process.peer.machine),
-            interpreter=process.peer.executable,
-            versions={
-                **process.versions,
-                **(details.get("versions") or {}),
-                "qnnbridge": process.peer.qnnbridge,
-            },
-            application_versions={"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},
+            **_surroundings(process, ready=True, versions=details.get("versions")),
         )
         report = self._reports.write(record)
         self._book(record, ChannelFailed(), report, None)
@@ -207,7 +198,7 @@ class Investigator:
         return crashed if isinstance(crashed, HostCrashed) else HostCrashed(error.message, cause=crashed.message)
 
     def _record(self, process: HostProcess, status: ExitStatus | None, *, on_purpose: bool) -> CrashRecord:
-        from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, processor_of
+        from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
 
         channel = process.channel
         lost = _with_implied_phase(channel.requests.lost)
@@ -239,11 +230,7 @@ class Investigator:
             ready=ready,
             killed_because=process.killed_because,
             on_purpose=on_purpose,
-            memory_ran_out=process.memory_ran_out,
-            processor=processor_of(process.peer.machine if ready else ""),
-            interpreter=process.peer.executable if ready else "",
-            versions={**process.versions, "qnnbridge": process.peer.qnnbridge} if ready else {},
-            application_versions={"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},
+            **_surroundings(process, ready=ready),
         )
 
     def _book(
@@ -269,6 +256,20 @@ class Investigator:
                 # In quarantine the model is refused, so it has nothing more to prove, and others need not
                 # wait for it.
                 self._blame.forget(points.call.fingerprint)
+
+
+def _surroundings(
+    process: HostProcess, *, ready: bool, versions: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The fields of a record that are not of the death itself. ready: it has said HELLO. versions: more of them."""
+    peer = process.peer if ready else None
+    return {
+        "memory_ran_out": process.memory_ran_out,
+        "processor": processor_of(peer.machine if peer else ""),
+        "interpreter": peer.executable if peer else "",
+        "versions": {**process.versions, **(versions or {}), "qnnbridge": peer.qnnbridge} if peer else {},
+        "application_versions": {"qnnbridge": __version__, "python": sys.version.partition(" ")[0]},
+    }
 
 
 def _key(versions: Mapping[str, str]) -> str:

@@ -40,28 +40,22 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from qnnbridge_os.native import Lock
-from qnnbridge_protocol.errors import BreakerOpen, BridgeError, from_wire
+from qnnbridge_protocol.errors import BreakerOpen, BridgeError
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
 
-class Clock(Protocol):
+class Clock:
     def monotonic(self) -> float:
         """Seconds that only ever grow; for every duration and deadline."""
-
-    def wall(self) -> float:
-        """Seconds since 1970; only for written records, because it can jump."""
-
-
-class RealClock:
-    def monotonic(self) -> float:
         return time.monotonic()
 
     def wall(self) -> float:
+        """Seconds since 1970; only for written records, because it can jump."""
         return time.time()
 
 
@@ -117,7 +111,7 @@ class RestartPolicy:
         self._breaker_window_s = breaker_window_s
         self._first_open_s = open_s
         self._max_open_s = max_open_s
-        self._clock: Clock = clock or RealClock()
+        self._clock: Clock = clock or Clock()
         self._jitter = jitter
         self._lock = Lock()
         self.reset()
@@ -156,9 +150,7 @@ class RestartPolicy:
         with self._lock:
             if self._incurable is not None:
                 # A new object for each caller, see `Supervisor.lost`.
-                again = from_wire(self._incurable.to_wire())
-                again.retry = self._incurable.retry
-                raise again
+                raise self._incurable.copy()
             now = self._clock.monotonic()
             if self._open_until is None:
                 return Start(max(0.0, self._not_before - now))
@@ -187,12 +179,10 @@ class RestartPolicy:
             self._proved = True
             self._recover()
 
-    def on_death(
-        self, status: ExitStatus | None = None, curable: bool = True, error: BridgeError | None = None
-    ) -> None:
+    def on_death(self, status: ExitStatus | None = None, incurable: BridgeError | None = None) -> None:
         """The generation ended without being asked to, or did not come up.
 
-        curable: whether a restart may help. error: what `next_start` raises from now on if not.
+        incurable: what `next_start` raises from now on, if a restart cannot help.
         """
         with self._lock:
             now = self._clock.monotonic()
@@ -200,8 +190,8 @@ class RestartPolicy:
             # Taken and reset in one step: a second report of the same death counts as barren, never as
             # productive.
             productive, self._proved, self._ready_at = self._proved, False, None
-            if not curable:
-                self._incurable = error or self._cannot_start(status)
+            if incurable is not None:
+                self._incurable = incurable
             # No delay and nothing counted, whatever ended it.
             elif productive:
                 self._not_before = now
@@ -254,17 +244,6 @@ class RestartPolicy:
             fix="See `qnnbridge crashes show last` for why it dies; try the installation with `qnnbridge demo`.",
             details={"retry_after_s": retry_after_s, "deaths": deaths},
         )
-
-    @staticmethod
-    def _cannot_start(status: ExitStatus | None) -> BreakerOpen:
-        error = BreakerOpen(
-            f"The host cannot run as it is set up here ({_describe(status)}); trying again would not help.",
-            fix="Look at `qnnbridge crashes show last` and `qnnbridge --version`; after a change create a new "
-            "qnnbridge.Host.",
-            details={"deaths": [_describe(status)]},
-        )
-        error.retry = "pointless"
-        return error
 
 
 def _describe(status: ExitStatus | None) -> str:

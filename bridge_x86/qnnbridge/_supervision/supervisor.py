@@ -14,7 +14,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qnnbridge._supervision.deaths import DeathHandler, DeathReport
 from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess, Launch
@@ -35,12 +35,6 @@ from qnnbridge_protocol.errors import (
     VersionMismatch,
     WorkerDied,
 )
-
-if TYPE_CHECKING:
-    import weakref
-
-    from qnnbridge._supervision.host_process import HostProcess
-
 
 _log = logging.getLogger("qnnbridge.supervisor")
 
@@ -139,7 +133,12 @@ class Supervisor:
         # The usual case takes no lock: a running generation is one attribute.
         if process is not None and process.usable and self._owner_pid == os.getpid():
             return process
-        self._check_owner()
+        if self.foreign:
+            raise ForkedClient(
+                f"This process is a fork of process {self._owner_pid}, which owns the host.",
+                cause="Pipes cannot be shared by two processes.",
+                fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
+            )
         # In another thread, as all that starts and ends hosts: if the caller is interrupted the start goes on, and
         # the next caller has it.
         return shielded("qnnbridge start", lambda: self._start(deadline))
@@ -373,7 +372,7 @@ class Supervisor:
 
     def _note_failed_start(self, error: BaseException) -> None:
         if isinstance(error, BridgeError):
-            self._policy.on_death(None, curable=error.retry != "pointless", error=error)
+            self._policy.on_death(incurable=error if error.retry == "pointless" else None)
 
     def _bury(self, process: HostProcess, deadline: float | None) -> None:
         """Release what a dead generation holds; make sure it is dead, and that its death was looked into."""
@@ -402,17 +401,9 @@ class Supervisor:
             # A call that is repeated well raises nothing; the log is then the only trace.
             _log.warning("%s %s", error.message, error.cause or "")
         # What a model does to the host is no reason to give the host up for the other models.
-        curable = error.retry != "pointless" or bool(error.details.get("suspects"))
-        self._policy.on_death(finding.status, curable=curable, error=error)
+        incurable = error.retry == "pointless" and not error.details.get("suspects")
+        self._policy.on_death(finding.status, error if incurable else None)
         return finding
-
-    def _check_owner(self) -> None:
-        if self._owner_pid != os.getpid():
-            raise ForkedClient(
-                f"This process is a fork of process {self._owner_pid}, which owns the host.",
-                cause="Pipes cannot be shared by two processes.",
-                fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
-            )
 
 
 def _patience(deadline: float | None, forever: float) -> float:

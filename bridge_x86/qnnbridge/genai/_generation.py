@@ -20,8 +20,16 @@ from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._threads import TerminateFlag, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed
 from qnnbridge._transport.reply_stream import ReplyStream
-from qnnbridge.genai._model import Adapters, RemoteModel, RunsAhead, token_values
-from qnnbridge.genai._survival import Remade, call_object, operation_request, survive
+from qnnbridge.genai._model import (
+    Adapters,
+    Remade,
+    RemoteModel,
+    RunsAhead,
+    call_object,
+    operation_request,
+    survive,
+    token_values,
+)
 from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, PromptRefused
 from qnnbridge_protocol.field_types import field
 

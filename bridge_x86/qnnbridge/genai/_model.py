@@ -1,4 +1,16 @@
-"""`Config`, `Model` and `Adapters`: what is loaded, kept as recipes that every host can repeat."""
+"""`Config`, `Model` and `Adapters`: what is loaded, kept as recipes that every host can repeat.
+
+An application's object has a recipe, and an object of the host only in the generation in which it was used last. A
+call goes through these states::
+
+    QUARANTINE ASKED --> HOST RUNNING --> OBJECT MADE THERE --> IN THE HOST --> answered
+          ^                                     |                   |
+          |                                     v                   v
+          +-------------------------------- DEATH EXPLAINED (not by this call, or once by it)
+
+A death that the call may have caused is followed by one more attempt. The second one puts the prompt (or the model,
+while it is loaded) into quarantine, and is raised. Any thread.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +19,30 @@ import dataclasses
 import hashlib
 import json
 import os
+import time
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from qnnbridge._connect import chosen_host
-from qnnbridge._host_objects import object_message
+from qnnbridge._host_objects import HostObject, object_message
+from qnnbridge._session import replay
 from qnnbridge._session.create import show_notices
+from qnnbridge._session.replay import Death
 from qnnbridge._supervision.host_process import deadline_after
-from qnnbridge._transport.channel import CallContext
-from qnnbridge.genai._survival import Remade, call_object, survive
-from qnnbridge_protocol.errors import GenerationUnsupported, ModelQuarantined, OptionError
+from qnnbridge._threads import Terminable, TerminateRelay
+from qnnbridge._transport.channel import CallContext, Deadline
+from qnnbridge_os.native import RLock
+from qnnbridge_os.shield import TooLate, in_turn
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Closed,
+    GenerationUnsupported,
+    HostCrashed,
+    ModelQuarantined,
+    OptionError,
+    StateLost,
+)
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.model_records import Notice, check_travels
@@ -26,7 +51,168 @@ from qnnbridge_protocol.specs import Fallback, GenerationModelInfo, StagePlaceme
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._supervision.host_process import HostProcess
+    from qnnbridge._supervision.host_process import HostProcess, Patience
+
+
+# --- calls on objects of the host that are made again when a host dies ---
+
+T = TypeVar("T")
+
+# Header, buffers and context of the request that makes an object in a process.
+MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], tuple[Any, ...], CallContext]"]
+
+# How often a daemon's host died under a connection that stayed.
+_losses: weakref.WeakKeyDictionary[Host, int] = weakref.WeakKeyDictionary()
+
+# Deaths that one call may have caused before it is given up.
+OWN_DEATHS: Final = 1
+
+
+def survive(
+    host: Host,
+    attempt: Callable[[HostProcess], T],
+    context: CallContext,
+    deadline: float | None = None,
+    timeout_s: float | None = None,
+) -> T:
+    """`replay.survive` for a call on objects. context: what a death in the call counts against."""
+
+    def alone(process: HostProcess, deadline: float | None) -> T:
+        # Isolated by attempt: a death makes suspects, which the next attempt has to run without company.
+        with host.isolate(context, deadline):
+            return attempt(process)
+
+    result = replay.survive(host, _ObjectPolicy(host, context), alone, deadline, timeout_s)
+    host.supervisor.good_reply(context, "running")
+    return result
+
+
+class _ObjectPolicy(replay.Policy):
+    """Of a call on objects."""
+
+    _own = 0
+
+    def judge(self, _process: HostProcess, error: BridgeError) -> Death | bool:
+        if not self.host.is_daemon or not isinstance(error, (StateLost, HostCrashed)):
+            return False
+        # Of the daemon's host, already explained. The connection stays, its objects are gone.
+        _losses[self.host] = _losses.get(self.host, 0) + 1
+        return Death(error, isinstance(error, StateLost) or error.details.get("from_outside") is True)
+
+    def repeats(self, death: Death, patience: Patience) -> bool:
+        if isinstance(death.error, Closed):
+            return False
+        # Only deaths that the call may have caused count against it.
+        self._own += not death.innocent
+        if self._own > OWN_DEATHS or not patience.is_left():
+            self.check_quarantine()
+            return False
+        self.host.supervisor.counters.retried_calls += 1
+        return True
+
+
+def call_object(
+    process: HostProcess,
+    number: int,
+    operation: str,
+    arguments: dict[str, Any],
+    values: Sequence[Any],
+    deadline: float | None,
+    context: CallContext,
+    stopping: Terminable | None = None,
+) -> Frame:
+    """Call an operation of an object, whose number is known. Raises as `Channel.call` does.
+
+    stopping: may end it.
+    """
+    header, buffers = operation_request(number, operation, arguments, values)
+    with TerminateRelay(stopping, process.channel) as on_sent:
+        return process.channel.call(header, buffers, deadline, context, on_sent)
+
+
+def operation_request(
+    number: int, operation: str, arguments: dict[str, Any], values: Sequence[Any]
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """The request that calls an operation of an object: header and buffers."""
+    header, buffers = object_message(arguments, values)
+    return {**header, "op": "object.call", "object": number, "operation": operation, "objects": []}, buffers
+
+
+class Remade:
+    """An object of the host that is made again in each generation. Any thread.
+
+    kind: its name. make: gives header, buffers and context of the request that makes it in this process. It must
+    not refer to what owns this: the owner would stay until the garbage collector runs.
+    """
+
+    def __init__(self, host: Host, kind: str, make: MakeRequest | None = None) -> None:
+        self.host = host
+        self._kind = kind
+        self._make = make
+        self._lock = RLock()  # for `in_turn`
+        self._object: HostObject | None = None
+        self._made_after = 0
+        self.times_made = 0
+
+    def number_in(self, process: HostProcess, deadline: float | None) -> int:
+        """Its number there; makes it if need be."""
+        # Read once and without the lock: another thread may replace it, and the common case must not wait for a
+        # model that is being loaded.
+        found = self._object
+        if found is not None and self._is_in(found, process):
+            return found.number
+
+        def make() -> int:
+            if self._object is None or not self._is_in(self._object, process):
+                # Before the new one is made: if that fails, the object of the dead host must not be taken for
+                # alive.
+                self._object = None
+                self._object = self._create(process, deadline)
+            return self._object.number
+
+        try:
+            return in_turn(self._lock, -1 if deadline is None else max(0.0, deadline - time.monotonic()), make)
+        except TooLate:
+            raise Deadline("not-started") from None
+
+    def forget(self) -> None:
+        """It is lost, or cannot be used: the next call makes another."""
+        # Taken away before it is released: no call in another thread can still be given its number.
+        found, self._object = self._object, None
+        if found is not None:
+            found.release()
+
+    def _create(self, process: HostProcess, deadline: float | None) -> HostObject:
+        header, buffers, context = self._request(process, deadline)
+        sent: list[int] = []
+        # Read before the request: a host of the daemon that dies during it makes this object count as lost.
+        losses = _losses.get(self.host, 0)
+        try:
+            frame = process.channel.call(header, buffers, deadline, context, sent.append)
+        except BaseException:
+            # It may be made all the same; its number is that of the request.
+            for number in sent:
+                self.host.release_object_later(process.generation, number)
+            raise
+        self._made(frame)
+        self._made_after = losses
+        self.times_made += 1
+        return HostObject(self.host, process.generation, field(frame.header, "object", "int"), self._kind)
+
+    def _request(self, process: HostProcess, deadline: float | None) -> Any:
+        assert self._make is not None
+        return self._make(process, deadline)
+
+    def _made(self, frame: Frame) -> None:
+        """The answer to the request has come."""
+
+    def _is_in(self, found: HostObject, process: HostProcess) -> bool:
+        there = found.generation == process.generation and not found.released
+        # Through a daemon the generation stays the same when its host dies, so deaths are counted apart.
+        return there and self._made_after == _losses.get(self.host, 0)
+
+
+# --- models ---
 
 
 class Config:
@@ -171,6 +357,8 @@ class RemoteModel(Remade):
         return Remade(self.host, kind, make)
 
     def _request(self, _process: HostProcess, _deadline: float | None) -> Any:
+        import numpy as np
+
         recipe, quarantine = self.recipe, self.host.quarantine
         cache = cache_settings()
         header, buffers = object_message(
@@ -184,7 +372,7 @@ class RemoteModel(Remade):
                 "fingerprint": None if self.info is None else self.info.fingerprint,
                 "quarantined": [] if quarantine is None else list(quarantine.fingerprints(self.options_hash)),
             },
-            [_as_bytes(data) for _, data in recipe.data],
+            [np.frombuffer(data, np.uint8) for _, data in recipe.data],
         )
         return {**header, "op": "object.create", "kind": "GenaiModel", "objects": []}, buffers, self.context
 
@@ -199,12 +387,6 @@ class RemoteModel(Remade):
         # From now on a death during a call is booked on this model.
         if fingerprint != self.context.fingerprint:
             self.context = dataclasses.replace(self.context, fingerprint=fingerprint)
-
-
-def _as_bytes(data: bytes) -> Any:
-    import numpy as np
-
-    return np.frombuffer(data, np.uint8)
 
 
 class Model:
@@ -302,11 +484,11 @@ class Adapters:
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
         """Its number in this process, with all adapters loaded."""
-        # Before `number_in`, which makes it there.
-        again = not self._remade.is_in(process)
+        # A later death of the host through a daemon counts, too: `number_in` alone knows whether it made another.
+        made_before = self._remade.times_made
         number = self._remade.number_in(process, deadline)
         try:
-            for name, path in self._loaded.items() if again else ():
+            for name, path in self._loaded.items() if self._remade.times_made > made_before else ():
                 call_object(
                     process, number, "load", {"path": path, "name": name}, (), deadline, self._model.context
                 )

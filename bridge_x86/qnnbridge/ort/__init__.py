@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from qnnbridge.ort._file_formats import ModelPackageContext as ModelPackageContext
     from qnnbridge.ort._file_formats import ModelPackageOptions as ModelPackageOptions
     from qnnbridge.ort._native import NativeIOBinding
-    from qnnbridge.ort._providers import OrtEpAssignedNode as OrtEpAssignedNode
-    from qnnbridge.ort._providers import OrtEpAssignedSubgraph as OrtEpAssignedSubgraph
+    from qnnbridge.ort._placement import OrtEpAssignedNode as OrtEpAssignedNode
+    from qnnbridge.ort._placement import OrtEpAssignedSubgraph as OrtEpAssignedSubgraph
     from qnnbridge.ort._session import InferenceSession as InferenceSession
 
     SessionIOBinding = NativeIOBinding
@@ -107,7 +107,7 @@ _HOMES: dict[str, str] = {
             "AdapterFormat ModelPackage ModelPackageComponentContext ModelPackageContext ModelPackageOptions"
         ),
         "qnnbridge._ep_context": "OrtEpContextData OrtEpContextDataBuffer OrtExternalInitializerInfo",
-        "qnnbridge.ort._providers": "OrtEpAssignedNode OrtEpAssignedSubgraph",
+        "qnnbridge.ort._placement": "OrtEpAssignedNode OrtEpAssignedSubgraph",
         "qnnbridge.ort._session": "InferenceSession",
         "qnnbridge._io_binding": "IOBinding",
         "qnnbridge.ort._native": "SessionIOBinding",

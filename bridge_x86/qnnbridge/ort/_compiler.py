@@ -24,7 +24,7 @@ from qnnbridge._session_options import SessionOptions
 from qnnbridge._threads import CalledFunction
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.ort._errors import as_ort_raises
-from qnnbridge.ort._providers import policy
+from qnnbridge.ort._placement import policy
 from qnnbridge_protocol.errors import (
     CompileFailed,
     Fail,

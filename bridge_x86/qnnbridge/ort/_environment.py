@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._connect import default_host
 from qnnbridge._host_objects import HostObject, create_object
-from qnnbridge._launch.interpreter import find_host
+from qnnbridge._launch import find_host
 from qnnbridge._option_fields import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
@@ -70,7 +70,8 @@ def _normal(name: str) -> str:
 
 def package_folders(python: str) -> Iterator[str]:
     """Where that interpreter has its packages: of the virtual environment it stands in, or its own."""
-    if os.path.realpath(python) == os.path.realpath(sys.executable) and _same_folder(python, sys.executable):
+    own_folder, folder = (os.path.dirname(os.path.abspath(path)) for path in (sys.executable, python))
+    if os.path.realpath(python) == os.path.realpath(sys.executable) and folder == own_folder:
         # The stand-in has a METADATA file for onnxruntime, with the answer of an earlier process.
         stand_in = os.environ.get("QNNBRIDGE_DROPIN")
         yield from (entry for entry in sys.path if entry and entry != stand_in)
@@ -86,10 +87,6 @@ def package_folders(python: str) -> Iterator[str]:
                 for entry in sorted(os.listdir(library))
                 if entry.startswith("python3")
             )
-
-
-def _same_folder(one: str, other: str) -> bool:
-    return os.path.dirname(os.path.abspath(one)) == os.path.dirname(os.path.abspath(other))
 
 
 # Fatal, the highest severity of a log line.

@@ -116,11 +116,8 @@ class ModelPackageOptions:
         try:
             self._options = coerce_session_options(sess_options)
         except RemoteTypeError:
-            raise RemoteTypeError(
-                "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
-                f"    1. {_MODULE}.ModelPackageOptions(sess_options: {_MODULE}.SessionOptions)\n\n"
-                f"Invoked with: {sess_options!r}"
-            ) from None
+            signature = f"{_MODULE}.ModelPackageOptions(sess_options: {_MODULE}.SessionOptions)"
+            raise incompatible("__init__", signature, sess_options) from None
         spec = SessionSpec(model_path=None, fallback="cpu", **self._options.to_spec_parts())
         values = list(self._options.initializer_values().values())
         self._object, _ = create_object(default_host(), "ModelPackageOptions", {"spec": spec.to_wire()}, values)
@@ -134,10 +131,7 @@ class ModelPackageContext(_Proxy):
     @as_ort_raises
     def __init__(self, package_root: str) -> None:
         if not isinstance(package_root, str):
-            raise RemoteTypeError(
-                "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
-                f"    1. {_MODULE}.ModelPackageContext(package_root: str)\n\nInvoked with: {package_root!r}"
-            )
+            raise incompatible("__init__", f"{_MODULE}.ModelPackageContext(package_root: str)", package_root)
         arguments = {"package_root": _absolute(package_root)}
         self._object, _ = create_object(default_host(), "ModelPackageContext", arguments)
 
@@ -291,6 +285,10 @@ _remote_methods(
 _KIND = "AdapterFormat"
 
 
+def _version(name: str) -> Any:
+    return property(lambda self: self._facts[name], lambda self, version: self._set(name, version))
+
+
 class NativeAdapterFormat:
     """``onnxruntime.capi.onnxruntime_pybind11_state.AdapterFormat``."""
 
@@ -329,26 +327,6 @@ class NativeAdapterFormat:
         self._object.call("export", {"path": os.path.abspath(path)})
 
     @property
-    def format_version(self) -> int:
-        return self._facts["format_version"]
-
-    @property
-    def adapter_version(self) -> int:
-        return self._facts["adapter_version"]
-
-    @adapter_version.setter
-    def adapter_version(self, version: int) -> None:
-        self._set("adapter_version", version)
-
-    @property
-    def model_version(self) -> int:
-        return self._facts["model_version"]
-
-    @model_version.setter
-    def model_version(self, version: int) -> None:
-        self._set("model_version", version)
-
-    @property
     @as_ort_raises
     def parameters(self) -> dict[str, OrtValue]:
         found = self._object.call("parameters")
@@ -372,6 +350,9 @@ class NativeAdapterFormat:
         # Behind the call: a refused assignment leaves the adapter as it was, here and in the host.
         self._strings = strings
 
+    format_version = property(lambda self: self._facts["format_version"])
+    adapter_version, model_version = _version("adapter_version"), _version("model_version")
+
     @as_ort_raises
     def _set(self, name: str, version: int) -> None:
         # As the bindings take numbers: what has __int__ or __index__, but no float and no text.
@@ -380,12 +361,8 @@ class NativeAdapterFormat:
         except (TypeError, ValueError):
             number = None
         if number is None or not -(2**31) <= number < 2**31:
-            raise incompatible(
-                "",
-                f"(arg0: {_MODULE}.{_KIND}, arg1: typing.SupportsInt | typing.SupportsIndex) -> None",
-                self,
-                version,
-            )
+            signature = f"(arg0: {_MODULE}.{_KIND}, arg1: typing.SupportsInt | typing.SupportsIndex) -> None"
+            raise incompatible("", signature, self, version)
         facts = self._facts | {name: number}
         wanted = {key: facts[key] for key in ("adapter_version", "model_version")}
         self._object.call("set_versions", wanted)
@@ -407,19 +384,19 @@ class AdapterFormat:
         self._adapter.export_adapter(file_path)
 
     def get_format_version(self) -> int:
-        return self._adapter.format_version
+        return int(self._adapter.format_version)
 
     def set_adapter_version(self, adapter_version: int) -> None:
         self._adapter.adapter_version = adapter_version
 
     def get_adapter_version(self) -> int:
-        return self._adapter.adapter_version
+        return int(self._adapter.adapter_version)
 
     def set_model_version(self, model_version: int) -> None:
         self._adapter.model_version = model_version
 
     def get_model_version(self) -> int:
-        return self._adapter.model_version
+        return int(self._adapter.model_version)
 
     def set_parameters(self, params: dict[str, OrtValue]) -> None:
         self._adapter.parameters = {

@@ -319,7 +319,7 @@ def _folder() -> str | None:
 
 def _candidates() -> Iterable[str]:
     from qnnbridge._connect import default_host
-    from qnnbridge._launch.interpreter import find_host
+    from qnnbridge._launch import find_host
     from qnnbridge.ort._environment import package_folders
 
     try:

@@ -34,7 +34,7 @@ from qnnbridge.ort._environment import (
     get_ep_devices,
     qnn_device,
 )
-from qnnbridge.ort._providers import Named
+from qnnbridge.ort._placement import Named
 from qnnbridge_protocol.errors import Fail, InvalidArgument, OrtError, RemoteRuntimeError, RemoteTypeError
 from qnnbridge_protocol.specs import SessionSpec
 

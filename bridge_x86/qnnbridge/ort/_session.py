@@ -24,12 +24,11 @@ from qnnbridge._session.runs import RunOptions, coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._threads import unraisable
 from qnnbridge.ort import _environment as environment
-from qnnbridge.ort import _providers as provider_choice
+from qnnbridge.ort import _placement as provider_choice
 from qnnbridge.ort._environment import OrtMemoryInfo, cpu_memory
 from qnnbridge.ort._errors import as_ort_raises
-from qnnbridge.ort._journal import journal
 from qnnbridge.ort._native import NativeSession
-from qnnbridge.ort._providers import Named, OrtEpAssignedNode, OrtEpAssignedSubgraph
+from qnnbridge.ort._placement import Named, OrtEpAssignedNode, OrtEpAssignedSubgraph, journal
 from qnnbridge_protocol.errors import (
     BridgeError,
     Fail,

@@ -132,24 +132,22 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
             fix="Text models are for qnnbridge.genai.",
         )
     encoder, decoder = _part(model, "encoder"), _part(model, "decoder")
-    names: dict[str, str] = {}
-    for part, key, default in (
-        (encoder, "audio_features", "audio_features"),
-        (decoder, "input_ids", "input_ids"),
-        (decoder, "past_key_names", "past_key_self_%d"),
-        (decoder, "past_value_names", "past_value_self_%d"),
-        (decoder, "cross_past_key_names", "past_key_cross_%d"),
-        (decoder, "cross_past_value_names", "past_value_cross_%d"),
-    ):
-        names[key] = str(_part(part, "inputs").get(key, default))
-    for part, key, default in (
-        (encoder, "cross_present_key_names", "present_key_cross_%d"),
-        (encoder, "cross_present_value_names", "present_value_cross_%d"),
-        (decoder, "logits", "logits"),
-        (decoder, "present_key_names", "present_key_self_%d"),
-        (decoder, "present_value_names", "present_value_self_%d"),
-    ):
-        names[key] = str(_part(part, "outputs").get(key, default))
+    names = {
+        key: str(_part(part, side).get(key, default))
+        for part, side, key, default in (
+            (encoder, "inputs", "audio_features", "audio_features"),
+            (decoder, "inputs", "input_ids", "input_ids"),
+            (decoder, "inputs", "past_key_names", "past_key_self_%d"),
+            (decoder, "inputs", "past_value_names", "past_value_self_%d"),
+            (decoder, "inputs", "cross_past_key_names", "past_key_cross_%d"),
+            (decoder, "inputs", "cross_past_value_names", "past_value_cross_%d"),
+            (encoder, "outputs", "cross_present_key_names", "present_key_cross_%d"),
+            (encoder, "outputs", "cross_present_value_names", "present_value_cross_%d"),
+            (decoder, "outputs", "logits", "logits"),
+            (decoder, "outputs", "present_key_names", "present_key_self_%d"),
+            (decoder, "outputs", "present_value_names", "present_value_self_%d"),
+        )
+    }
     files = []
     for part, role in ((encoder, "encoder"), (decoder, "decoder")):
         path = folder / str(part.get("filename", f"{role}.onnx"))

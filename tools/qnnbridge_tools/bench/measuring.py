@@ -174,7 +174,7 @@ class DirectProcess:
     """Started at once. One thread uses it."""
 
     def __init__(self, python: str) -> None:
-        from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
+        from qnnbridge._launch import INTERPRETER_FLAGS, host_environment
 
         self._child = subprocess.Popen(
             [python, *INTERPRETER_FLAGS, "-m", "qnnbridge_host.direct"],

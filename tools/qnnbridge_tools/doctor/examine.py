@@ -268,7 +268,7 @@ class Fix:
 
 
 def _clear_quarantine(_found: Finding) -> str:
-    from qnnbridge._supervision.quarantine import Quarantine
+    from qnnbridge._supervision.blame import Quarantine
 
     quarantine = Quarantine()
     # Read before the clearing, to name them.

@@ -14,7 +14,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Final
 
-from qnnbridge._launch.interpreter import VARIABLE
+from qnnbridge._launch import VARIABLE
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Remedy
 

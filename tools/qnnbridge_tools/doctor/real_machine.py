@@ -60,10 +60,10 @@ class RealMachine:
     """See `machine.Machine`. One thread."""
 
     def __init__(self) -> None:
-        from qnnbridge._launch.installed import computer_machine
+        from qnnbridge_os.processes import native_machine
 
         self.system = platform.system()
-        self.machine = computer_machine()
+        self.machine = native_machine()
         self.environ: Mapping[str, str] = os.environ
         self.home = os.path.expanduser("~")
         self._libraries: dict[tuple[str, bool], Library | None] = {}
@@ -275,7 +275,7 @@ def run_interpreter(
 
     Raises `OSError` or `ValueError` if it cannot be started, `subprocess.TimeoutExpired`.
     """
-    from qnnbridge._launch.interpreter import INTERPRETER_FLAGS, host_environment
+    from qnnbridge._launch import INTERPRETER_FLAGS, host_environment
 
     return subprocess.run(
         [python, *INTERPRETER_FLAGS, *arguments],

@@ -169,7 +169,7 @@ class _Direct:
     """A process of the host's interpreter with onnxruntime_genai. problem: why it gives no figures."""
 
     def __init__(self, host_python: str | None, folder: Path, prompt: list[int], tokens: int) -> None:
-        from qnnbridge._launch.interpreter import find_host, host_environment
+        from qnnbridge._launch import find_host, host_environment
 
         self.problem: str | None = None
         self._ask = json.dumps({"folder": str(folder), "prompt": prompt, "tokens": tokens})

@@ -62,7 +62,7 @@ class DaemonOptions:
         """`words` for a daemon that is about to be started here: an interpreter that cannot be the host's is
         refused now (`HostNotFound`), and not by the first session."""
         if self.python is not None:
-            from qnnbridge._launch.interpreter import find_host
+            from qnnbridge._launch import find_host
 
             find_host(self.python)
         return self.words()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._launch.interpreter import DROPPED
+from qnnbridge._launch import DROPPED
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools.setup_host.environment import (
     FREE_SPACE,

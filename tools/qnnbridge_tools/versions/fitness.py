@@ -42,7 +42,7 @@ class HostMachine:
 
     Args:
         platform: Of the interpreter that would run the host.
-        computer: What the computer really is, as `qnnbridge._launch.computer_machine` names it.
+        computer: What the computer really is, as `qnnbridge_os.processes.native_machine` names it.
         python: Of that interpreter.
         system_sdk: The QNN version of the installed NPU driver, as in "2.40".
         hexagon: Of the NPU, 73 for V73.
@@ -64,9 +64,10 @@ class HostMachine:
 
         There the host's interpreter is another one than the application's, and its version is not known here.
         """
-        from qnnbridge._launch.installed import computer_machine, process_machine
+        from qnnbridge._launch.installed import process_machine
+        from qnnbridge_os.processes import native_machine
 
-        process, computer = process_machine(), computer_machine()
+        process, computer = process_machine(), native_machine()
         # The host will be an ARM64 Python, whatever this process is.
         if computer == "ARM64" and process != "ARM64":
             return cls("win_arm64", computer)

@@ -18,7 +18,7 @@ from qnnbridge.ort import (
     SparseTensor,
     copy_tensors,
 )
-from qnnbridge.ort import _providers as provider_choice
+from qnnbridge.ort import _placement as provider_choice
 from qnnbridge.ort._native import NativeOrtValue
 from qnnbridge.ort._session import Session
 from qnnbridge.ort.capi import _pybind_state as C  # noqa: N812 - ONNX Runtime's own name

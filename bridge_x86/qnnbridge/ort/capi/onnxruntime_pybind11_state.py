@@ -34,49 +34,29 @@ globals().update({_name: getattr(_errors, _name) for _name in ERRORS})
 
 # Where the names are that the module ``onnxruntime`` lacks, or has for another class: module, and the name there.
 INNER: dict[str, tuple[str, str]] = {
-    "AdapterFormat": ("qnnbridge.ort._file_formats", "NativeAdapterFormat"),
-    "ArenaExtendStrategy": ("qnnbridge._option_fields", "ArenaExtendStrategy"),
-    "InferenceSession": ("qnnbridge.ort._native", "NativeSession"),
-    "ModelCompiler": ("qnnbridge.ort._compiler", "NativeCompiler"),
-    "OrtCompiledModelCompatibility": ("qnnbridge._option_fields", "OrtCompiledModelCompatibility"),
-    "OrtDevice": ("qnnbridge._providers", "DeviceNumbers"),
-    "OrtDeviceEpIncompatibilityReason": ("qnnbridge._option_fields", "OrtDeviceEpIncompatibilityReason"),
-    "OrtValue": ("qnnbridge.ort._native", "NativeOrtValue"),
-    "OrtValueVector": ("qnnbridge.ort._native", "OrtValueVector"),
-    "SparseBlockSparseView": ("qnnbridge._sparse_tensor", "SparseBlockSparseView"),
-    "SparseCooView": ("qnnbridge._sparse_tensor", "SparseCooView"),
-    "SparseCsrView": ("qnnbridge._sparse_tensor", "SparseCsrView"),
-    "SparseTensor": ("qnnbridge.ort._native", "NativeSparseTensor"),
-    "copy_tensors": ("qnnbridge.ort._native", "copy_native_tensors"),
-    **{
-        name: ("qnnbridge.ort._model_metadata", name)
-        for name in (
-            "get_compatibility_info_from_model",
-            "get_compatibility_info_from_model_bytes",
-            "get_hardware_device_ep_incompatibility_details",
-            "get_hardware_devices",
-            "get_model_compatibility_for_ep_devices",
-        )
-    },
-    **{
-        name: ("qnnbridge.ort._build_tools", name)
-        for name in (
-            "SessionObjectInitializer",
-            "get_all_operator_schema",
-            "get_all_opkernel_def",
-            "get_default_session_options",
-            "get_registered_ep_kernel_defs",
-            "get_session_initializer",
-            "is_dlpack_uint8_tensor",
-            "pack_fp4_weights_for_cuda_moe_gemm",
-            "quantize_matmul_2bits",
-            "quantize_matmul_4bits",
-            "quantize_matmul_8bits",
-            "quantize_matmul_bnb4",
-            "quantize_qdq_matmul_2bits",
-            "quantize_qdq_matmul_4bits",
-        )
-    },
+    name: (f"qnnbridge.{home}", there or name)
+    for home, names in {
+        "_option_fields": ("ArenaExtendStrategy OrtCompiledModelCompatibility OrtDeviceEpIncompatibilityReason"),
+        "_providers": "OrtDevice=DeviceNumbers",
+        "_sparse_tensor": "SparseBlockSparseView SparseCooView SparseCsrView",
+        "ort._build_tools": (
+            "SessionObjectInitializer get_all_operator_schema get_all_opkernel_def get_default_session_options "
+            "get_registered_ep_kernel_defs get_session_initializer is_dlpack_uint8_tensor "
+            "pack_fp4_weights_for_cuda_moe_gemm quantize_matmul_2bits quantize_matmul_4bits quantize_matmul_8bits "
+            "quantize_matmul_bnb4 quantize_qdq_matmul_2bits quantize_qdq_matmul_4bits"
+        ),
+        "ort._compiler": "ModelCompiler=NativeCompiler",
+        "ort._file_formats": "AdapterFormat=NativeAdapterFormat",
+        "ort._model_metadata": (
+            "get_compatibility_info_from_model get_compatibility_info_from_model_bytes get_hardware_devices "
+            "get_hardware_device_ep_incompatibility_details get_model_compatibility_for_ep_devices"
+        ),
+        "ort._native": (
+            "InferenceSession=NativeSession OrtValue=NativeOrtValue OrtValueVector SparseTensor=NativeSparseTensor "
+            "copy_tensors=copy_native_tensors"
+        ),
+    }.items()
+    for name, _, there in (one.partition("=") for one in names.split())
 }
 # Names of the module ``onnxruntime`` that are written in Python there, and are not in here.
 _IN_PYTHON = frozenset({"IOBinding", "OrtDeviceVendorId"})

@@ -1,6 +1,6 @@
 """The interpreter that the host runs with, and its packages: survey and check.
 
-The order is that of `qnnbridge._launch.interpreter.find_host`: argument, environment variable, configuration file,
+The order is that of `qnnbridge._launch.find_host`: argument, environment variable, configuration file,
 registry (on Windows on ARM), running interpreter. An explicit setting is used or refused, never passed over.
 """
 
@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from qnnbridge._launch import CONFIG_VARIABLE, VARIABLE
 from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, WINDOWS_MACHINES
-from qnnbridge._launch.interpreter import CONFIG_VARIABLE, VARIABLE
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Facts, HostFacts, Interpreter, PythonReport, StartFailure
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
