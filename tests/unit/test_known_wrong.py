@@ -195,12 +195,12 @@ def test_attributes_of_a_wrong_type_make_a_shape_unknown() -> None:
         helper.make_node("Cast", ["x"], ["a"], to=[1]),
         helper.make_node("MaxPool", ["x"], ["b"], kernel_shape=[2, 2], auto_pad=3),
         helper.make_node("Relu", ["x"], ["c"]),
-        helper.make_node("Relu", ["c"], ["y"]),
+        helper.make_node("Relu", ["c"], ["y"]),  # an output without a declared type
     ]
     data = model_of(nodes, {"x": [1, 2, 8, 8]})
     graph = read_graph(io.BytesIO(data), len(data))
     complete(graph)
-    assert [graph.about(name).type for name in "abc"] == ["", "float", "float"]
+    assert [graph.about(name).type for name in "abcy"] == ["", "float", "float", "float"]
     assert [graph.about(name).shape for name in "abc"] == [(1, 2, 8, 8), None, (1, 2, 8, 8)]
     known_wrong.find(graph, arch=73)
 

@@ -265,10 +265,6 @@ def _new_tokenizer(model: GenaiModel, call: ObjectCall) -> ObjectResult:
     return ObjectResult(made=(TOKENIZER, ModelTokenizer(model, options)))
 
 
-def _new_adapters(model: GenaiModel, _call: ObjectCall) -> ObjectResult:
-    return ObjectResult(made=(ADAPTERS, ModelAdapters(model)))
-
-
 def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
     arguments = call.arguments
     search = {str(k): v if isinstance(v, bool) else float(v) for k, v in (arguments.get("search") or {}).items()}
@@ -305,28 +301,24 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
             if arguments.get("log"):
                 generation.repeat([(list(map(int, tokens)), int(n)) for tokens, n in arguments["log"]], stop)
         else:
-            _bring_up(generation, arguments, call)
+            length = argument(call, "length", int)
+            if arguments.get("restore"):
+                if len(call.values) < 2:
+                    raise desync("a step that restores a history without it")
+                generation.restore(list(map(int, call.values[1])), argument(call, "base", int))
+            generation.align(length)
         if prompt:
             generation.append(prompt, stop)
-        emit = _sender(call.request.emit) if arguments.get("stream") else None
-        made = generation.generate(count, stop, emit)
+        emit = call.request.emit
+        made = generation.generate(
+            count,
+            stop,
+            (lambda tokens: emit({"event": "tokens", "tokens": tokens})) if arguments.get("stream") else None,
+        )
     if stop.stopped:
         raise Cancelled("The call was cancelled.")
     repairs = generation.repairs
     return ObjectResult([made, generation.done, repairs.replays, repairs.forced, repairs.reseeded])
-
-
-def _bring_up(generation: Generation, arguments: Any, call: ObjectCall) -> None:
-    length = argument(call, "length", int)
-    if arguments.get("restore"):
-        if len(call.values) < 2:
-            raise desync("a step that restores a history without it")
-        generation.restore(list(map(int, call.values[1])), argument(call, "base", int))
-    generation.align(length)
-
-
-def _sender(emit: Callable[[dict[str, Any]], None]) -> Callable[[list[int]], None]:
-    return lambda tokens: emit({"event": "tokens", "tokens": tokens})
 
 
 def _tensor(generation: Generation, call: ObjectCall) -> ObjectResult:
@@ -343,15 +335,7 @@ def _set_logits(generation: Generation, call: ObjectCall) -> None:
     generation.set_logits(call.values[0], StopSignal())
 
 
-def _sequence(generation: BatchGeneration, call: ObjectCall) -> ObjectResult:
-    return ObjectResult(generation.sequence(argument(call, "index", int)))
-
-
 # --- tokenizers and adapters ---
-
-
-def _ids(tokenizer: ModelTokenizer, _call: ObjectCall) -> ObjectResult:
-    return ObjectResult(tokenizer.ids())
 
 
 def _encode(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
@@ -362,10 +346,6 @@ def _encode(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
 def _decode(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
     call.enter("running")
     return ObjectResult([tokenizer.decode(list(map(int, tokens))) for tokens in call.values])
-
-
-def _to_token_id(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
-    return ObjectResult(tokenizer.to_token_id(argument(call, "text", str)))
 
 
 def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
@@ -381,10 +361,6 @@ def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectR
     )
 
 
-def _update_options(tokenizer: ModelTokenizer, call: ObjectCall) -> None:
-    tokenizer.update_options({str(k): str(v) for k, v in argument(call, "options", dict).items()})
-
-
 def _new_stream(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
     stream = tokenizer.stream()
     if call.values:  # what an earlier one was given
@@ -392,43 +368,57 @@ def _new_stream(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
     return ObjectResult(made=(STREAM, stream))
 
 
-def _stream_decode(stream: TokenStream, call: ObjectCall) -> ObjectResult:
-    return ObjectResult(stream.decode(list(map(int, argument(call, "tokens", list)))))
-
-
 def _load_adapter(adapters: ModelAdapters, call: ObjectCall) -> None:
     call.enter("running")
     adapters.load(argument(call, "path", str), argument(call, "name", str))
 
 
-def _unload_adapter(adapters: ModelAdapters, call: ObjectCall) -> None:
-    adapters.unload(argument(call, "name", str))
-
-
-STREAM = ObjectKind("GenaiStream", None, {"decode": _stream_decode})
+STREAM = ObjectKind(
+    "GenaiStream",
+    None,
+    {"decode": lambda stream, call: ObjectResult(stream.decode(list(map(int, argument(call, "tokens", list)))))},
+)
 TOKENIZER = ObjectKind(
     "GenaiTokenizer",
     None,
     {
-        "ids": _ids,
+        "ids": lambda tokenizer, _: ObjectResult(tokenizer.ids()),
         "encode": _encode,
         "decode": _decode,
-        "to_token_id": _to_token_id,
+        "to_token_id": lambda tokenizer, call: ObjectResult(tokenizer.to_token_id(argument(call, "text", str))),
         "apply_chat_template": _apply_chat_template,
-        "update_options": _update_options,
+        "update_options": lambda tokenizer, call: tokenizer.update_options(
+            {str(k): str(v) for k, v in argument(call, "options", dict).items()}
+        ),
         "stream": _new_stream,
     },
 )
-ADAPTERS = ObjectKind("GenaiAdapters", None, {"load": _load_adapter, "unload": _unload_adapter})
+ADAPTERS = ObjectKind(
+    "GenaiAdapters",
+    None,
+    {
+        "load": _load_adapter,
+        "unload": lambda adapters, call: adapters.unload(argument(call, "name", str)),
+    },
+)
 GENERATOR = ObjectKind(
     "GenaiGenerator",
     None,
-    {"step": _step, "tensor": _tensor, "set_logits": _set_logits, "sequence": _sequence},
+    {
+        "step": _step,
+        "tensor": _tensor,
+        "set_logits": _set_logits,
+        "sequence": lambda generation, call: ObjectResult(generation.sequence(argument(call, "index", int))),
+    },
     describe=lambda generation: {"kv_bytes": generation.kv_bytes},
 )
 MODEL = ObjectKind(
     "GenaiModel",
     _load,
-    {"tokenizer": _new_tokenizer, "generator": _new_generator, "adapters": _new_adapters},
+    {
+        "tokenizer": _new_tokenizer,
+        "generator": _new_generator,
+        "adapters": lambda model, _: ObjectResult(made=(ADAPTERS, ModelAdapters(model))),
+    },
     describe=GenaiModel.describe,
 )

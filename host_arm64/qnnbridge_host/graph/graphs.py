@@ -287,12 +287,6 @@ def name_nodes(model: Any) -> int:
     return named
 
 
-def captured_names(graph: Any) -> Iterator[str]:
-    """The names that subgraphs use: their own, and those of the graph around them."""
-    for node in graph.node:
-        yield from captured_by(node)
-
-
 def captured_by(node: Any) -> Iterator[str]:
     """The names that the subgraphs of one node use."""
     for inner in graphs_in(node):

@@ -118,7 +118,7 @@ class ModelIndex(GraphIndex):
     @functools.cached_property
     def captured(self) -> frozenset[str]:
         """The names that subgraphs use."""
-        return frozenset(graphs.captured_names(self.graph))
+        return frozenset(name for node in self.protos for name in graphs.captured_by(node))
 
     def is_free(self, name: str) -> bool:
         """Whether only nodes of the main graph use it: no output of the model, in no subgraph."""

@@ -132,11 +132,6 @@ def parse(text: str) -> Compatibility | None:
     return None
 
 
-def of_metadata(metadata: Mapping[str, str]) -> Compatibility | None:
-    """The compatibility text in a model's metadata."""
-    return parse(metadata.get(METADATA_KEY, ""))
-
-
 def _first(text: str, fields: list[str]) -> Compatibility:
     backend, sdk, api, blob, arch, driver = fields
     return Compatibility(text, 1, int(backend), sdk, api, (CompiledTarget(_number(arch)),), driver == "1", blob)
@@ -186,7 +181,7 @@ class Made:
 
 def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Sequence[Blob]) -> Made:
     """Of a compiled model: its metadata, its EPContext nodes, and its context binaries if they could be read."""
-    text = of_metadata(metadata)
+    text = parse(metadata.get(METADATA_KEY, ""))
     facts = [blob.facts for blob in blobs]
     said = next((node.sdk_version for node in nodes if node.sdk_version), None)
     by_blob = next((fact.sdk for fact in facts if fact.sdk), None)

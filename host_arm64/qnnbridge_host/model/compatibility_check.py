@@ -324,18 +324,14 @@ def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int)
             "It runs, but does not use what the newer architecture can do.",
             fix,
         )
-    if target.vtcm_mb and (chip := _chip_vtcm(host)) is not None and target.vtcm_mb > chip:
+    chip = chip_of(host.soc_model) if host.soc_model else None
+    if chip is not None and target.vtcm_mb > chip.vtcm_mb:
         return cannot_run(
-            f"{was.words} with {target.vtcm_mb} MB of VTCM; this host's chip has {chip} MB",
+            f"{was.words} with {target.vtcm_mb} MB of VTCM; this host's chip has {chip.vtcm_mb} MB",
             None,
             fix,
         )
     return Verdict(OK)
-
-
-def _chip_vtcm(host: HostTraits) -> int | None:
-    chip = chip_of(host.soc_model) if host.soc_model else None
-    return chip.vtcm_mb if chip else None
 
 
 def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:

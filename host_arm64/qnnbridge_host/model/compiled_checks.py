@@ -15,7 +15,7 @@ from qnnbridge_host.model.paths import BY_CODE_PAGE, native_path
 from qnnbridge_host.model.scan import RECOMPILE, RUN_ON_THE_ORIGINAL, Verdict, compiled_refused, no_model
 from qnnbridge_host.model.source import MANIFEST_SUFFIX, ModelSource, hash_file
 from qnnbridge_protocol.connection import Hello
-from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, OptionError
+from qnnbridge_protocol.errors import ContextUnusable, OptionError
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
 
 if TYPE_CHECKING:
@@ -68,7 +68,12 @@ def before_session(
     if names and QNN not in names:
         # ONNX Runtime would answer NOT_IMPLEMENTED and name the node, not what to do.
         if set(names) == {CPU}:
-            raise _refused_on_cpu(scan)
+            error = compiled_refused(scan, "a session on the CPU")
+            error.fix = (
+                f"Ask for {QNN} (it is the default when providers is left out), "
+                f"or create the session {RUN_ON_THE_ORIGINAL}."
+            )
+            raise error
         return ()  # the host says whether it has this provider
     from qnnbridge_host.model.compatibility_check import HostTraits
 
@@ -182,15 +187,6 @@ def _only_warns(check: str | None) -> bool:
     if value not in ("", "error", "warn"):
         raise OptionError(f"{CHECK_VARIABLE}={value!r} is not known.", fix="Set it to error (default) or warn.")
     return value == "warn"
-
-
-def _refused_on_cpu(scan: ModelScan) -> CompiledModelRefused:
-    error = compiled_refused(scan, "a session on the CPU")
-    error.fix = (
-        f"Ask for {QNN} (it is the default when providers is left out), "
-        f"or create the session {RUN_ON_THE_ORIGINAL}."
-    )
-    return error
 
 
 def _refuse_blob(source: ModelSource) -> None:

@@ -148,12 +148,8 @@ def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
             ),
             f"{RECOMPILE_FIX}.",
         )
-    with _opened(model) as file:
+    with io.BytesIO(model) if isinstance(model, bytes) else open(model, "rb") as file:
         return read_blob(file, value.start, value.length)
-
-
-def _opened(model: str | bytes) -> BinaryIO:
-    return io.BytesIO(model) if isinstance(model, bytes) else open(model, "rb")
 
 
 def _shown(value: bytes) -> str:

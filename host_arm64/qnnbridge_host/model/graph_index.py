@@ -342,7 +342,9 @@ class _Reader:
                 self._constants[tensor.name] = tensor
         elif kind is schema.VALUE:
             name, (element, shape) = message.text(schema.VALUE_NAME) or "", type_of_value(message)
-            self._types[name] = (element.removeprefix("tensor(").removesuffix(")"), self._fixed(shape))
+            # An output may be declared without a type; then it follows from its node.
+            known = "" if element == schema.UNKNOWN else element.removeprefix("tensor(").removesuffix(")")
+            self._types[name] = (known, self._fixed(shape))
             if message.field == schema.GRAPH_INPUT:
                 # A caller may give any input, also one that has an initializer as its default.
                 self._overridable.add(name)

@@ -9,6 +9,7 @@ made-up inputs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -77,13 +78,8 @@ def compare(
 
 
 def _of_samples(name: str, pairs: Iterable[tuple[Any, Any]]) -> OutputComparison:
-    total = OutputComparison(name, "float")
-    first = True
-    for expected, found in pairs:
-        one = _of_values(name, expected, found)
-        total = one if first else _joined(total, one)
-        first = False
-    return total
+    found = [_of_values(name, expected, other) for expected, other in pairs]
+    return functools.reduce(_joined, found) if found else OutputComparison(name, "float")
 
 
 def _joined(a: OutputComparison, b: OutputComparison) -> OutputComparison:
@@ -213,7 +209,10 @@ def tolerance_of(model: Any, ops: Mapping[str, int]) -> float:
     rounded = any(op in ops for op in _ROUNDED_OPS) or any(
         ".QLinear" in op or op.startswith("QLinear") for op in ops
     )
-    float16 = graphs.has_float16(model) or _computes_float16(model)
+    float16 = graphs.has_float16(model) or any(
+        node.op_type == "Cast" and any(a.name == "to" and a.i == _FLOAT16 for a in node.attribute)
+        for node in graphs.nodes(model)
+    )
     return LOW_PRECISION_TOLERANCE if rounded or float16 else FLOAT32_TOLERANCE
 
 
@@ -309,10 +308,3 @@ def difference_text(output: OutputComparison) -> str:
     if output.different:
         text += f", {output.different} elements that must be equal are not"
     return text
-
-
-def _computes_float16(model: Any) -> bool:
-    return any(
-        node.op_type == "Cast" and any(a.name == "to" and a.i == _FLOAT16 for a in node.attribute)
-        for node in graphs.nodes(model)
-    )

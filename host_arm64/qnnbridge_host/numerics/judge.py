@@ -350,7 +350,7 @@ def _table(expected: Array, found: Array, columns: Sequence[Columns], ratio: flo
         gap = _beyond_noise(mine, theirs, group.largest, limits)
         own = snr_db(mine, mine + gap)
         off = float(np.mean(np.abs(gap) > OFF_OF_RANGE * group.largest))
-        wrong = _float_reason(own, off, None, limits, _farthest(gap, group))
+        wrong = _float_reason(own, off, None, limits, float(np.abs(gap).max()) / group.largest)
         worse = own < ratio
         if worse:
             ratio, part = own, str(group)
@@ -366,10 +366,6 @@ def _table(expected: Array, found: Array, columns: Sequence[Columns], ratio: flo
     elif not reason and seen.same < _LEAST_DETECTIONS:
         reason = f"only {seen}"
     return _Table(ratio, part, reason, remark, seen.same, silent)
-
-
-def _farthest(gap: Array, group: Columns) -> float:
-    return float(np.abs(gap).max()) / group.largest
 
 
 def _beyond_noise(mine: Array, theirs: Array, most: float, limits: NumberLimits) -> Array:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -119,14 +119,14 @@ def fold_dimensions(editor: Editor) -> list[str]:
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
-        if node.domain not in graphs.ONNX_DOMAINS or not _too_many(editor, node):
+        if node.domain not in graphs.ONNX_DOMAINS or not any(
+            (editor.rank(name) or 0) > (MOST_OF_MATMUL if node.op_type == "MatMul" else MOST_DIMENSIONS)
+            for name in (*node.input, *node.output)
+            if name
+        ):
             return None
-        if node.op_type == "Transpose":
-            made = _transpose(editor, node)
-        elif node.op_type == "MatMul":
-            made = _matmul(editor, node)
-        else:
-            made = _elementwise_or_reduce(editor, node)
+        fold = _FOLDS.get(node.op_type)
+        made = None if fold is None else fold(editor, node)
         if made is not None:
             counted[node.op_type] += 1
         return made
@@ -139,11 +139,6 @@ def fold_dimensions(editor: Editor) -> list[str]:
     return [f"{count} {op}" for op, count in counted.items()]
 
 
-def _too_many(editor: Editor, node: Any) -> bool:
-    most = MOST_OF_MATMUL if node.op_type == "MatMul" else MOST_DIMENSIONS
-    return any((editor.rank(name) or 0) > most for name in (*node.input, *node.output) if name)
-
-
 def _reshape(editor: Editor, name: str, shape: Sequence[int], node: Any, made: list[Any], output: str = "") -> str:
     value = None if output else editor.constant(name)
     # A constant is reshaped here, which adds no node.
@@ -152,6 +147,30 @@ def _reshape(editor: Editor, name: str, shape: Sequence[int], node: Any, made: l
     sizes = editor.add_constant(np.asarray(shape, np.int64), f"{name}/shape")
     made.append(editor.make("Reshape", [name, sizes], node, output or None))
     return str(made[-1].output[0])
+
+
+def _around(
+    editor: Editor,
+    node: Any,
+    result: Sequence[int],
+    fold: Callable[[Sequence[int]], Sequence[int] | None],
+    **attributes: Any,
+) -> list[Any]:
+    """The operator over its folded inputs, and the Reshape behind it that gives its result all dimensions again.
+
+    Args:
+        fold: the sizes of an input, by its shape; None leaves it as it is, and so are those that are no tensors of
+            dimensions (left out, or a scalar).
+    """
+    made: list[Any] = []
+    inputs = []
+    for name in node.input:
+        shape = editor.shape(name) if name else None
+        sizes = fold(shape) if shape else None
+        inputs.append(name if sizes is None else _reshape(editor, name, sizes, node, made))
+    made.append(editor.make(node.op_type, inputs, node, **attributes))
+    _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
+    return made
 
 
 def _transpose(editor: Editor, node: Any) -> list[Any] | None:
@@ -180,29 +199,13 @@ def _matmul(editor: Editor, node: Any) -> list[Any] | None:
     # Two of QNN's four dimensions are the matrix itself.
     if groups is None or len(groups) > MOST_OF_MATMUL - 2:
         return None
-    made: list[Any] = []
-    inputs = []
-    for name, shape in zip(node.input, shapes, strict=True):
-        assert shape is not None
-        # A matrix without batches is broadcast as it is.
-        if len(shape) == 2:
-            inputs.append(name)
-            continue
-        folded = [*folded_shape(shape[:-2], groups, len(result) - 2), *shape[-2:]]
-        inputs.append(_reshape(editor, name, folded, node, made))
-    made.append(editor.make("MatMul", inputs, node))
-    _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
-    return made
-
-
-def _elementwise_or_reduce(editor: Editor, node: Any) -> list[Any] | None:
-    if node.op_type in ELEMENTWISE:
-        return _elementwise(editor, node)
-    if node.op_type in REDUCING:
-        return _reduce(editor, node)
-    if node.op_type in ONE_AXIS:
-        return _one_axis(editor, node)
-    return None
+    # A matrix without batches is broadcast as it is.
+    return _around(
+        editor,
+        node,
+        result,
+        lambda shape: [*folded_shape(shape[:-2], groups, len(result) - 2), *shape[-2:]] if len(shape) > 2 else None,
+    )
 
 
 def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
@@ -213,18 +216,9 @@ def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
     groups = groups_alike([shape for shape in shapes if shape is not None], result)
     if groups is None or len(groups) > MOST_DIMENSIONS:
         return None
-    made: list[Any] = []
-    inputs = []
-    for name in node.input:
-        shape = editor.shape(name) if name else None
-        if not shape:  # left out, or a scalar
-            inputs.append(name)
-        else:
-            inputs.append(_reshape(editor, name, folded_shape(shape, groups, len(result)), node, made))
-    made.append(editor.make(node.op_type, inputs, node))
+    made = _around(editor, node, result, lambda shape: folded_shape(shape, groups, len(result)))
     # An elementwise operator has no attribute that counts axes, so all of them stay right.
-    made[-1].attribute.extend(node.attribute)
-    _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
+    made[-2].attribute.extend(node.attribute)
     return made
 
 
@@ -275,14 +269,16 @@ def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
     axis %= len(result)
     # At the first or last axis one group is empty and of size 1, so the axis that counts is always the second.
     groups = [list(range(axis)), [axis], list(range(axis + 1, len(result)))]
-    made: list[Any] = []
-    inputs = []
-    for name, shape in zip(node.input, shapes, strict=True):
-        assert shape is not None
-        inputs.append(_reshape(editor, name, folded_shape(shape, groups, len(result)), node, made))
-    made.append(editor.make(node.op_type, inputs, node, axis=1))
-    _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
-    return made
+    return _around(editor, node, result, lambda shape: folded_shape(shape, groups, len(result)), axis=1)
+
+
+_FOLDS: Final[Mapping[str, Callable[[Editor, Any], list[Any] | None]]] = {
+    "Transpose": _transpose,
+    "MatMul": _matmul,
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(REDUCING, _reduce),
+    **dict.fromkeys(ONE_AXIS, _one_axis),
+}
 
 
 def _merge_reshapes(editor: Editor) -> None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import onnx
 
 
-# As onnxruntime-qnn writes them. QuantizeLinear knows 16 bits from operator set 21 on.
+# QuantizeLinear knows 16 bits from operator set 21 on, which came with IR 10. onnxruntime-qnn itself writes the
+# newest IR that it knows (13 with 2.7), which older releases of ONNX Runtime refuse.
 _IR: Final = 10
 _OPSET: Final = 21
 _RANGES: Final = {
