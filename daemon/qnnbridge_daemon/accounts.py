@@ -190,8 +190,8 @@ class Account:
         self.in_flight_bytes = 0
         self.shared_bytes = 0
         self.kv_bytes = 0
-        self._freed: collections.deque[int] = collections.deque()
-        self._unshared: collections.deque[int] = collections.deque()
+        # How much, and whether it was shared.
+        self._freed: collections.deque[tuple[int, bool]] = collections.deque()
 
     def open_session(self) -> None:
         """Raises `Busy`."""
@@ -212,32 +212,31 @@ class Account:
         with self._lock:
             self.sessions -= 1
 
-    def take(self, size: int) -> None:
-        """Memory of a call. Raises `Busy`."""
+    def take(self, size: int, *, shared: bool = False) -> None:
+        """Memory of a call, or shared memory. Raises `Busy`."""
         self.settle()
         with self._lock:
             # Both kinds of memory count against one limit. Nothing is refused for a call without tensors.
             full = size > 0 and self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
-            self.in_flight_bytes += 0 if full else size
+            if not full and shared:
+                self.shared_bytes += size
+            elif not full:
+                self.in_flight_bytes += size
         if full:
-            self._refuse_bytes(size)
+            self.meter.refused()
+            raise busy(
+                "bytes",
+                self.limits.bytes,
+                f"its calls under way and its shared memory would need {size} bytes more than is left",
+                "Wait for answers before asking for more, or send less at a time",
+            )
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, *, shared: bool = False) -> None:
         with self._lock:
-            self.in_flight_bytes -= size
-
-    def share(self, size: int) -> None:
-        """Shared memory. Raises `Busy`."""
-        self.settle()
-        with self._lock:
-            full = self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
-            self.shared_bytes += 0 if full else size
-        if full:
-            self._refuse_bytes(size)
-
-    def unshare(self, size: int) -> None:
-        with self._lock:
-            self.shared_bytes -= size
+            if shared:
+                self.shared_bytes -= size
+            else:
+                self.in_flight_bytes -= size
 
     def hold_kv(self, size: int) -> None:
         """Memory of a generator's KV cache. Raises `Busy`."""
@@ -257,28 +256,14 @@ class Account:
         with self._lock:
             self.kv_bytes -= size
 
-    def release_with(self, memory: Any, size: int) -> None:
+    def release_with(self, memory: Any, size: int, *, shared: bool = False) -> None:
         """Return the taken amount when this memory is freed."""
         # `deque.append` is safe in a finalizer, which may run in the middle of a line that holds the
         # account's lock.
-        weakref.finalize(memory, self._freed.append, size).atexit = False
-
-    def unshare_with(self, memory: Any, size: int) -> None:
-        """The same of shared memory."""
-        weakref.finalize(memory, self._unshared.append, size).atexit = False
+        weakref.finalize(memory, self._freed.append, (size, shared)).atexit = False
 
     def settle(self) -> None:
         """Work through the queue of the finalizers, which must not lock."""
         while self._freed:
-            self.give_back(self._freed.popleft())
-        while self._unshared:
-            self.unshare(self._unshared.popleft())
-
-    def _refuse_bytes(self, size: int) -> None:
-        self.meter.refused()
-        raise busy(
-            "bytes",
-            self.limits.bytes,
-            f"its calls under way and its shared memory would need {size} bytes more than is left",
-            "Wait for answers before asking for more, or send less at a time",
-        )
+            size, shared = self._freed.popleft()
+            self.give_back(size, shared=shared)

@@ -471,7 +471,7 @@ class ClientSlabs(Slabs):
     def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
         """Raises `Busy`, too."""
         # Before it is mapped: beyond the limit nothing is attached.
-        self._account.share(size)
+        self._account.take(size, shared=True)
         kept = None
         try:
             if sys.platform == "linux":
@@ -485,10 +485,10 @@ class ClientSlabs(Slabs):
         except BaseException:
             if kept is not None:
                 kept.close()
-            self._account.unshare(size)
+            self._account.give_back(size, shared=True)
             raise
         # Plans refer to the memory, not to the slab.
-        self._account.unshare_with(slab.data, size)
+        self._account.release_with(slab.data, size, shared=True)
         if kept is None:
             return slab
         foreign = ForeignSlab(kept, slab.data, host_writes)

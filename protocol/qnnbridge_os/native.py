@@ -32,11 +32,14 @@ def original(module: str, name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from _thread import start_new_thread
-    from os import waitpid
-    from queue import SimpleQueue
-    from threading import Lock, RLock, get_ident, local
-    from time import sleep
+    from _thread import start_new_thread as start_new_thread
+    from os import waitpid as waitpid
+    from queue import SimpleQueue as SimpleQueue
+    from threading import Lock as Lock
+    from threading import RLock as RLock
+    from threading import get_ident as get_ident
+    from threading import local as local
+    from time import sleep as sleep
 else:
     Lock = original("_thread", "allocate_lock")
     RLock = original("_thread", "RLock")
@@ -85,20 +88,3 @@ def check_locks() -> None:
         )
         error.retry = "pointless"
         raise error
-
-
-__all__ = [
-    "Lock",
-    "RLock",
-    "SimpleQueue",
-    "check_locks",
-    "get_ident",
-    "local",
-    "locks_hold",
-    "original",
-    "popen",
-    "sleep",
-    "start_new_thread",
-    "threads_are_replaced",
-    "waitpid",
-]
