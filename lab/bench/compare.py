@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-RANKS = {"aim": 2, "must": 1, "missed": 0}
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.bench.compare", description=__doc__)

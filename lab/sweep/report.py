@@ -70,15 +70,6 @@ def text_of(lines: Sequence[Line]) -> str:
     return "\n".join(rows + [f"{name or '(none)'}: {dict(found)}" for name, found in sorted(tally(lines).items())])
 
 
-def unexplained(lines: Sequence[Line]) -> list[Line]:
-    """Cases that are wrong and match no row."""
-    return [
-        line
-        for line in lines
-        if line["result"]["status"] in ("wrong", "died") and not explained(Case.from_words(line["case"]))
-    ]
-
-
 def recorded(lines: Sequence[Line], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows of the table with what the results say: cases tried and wrong, the worst error, the smallest example."""
     matching: dict[str, list[Line]] = {}

@@ -58,11 +58,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 PYTHONS = tuple(f"3.{minor}" for minor in range(8, 17))
 
 
-def family_of(platform: str) -> str:
-    """The family of a wheel's platform tag."""
-    return next(family for family, platforms in FAMILIES.items() if platform in platforms)
-
-
 def published(target: WheelTarget) -> list[str]:
     """The versions that have a wheel for this target, development builds included; newest first."""
     result = _pip("index", "versions", PACKAGE, "--pre", *_selection(target))
