@@ -35,7 +35,7 @@ from qnnbridge_serve import app as app_module
 from qnnbridge_serve import errors as serve_errors
 from qnnbridge_serve import repository as repository_module
 from qnnbridge_serve.errors import Refused, refusal_of
-from qnnbridge_serve.folder_models import LANGUAGE, FolderFigures
+from qnnbridge_serve.folder_models import LANGUAGE, FolderFigures, language_models
 from qnnbridge_serve.infer import GivenTensor, read_request
 from qnnbridge_serve.openai_answers import AnswerForm, Piece
 from qnnbridge_serve.options import ModelFile, find_models, listen, read_address, read_token, shows_token
@@ -622,6 +622,21 @@ def test_a_load_that_is_cancelled_or_fails_leaves_no_session(monkeypatch: pytest
     monkeypatch.setattr(repository_module, "open_session", lambda *_: Session())
     with pytest.raises(error if isinstance(error, type) else type(error)):
         repository_module.open_model(FILE, None, None)  # type: ignore[arg-type]
+    assert closed == [True]
+
+
+def test_a_language_model_without_a_tokenizer_does_not_stay_in_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    info = SimpleNamespace(layout="dynamic", context_length=8)
+    model = SimpleNamespace(info=info, close=lambda: closed.append(True))
+    monkeypatch.setattr("qnnbridge.genai.Model", lambda *_, **__: model)
+
+    def damaged(_model: Any) -> Any:
+        raise errors.GenerationFolderInvalid("The tokenizer is damaged.")
+
+    monkeypatch.setattr("qnnbridge.genai.Tokenizer", damaged)
+    registry = language_models({"m": Path("folder")}, None, "error")  # type: ignore[arg-type]
+    assert isinstance(registry.load_all(lambda text: None)["m"], errors.GenerationFolderInvalid)
     assert closed == [True]
 
 

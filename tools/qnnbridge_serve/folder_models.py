@@ -220,8 +220,12 @@ def language_models(folders: Mapping[str, Path], host: Host, fallback: Fallback)
         from qnnbridge.genai import Model, Tokenizer
 
         model = Model(folder, host=host, fallback=fallback)
-        words = f"{model.info.layout} layout, context of {model.info.context_length} tokens"
-        return LanguageModel(name, model, Tokenizer(model), words)
+        try:
+            words = f"{model.info.layout} layout, context of {model.info.context_length} tokens"
+            return LanguageModel(name, model, Tokenizer(model), words)
+        except BaseException:
+            model.close()
+            raise
 
     return FolderModels(LANGUAGE, folders, load)
 
