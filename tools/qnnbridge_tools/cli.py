@@ -116,7 +116,7 @@ def common(
 
 def main() -> int:
     """Entry point of the console script. Returns the exit code: 0 done, 1 failed, 2 bad input, 130 Ctrl+C."""
-    reporting.make_streams_safe()
+    output.make_streams_safe()
     try:
         # On Windows click expands *, ~ and %NAME%: not for a program that gets its arguments as they are.
         app(prog_name="qnnbridge", windows_expand_args=sys.argv[1:2] != ["exec"])

@@ -111,35 +111,25 @@ class ModelUse:
     seconds: float = 0.0
 
 
-@dataclasses.dataclass
-class UseSummary:
-    lines: list[ModelUse]
-    crashes: int
-    retried_calls: int
-    processes: int
-
-
-def read_records(folder: str) -> UseSummary:
-    """Sums up the records of all processes; a truncated file of a killed process is left out."""
-    lines: dict[tuple[str, str], ModelUse] = {}
-    crashes = retried = processes = 0
+def read_records(folder: str) -> list[dict[str, Any]]:
+    """Those of all processes; a truncated file of a killed process is left out."""
+    found = []
     for name in sorted(os.listdir(folder)):
-        try:
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                document = json.load(file)
-        except (OSError, ValueError):
-            continue
-        processes += 1
-        crashes += int(document["crashes"])
-        retried += int(document["retried_calls"])
-        for record in document["models"]:
-            where = _where(record)
-            line = lines.setdefault((record["model"], where), ModelUse(record["model"], where, record["cause"]))
-            line.sessions += record["sessions"]
-            line.calls += record["calls"]
-            line.failed += record["failed"]
-            line.seconds += record["seconds"]
-    return UseSummary(list(lines.values()), crashes, retried, processes)
+        with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, name), encoding="utf-8") as file:
+            found.append(json.load(file))
+    return found
+
+
+def summed_up(records: Sequence[dict[str, Any]]) -> list[ModelUse]:
+    lines: dict[tuple[str, str], ModelUse] = {}
+    for record in (one for process in records for one in process["models"]):
+        where = _where(record)
+        line = lines.setdefault((record["model"], where), ModelUse(record["model"], where, record["cause"]))
+        line.sessions += record["sessions"]
+        line.calls += record["calls"]
+        line.failed += record["failed"]
+        line.seconds += record["seconds"]
+    return list(lines.values())
 
 
 def _where(record: dict[str, Any]) -> str:
@@ -157,9 +147,10 @@ def print_report(folder: str) -> None:
     """On stderr: stdout is the program's."""
     from qnnbridge_tools import output
 
-    summary = read_records(folder)
+    records = read_records(folder)
+    lines = summed_up(records)
     print("\nqnnbridge report", file=sys.stderr)
-    if not summary.lines:
+    if not lines:
         print("  The program made no session.", file=sys.stderr)
         return
     rows = [["model", "ran on", "sessions", "calls", "failed", "time in calls"]]
@@ -172,14 +163,15 @@ def print_report(folder: str) -> None:
             str(line.failed),
             output.seconds(line.seconds),
         ]
-        for line in summary.lines
+        for line in lines
     ]
     print(output.plain_table(rows, indent="  "), file=sys.stderr)
-    for line in summary.lines:
+    for line in lines:
         if line.cause:
             print(f"  {output.visible(line.model)}: {output.visible(line.cause)}", file=sys.stderr)
-    died, repeated = _count(summary.crashes, "crash"), _count(summary.retried_calls, "call")
-    processes = _count(summary.processes, "process")
+    died = _count(sum(int(one["crashes"]) for one in records), "crash")
+    repeated = _count(sum(int(one["retried_calls"]) for one in records), "call")
+    processes = _count(len(records), "process")
     print(f"  {died} of the host survived, {repeated} repeated; {processes}", file=sys.stderr)
 
 

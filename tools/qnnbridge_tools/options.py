@@ -161,9 +161,36 @@ class Sizes:
     dims: Dims = dataclasses.field(default_factory=Dimensions)
     constants: Constants = dataclasses.field(default_factory=dict)
 
-    def of(self, model: Path) -> contextlib.AbstractContextManager[tuple[Path, Dimensions]]:
-        """`sized_model` with these."""
-        return sized_model(model, self.shapes, self.dims, self.constants)
+    @contextlib.contextmanager
+    def of(self, model: Path) -> Iterator[tuple[Path, Dimensions]]:
+        """The model to use, and the sizes that are left to give to a session. The copy is gone afterwards.
+
+        Raises:
+            OptionError: a size or a constant does not fit the model.
+            CompiledModelRefused: the model is compiled.
+            BridgeError: the package onnx is missing.
+        """
+        if not self.shapes and not self.constants:
+            yield model, self.dims
+            return
+        # Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy, and that the package onnx.
+        from qnnbridge_host.cache.files import work_folder
+        from qnnbridge_host.rewrite.fixer import fix_model
+
+        with work_folder("sized") as folder:
+            # Reports name a model by its file, so the copy has the same name.
+            copy = Path(folder) / model.name
+            fix_model(
+                model,
+                copy,
+                shapes=self.shapes,
+                dims=self.dims,
+                constants=self.constants,
+                only=("fixed-shapes",),
+                check=False,
+            )
+            # All sizes are in the copy: nothing is left for the session.
+            yield copy, Dimensions()
 
 
 @contextlib.contextmanager
@@ -172,35 +199,6 @@ def sized(request: R) -> Iterator[R]:
     given: Any = request
     with given.sizes.of(given.model) as (model, left):
         yield dataclasses.replace(given, model=model, sizes=Sizes(dims=left))
-
-
-@contextlib.contextmanager
-def sized_model(
-    model: Path,
-    shapes: Mapping[str, Sequence[int | None]],
-    dims: Dimensions,
-    constants: Mapping[str, float],
-) -> Iterator[tuple[Path, Dimensions]]:
-    """The model to use, and the sizes that are left to give to a session. The copy is gone afterwards.
-
-    Raises:
-        OptionError: a size or a constant does not fit the model.
-        CompiledModelRefused: the model is compiled.
-        BridgeError: the package onnx is missing.
-    """
-    if not shapes and not constants:
-        yield model, dims
-        return
-    # Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy, and that the package onnx.
-    from qnnbridge_host.cache.files import work_folder
-    from qnnbridge_host.rewrite.fixer import fix_model
-
-    with work_folder("sized") as folder:
-        # Reports name a model by its file, so the copy has the same name.
-        copy = Path(folder) / model.name
-        fix_model(model, copy, shapes=shapes, dims=dims, constants=constants, only=("fixed-shapes",), check=False)
-        # All sizes are in the copy: nothing is left for the session.
-        yield copy, Dimensions()
 
 
 class SortOrder(enum.Enum):

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qnnbridge_protocol.errors import BridgeError
 
 COLUMN_GAP = "  "
 
@@ -32,6 +36,25 @@ def can_print(characters: str) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def make_streams_safe() -> None:
+    """Printing must not fail on a terminal that cannot show a character (cp1252, LANG=C)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def print_error(error: BridgeError, as_json: bool) -> None:
+    """To be called while the original exception is being handled."""
+    if os.environ.get("QNNBRIDGE_DEBUG", "") not in ("", "0"):
+        import traceback
+
+        traceback.print_exc()
+    print(f"Error: {error}", file=sys.stderr)
+    if as_json:
+        with contextlib.suppress(OSError):  # stdout is what failed; the words are on stderr
+            print_json({"error": error.to_wire()})
 
 
 def visible(text: object) -> str:

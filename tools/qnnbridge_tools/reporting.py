@@ -8,12 +8,9 @@ stdout, so that a program gets a document from work that failed, too.
 from __future__ import annotations
 
 import contextlib
-import io
-import os
 import platform
 import sys
 import sysconfig
-import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,13 +54,6 @@ _DAEMON_STATES = {
 }
 
 
-def make_streams_safe() -> None:
-    """Printing must not fail on a terminal that cannot show a character (cp1252, LANG=C)."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def exit_code_of(error: errors.BridgeError) -> int:
     if (state := error.details.get("daemon_state")) in _DAEMON_STATES:
         return _DAEMON_STATES[state]
@@ -100,12 +90,7 @@ def work(*, as_json: bool = False) -> Iterator[None]:
 
 def _ended(error: errors.BridgeError, as_json: bool) -> typer.Exit:
     """Shows the error; to be called while the original exception is being handled."""
-    if os.environ.get("QNNBRIDGE_DEBUG", "") not in ("", "0"):
-        traceback.print_exc(file=sys.stderr)
-    print(f"Error: {error}", file=sys.stderr)
-    if as_json:
-        with contextlib.suppress(OSError):  # stdout is what failed; the words are on stderr
-            output.print_json({"error": error.to_wire()})
+    output.print_error(error, as_json)
     return typer.Exit(exit_code_of(error))
 
 

@@ -88,10 +88,7 @@ def _single(request: CompileRequest, options: dict[str, Any]) -> None:
             on_progress=stages,
             **options,
         )
-    if request.as_json:
-        output.print_json(result.to_json())
-    else:
-        print_result(result)
+    reporting.show(result, lambda made: made.to_json(), print_result, as_json=request.as_json)
 
 
 def _bundle(request: CompileRequest, options: dict[str, Any]) -> None:

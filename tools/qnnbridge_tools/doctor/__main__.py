@@ -6,12 +6,7 @@ It also starts in half the time. `command` is the same command line in the list 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import json
-import os
 import sys
-import traceback
 from pathlib import Path
 
 from qnnbridge_protocol.errors import BridgeError
@@ -22,9 +17,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_tools.doctor") -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # an old code page lacks characters
+    output.make_streams_safe()
     given = _parser(name).parse_args(arguments)
     # After the parsing: `--help` and a mistyped option need none of it.
     from qnnbridge_tools.doctor.examine import DoctorOptions, perform
@@ -42,20 +35,9 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
     except OSError as error:
         if output.reader_is_gone(error):
             raise
-        return _refused(BridgeError(output.loss_text(error)), given.json)
+        output.print_error(BridgeError(output.loss_text(error)), given.json)
     except BridgeError as error:
-        return _refused(error, given.json)
-
-
-def _refused(error: BridgeError, as_json: bool) -> int:
-    """Ends as all commands do."""
-    if os.environ.get("QNNBRIDGE_DEBUG", "") not in ("", "0"):
-        traceback.print_exc()
-    print(f"Error: {error}", file=sys.stderr)
-    if as_json:
-        # stdout itself may be what failed: the JSON document is then lost, the line on stderr is not.
-        with contextlib.suppress(OSError):  # that may have been what went wrong
-            print(json.dumps({"error": error.to_wire()}, indent=2))
+        output.print_error(error, given.json)
     return EXIT_BLOCKED
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import json
 import shutil
 import textwrap
@@ -229,7 +228,7 @@ class Screen:
         return sum(max(1, -(-len(line) // self.width)) for line in text.splitlines())
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Layout:
     """The form of the report. dense: without empty lines. healthy: "whole" lines, "cut" ones, or their "names"."""
 
@@ -239,35 +238,31 @@ class _Layout:
 
 
 def report_text(report: Report, screen: Screen | None = None) -> str:
-    screen = screen or Screen()
-    layout = _Layout([Detail.FULL] * len(report.findings))
-    text = _joined(report, layout, screen)
-    for make_smaller in _steps(len(report.findings)):
+    screen, text = screen or Screen(), ""
+    for layout in _layouts(len(report.findings)):
+        text = _joined(report, layout, screen)
         # One line of the screen is for the prompt that follows.
         if screen.lines(text) < screen.height:
             break
-        make_smaller(layout)
-        text = _joined(report, layout, screen)
     return text
 
 
-def _steps(count: int) -> Iterator[Callable[[_Layout], None]]:
-    """The reductions in their order: details of later findings first."""
+def _layouts(count: int) -> Iterator[_Layout]:
+    """From all detail to the least: details of later findings go first."""
+    details = [Detail.FULL] * count
+    yield _Layout(details)
+    yield _Layout(details, dense=True)
     # Never the first: it blocks the most, and keeps its detail to the end.
     later = range(count - 1, 0, -1)
-    yield lambda layout: setattr(layout, "dense", True)
-    yield lambda layout: setattr(layout, "healthy", "cut")
-    for detail in (Detail.SHORT, Detail.LINE):
-        yield from (functools.partial(_reduce, index=index, detail=detail) for index in later)
-    yield lambda layout: setattr(layout, "healthy", "names")
-    yield from (functools.partial(_reduce, index=index, detail=Detail.CODE) for index in later)
+    for detail, healthy in ((Detail.SHORT, "cut"), (Detail.LINE, "cut"), (Detail.CODE, "names")):
+        yield _Layout(details, True, healthy)
+        for index in later:
+            details[index] = detail
+            yield _Layout(details, True, healthy)
     # The last resort: only here does the first finding lose its words.
-    if count:
-        yield from (functools.partial(_reduce, index=0, detail=detail) for detail in (Detail.SHORT, Detail.LINE))
-
-
-def _reduce(layout: _Layout, index: int, detail: Detail) -> None:
-    layout.details[index] = min(layout.details[index], detail)
+    for detail in (Detail.SHORT, Detail.LINE) if count else ():
+        details[0] = detail
+        yield _Layout(details, True, "names")
 
 
 def _joined(report: Report, layout: _Layout, screen: Screen) -> str:

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 from qnnbridge_protocol.errors import BridgeError, VersionMismatch
 from qnnbridge_protocol.field_types import read_document
@@ -50,6 +50,7 @@ if sys.platform == "win32":
 else:
     _windows = None
 
+T = TypeVar("T")
 ASK_TIMEOUT_S: Final = 20.0
 _CHUNK_BYTES: Final = 1 << 20
 _MAX_SAID: Final = 4000
@@ -81,56 +82,30 @@ class RealMachine:
     # --- files ---
 
     def kind(self, path: str) -> Kind | None:
-        try:
-            if os.path.isfile(path):
-                return "file"
-            return "folder" if os.path.isdir(path) else None
-        except ValueError:  # a NUL in it
-            return None
+        if _asked(False, os.path.isfile, path):
+            return "file"
+        return "folder" if _asked(False, os.path.isdir, path) else None
 
     def size(self, path: str) -> int | None:
-        try:
-            return os.path.getsize(path)
-        except (OSError, ValueError):
-            return None
+        return _asked(None, os.path.getsize, path)
 
     def names(self, folder: str) -> Sequence[str]:
-        try:
-            return sorted(os.listdir(folder))
-        except (OSError, ValueError):
-            return ()
+        return sorted(_asked(list[str](), lambda: os.listdir(folder)))
 
     def data(self, path: str, limit: int) -> bytes | None:
-        try:
-            with open(path, "rb") as file:
-                return file.read(limit)
-        except (OSError, ValueError):
-            return None
+        return _asked(None, _first_bytes, path, limit)
 
     def sha256(self, path: str) -> str | None:
-        digest = hashlib.sha256()
-        try:
-            with open(path, "rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    digest.update(chunk)
-        except (OSError, ValueError):
-            return None
-        return digest.hexdigest()
+        return _asked(None, _sha256, path)
 
     def library(self, path: str, *, version: bool) -> Library | None:
         key = path, version
         if key not in self._libraries:  # both sides are often one environment
-            try:
-                self._libraries[key] = read_library(path, version=version)
-            except (OSError, ValueError):
-                self._libraries[key] = None
+            self._libraries[key] = _asked(None, read_library, path, version=version)
         return self._libraries[key]
 
     def real_path(self, path: str) -> str:
-        try:
-            return os.path.realpath(path)
-        except (OSError, ValueError):
-            return path
+        return _asked(path, os.path.realpath, path)
 
     def is_store_alias(self, path: str) -> bool:
         try:
@@ -248,6 +223,27 @@ class RealMachine:
         from qnnbridge_tools.doctor.subjects.probe import run_probe
 
         return run_probe(order)
+
+
+def _asked(otherwise: T, ask: Callable[..., T], *given: Any, **more: Any) -> T:
+    """The answer of the system, which refuses also a path with a NUL in it (`ValueError`)."""
+    try:
+        return ask(*given, **more)
+    except (OSError, ValueError):
+        return otherwise
+
+
+def _first_bytes(path: str, limit: int) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _what_is_wrong(store: Store, key: str) -> str:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -20,7 +18,6 @@ from qnnbridge_tools import output
 from qnnbridge_tools.host import link
 from qnnbridge_tools.host.figures import Figures, read_figures
 from qnnbridge_tools.host.options import DaemonOptions
-from qnnbridge_tools.output import refuse_without_reader
 
 if TYPE_CHECKING:
     from qnnbridge._daemon.discovery import Outcome, Starting
@@ -159,7 +156,12 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
     for line in last_lines(path, count):
         print(output.visible(line))
     if follower is not None:
-        follow_log(follower, lambda line: print(output.visible(line), flush=True), threading.Event())
+        # Until Ctrl+C, or until the reader is gone.
+        while True:
+            time.sleep(FOLLOW_INTERVAL_S)
+            output.refuse_without_reader()
+            for line in follower.new_lines():
+                print(output.visible(line), flush=True)
 
 
 # --- steps ----------------------------------------------------------------------------------------------
@@ -398,14 +400,6 @@ class Follower:
             return b""
         self._at += len(data)
         return data
-
-
-def follow_log(follower: Follower, show: Callable[[str], None], stop: threading.Event) -> None:
-    """Shows what is added until `stop` is set or Ctrl+C. Raises `BrokenPipeError` when the reader is gone."""
-    while not stop.wait(FOLLOW_INTERVAL_S):
-        refuse_without_reader()
-        for line in follower.new_lines():
-            show(line)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -251,17 +251,13 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return "" if found is None else str(found)
 
 
-def _bool(document: Mapping[str, Any], name: str) -> bool:
-    return document.get(name) is True
-
-
 # By the annotation of a field, which is text in this module.
 _READERS: Final[dict[str, Callable[[Mapping[str, Any], str], object]]] = {
     "int": _int,
     "float": _float,
     "float | None": _number,
     "str": _text,
-    "bool": _bool,
+    "bool": lambda document, name: document.get(name) is True,
 }
 
 

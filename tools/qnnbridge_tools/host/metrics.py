@@ -216,14 +216,18 @@ def _totals(figures: Figures) -> Iterator[Metric]:
 
 
 def _clients(figures: Figures) -> Iterator[Metric]:
-    rows = [(_client_labels(client), client) for client in figures.clients]
+    rows: list[tuple[Labels, ClientFigures]] = [
+        ({"id": client.id, "pid": str(client.pid), "name": client.name}, client) for client in figures.clients
+    ]
     yield from _columns(_CLIENT_COLUMNS, rows)
     latencies = [(labels, _quantiles(client.latency_ms)) for labels, client in rows]
     yield summary("qnnbridge_client_call_latency_seconds", "Time of a client's calls.", latencies, "seconds")
 
 
 def _models(figures: Figures) -> Iterator[Metric]:
-    rows = [(_model_labels(model), model) for model in figures.models]
+    rows: list[tuple[Labels, ModelFigures]] = [
+        ({"key": model.key, "model": model.label}, model) for model in figures.models
+    ]
     yield from _columns(_MODEL_COLUMNS, rows)
     yield gauge(
         "qnnbridge_model_nodes",
@@ -236,14 +240,6 @@ def _models(figures: Figures) -> Iterator[Metric]:
     )
     latencies = [(labels, _quantiles(model.latency_ms)) for labels, model in rows]
     yield summary("qnnbridge_model_call_latency_seconds", "Time of a model's calls.", latencies, "seconds")
-
-
-def _client_labels(client: ClientFigures) -> Labels:
-    return {"id": client.id, "pid": str(client.pid), "name": client.name}
-
-
-def _model_labels(model: ModelFigures) -> Labels:
-    return {"key": model.key, "model": model.label}
 
 
 def _quantiles(latency: Latency) -> dict[float, float | None]:

@@ -309,7 +309,9 @@ def make_plan(
         choice = choose(found, options.version, facts, surroundings, looked_at, force=options.force)
         candidate, words = choice.candidate, requirements(choice.release, source)
     else:
-        choice, candidate = None, _newest(found, surroundings, looked_at)
+        if not found:
+            raise _no_interpreter(surroundings, looked_at)
+        choice, candidate = None, found[0]
         release = provider.release if provider is not None else None
         words = requirements_without_qnn(source, release, catalogue=engine == "windowsml")
     python = str(python_in(folder))
@@ -358,12 +360,6 @@ def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSou
         return None
     # Nothing counts as installed: the new environment does not exist yet.
     return choose_source(Installed({}), {EP_PATH_VARIABLE: os.path.abspath(os.path.expanduser(path))})
-
-
-def _newest(found: Sequence[BaseCandidate], surroundings: Surroundings, looked_at: Sequence[str]) -> BaseCandidate:
-    if not found:
-        raise _no_interpreter(surroundings, looked_at)
-    return found[0]
 
 
 def _no_interpreter(surroundings: Surroundings, looked_at: Sequence[str]) -> HostNotFound:

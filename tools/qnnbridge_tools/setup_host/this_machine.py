@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,16 +168,13 @@ def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
         yield f"registry, {python.launcher_tag}", python.executable
     if surroundings.executable:
         yield "running interpreter", surroundings.executable
+    folders = dict.fromkeys(filter(None, surroundings.environ.get("PATH", "").split(os.pathsep)))
     for name in PATH_NAMES:
-        for folder in _path_folders(surroundings):
+        for folder in folders:
             found = shutil.which(name, path=folder)
             # Aliases of the Microsoft Store: such a file may open the Store instead of a Python.
             if found is not None and "windowsapps" not in found.lower():
                 yield "PATH", found
-
-
-def _path_folders(surroundings: Surroundings) -> Iterable[str]:
-    return dict.fromkeys(folder for folder in surroundings.environ.get("PATH", "").split(os.pathsep) if folder)
 
 
 def _judge(
@@ -257,7 +254,7 @@ def machine_of(given: MachineOptions) -> HostMachine:
         system_sdk=machine.system_sdk if given.system_sdk is None else checked_sdk(given.system_sdk),
         hexagon=machine.hexagon if given.chip is None else read_chip(given.chip),
         python=machine.python if given.python is None else read_python(given.python),
-        ort=machine.ort if given.ort is None else _checked_version(given.ort),
+        ort=machine.ort if given.ort is None else _checked(given.ort, version_key, "--ort 1.24.4"),
     )
 
 
@@ -316,16 +313,12 @@ def _usable_sdk(text: str | None) -> str | None:
 
 
 def checked_sdk(text: str) -> str:
-    try:
-        sdk_numbers(text)
-    except ValueError as error:
-        raise OptionError(f"{error}.", fix="For example --system-sdk 2.40.") from None
-    return text.strip()
+    return _checked(text, sdk_numbers, "--system-sdk 2.40")
 
 
-def _checked_version(text: str) -> str:
+def _checked(text: str, read: Callable[[str], object], example: str) -> str:
     try:
-        version_key(text)
+        read(text)
     except ValueError as error:
-        raise OptionError(f"{error}.", fix="For example --ort 1.24.4.") from None
+        raise OptionError(f"{error}.", fix=f"For example {example}.") from None
     return text.strip()

@@ -34,16 +34,11 @@ PIPED_COLUMNS: Final = 80
 
 _MARKS = {"works": "works", "doubtful": "maybe", "refused": "no"}
 _HEADERS = ("", "version", "QNN SDK", "NPUs V", "Python", "onnxruntime", "why")
-# A reason in the table; what it means is said once, below the table.
+# A reason in the table, where its code is not the word itself; what it means is said once, below the table.
 _LABELS = {
-    "other-platform": "other platform",
     "no-wheel-for-python": "no wheel",
-    "old-glibc": "old glibc",
     "no-libraries": "no QNN inside",
-    "simulator-only": "simulator only",
     "arm-only": "Arm code only",
-    "simulator": "simulator",
-    "emulated": "emulated",
     "chip-not-supported": "not this NPU",
     "sdk-newer-than-system": "QNN too new",
     "other-ort": "other ORT",
@@ -52,7 +47,6 @@ _LABELS = {
     "ort-too-old": "ORT too old",
     "ort-not-tried": "ORT not tried",
     "loader-picks-simulator": "picks simulator",
-    "error-1002": "error 1002",
 }
 
 

@@ -230,15 +230,14 @@ def _refused(facts: Facts) -> Finding:
 
 def _others(facts: Facts) -> list[str]:
     """The other interpreters, each with the reason against it."""
+    host = facts.host
     others = [
-        one for one in facts.interpreters if one.path != facts.host.path and not _was_looked_at(facts, one.path)
+        one
+        for one in facts.interpreters
+        if one.path != host.path and not any(one.path in line for line in host.looked_at)
     ]
     seen = [f"also found: {one.path}: {one.said or 'could be the host, if it has the packages'}" for one in others]
     return [*seen[:MAX_OTHERS], f"and {len(seen) - MAX_OTHERS} more"] if len(seen) > MAX_OTHERS else seen
-
-
-def _was_looked_at(facts: Facts, path: str) -> bool:
-    return any(path in line for line in facts.host.looked_at)
 
 
 def _fix_packages(facts: Facts) -> Remedy:
@@ -277,10 +276,6 @@ def _fix_config(facts: Facts) -> Remedy:
     )
 
 
-def _fix_user(facts: Facts) -> Remedy:
-    return fixes.set_up_host(facts, "Give the host an environment of its own, or install without --user.")
-
-
 def _fix_base(facts: Facts) -> Remedy:
     """The environment made again, from another Python of its kind if there is one."""
     folder = facts.host.path.rpartition("Scripts" if facts.is_windows else "bin/")[0].rstrip("\\/")
@@ -305,7 +300,9 @@ _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
         _fix_path(facts) if facts.host.source in _NAMED else fixes.set_up_host(facts)
     ),
     "host.packages-missing": _fix_packages,
-    "host.user-packages": _fix_user,
+    "host.user-packages": lambda facts: fixes.set_up_host(
+        facts, "Give the host an environment of its own, or install without --user."
+    ),
     "host.none": fixes.set_up_host,
 }
 

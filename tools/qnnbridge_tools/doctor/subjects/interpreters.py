@@ -42,7 +42,8 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
         key = _identity(machine, candidate.executable)
         if key in found:
             known = found[key]
-            found[key] = _with_source(known, source, candidate)
+            joined = tuple(dict.fromkeys((*known.sources, source)))
+            found[key] = dataclasses.replace(known, sources=joined, tag=known.tag or candidate.tag or None)
         else:
             found[key] = examine(machine, candidate, source)
     return tuple(found.values())
@@ -186,8 +187,3 @@ def _version_by_name(machine: Machine, path: str) -> str | None:
         if found:
             return found[1]
     return None
-
-
-def _with_source(known: Interpreter, source: str, candidate: RegisteredInterpreter) -> Interpreter:
-    sources = known.sources if source in known.sources else (*known.sources, source)
-    return dataclasses.replace(known, sources=sources, tag=known.tag or candidate.tag or None)
