@@ -22,7 +22,7 @@ def session() -> object:
     outputs = [helper.make_tensor_value_info(name, 1, ["N"]) for name in ("sum", "negative")]
     model = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), ir_version=9)
     model.opset_import[0].version = 17
-    return cpu.open_session_of_bytes(model.SerializeToString(), "it")
+    return cpu.open_session(model.SerializeToString(), "it")
 
 
 def feeds(dtype: type = np.float32) -> dict[str, np.ndarray]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from qnnbridge_host.engine.calls import StopHandle
 from qnnbridge_host.machine import Installed, installed_here
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
+from qnnbridge_protocol.settings import engine_of
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE, RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _adapter(ort: Any, found: Installed, on_phase: Callable[..., None]) -> QnnAd
     if found.generation != "builtin":
         return providers.load_plugin(ort, found, lambda: sources.choose(found), on_phase)
     try:
-        engine, _ = sources.wanted()
+        engine, _ = engine_of(os.environ)
     except OptionError as error:
         return NoQnn(providers.unavailable(error))
     if engine in ("auto", "wheel"):

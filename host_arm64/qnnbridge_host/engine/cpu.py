@@ -71,23 +71,14 @@ def silent_options() -> Any:
     return options
 
 
-def open_session(model: Path, label: str, options: Any = None) -> Any:
-    """A session; `label` is what messages call the model."""
+def open_session(model: Path | bytes, label: str, options: Any = None) -> Any:
+    """A session. model: a file, or the bytes of a model that has no other files. label: its name in messages."""
     import onnxruntime as ort
 
     try:
-        return ort.InferenceSession(os.fspath(model), options or quiet_options(), providers=_CPU)
+        given = model if isinstance(model, bytes) else os.fspath(model)
+        return ort.InferenceSession(given, options or quiet_options(), providers=_CPU)
     except Exception as error:  # noqa: BLE001 - a closed list does not exist: pybind turns C++ exceptions into several
-        raise translated(error, f"ONNX Runtime cannot load {label}.") from None
-
-
-def open_session_of_bytes(data: bytes, label: str, options: Any = None) -> Any:
-    """A session of a model that is in memory and has no other files."""
-    import onnxruntime as ort
-
-    try:
-        return ort.InferenceSession(data, options or quiet_options(), providers=_CPU)
-    except Exception as error:  # noqa: BLE001 - as above
         raise translated(error, f"ONNX Runtime cannot load {label}.") from None
 
 

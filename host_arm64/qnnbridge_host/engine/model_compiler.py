@@ -81,7 +81,9 @@ def _compile_to_bytes(compiler: _Compiler, call: ObjectCall) -> ObjectResult:
 
 
 def _compile_to_stream(compiler: _Compiler, call: ObjectCall) -> None:
-    calls_back = _functions(call)
+    calls_back = call.request.calls_back
+    if calls_back is None:
+        raise InvalidArgument("The request names no function of the application.")
 
     def write(data: bytes) -> None:
         calls_back.call(WRITE, values=[np.frombuffer(data, np.uint8)])
@@ -89,12 +91,6 @@ def _compile_to_stream(compiler: _Compiler, call: ObjectCall) -> None:
     made = _compile(compiler, call, lambda native: native.compile_to_stream(write), None)
     if made is not None:  # it came by files
         write(made)
-
-
-def _functions(call: ObjectCall) -> CallsBack:
-    if call.request.calls_back is None:
-        raise InvalidArgument("The request names no function of the application.")
-    return call.request.calls_back
 
 
 def _compile(compiler: _Compiler, call: ObjectCall, run: Callable[[Any], Any], output: str | None) -> Any:
@@ -137,7 +133,13 @@ def _native(compiler: _Compiler, calls_back: CallsBack | None) -> Any:
 
 def _location_function(calls_back: CallsBack) -> Callable[[str, Any, Any], Any]:
     def location(name: str, value: Any, external: Any) -> Any:
-        described = None if external is None else _information(external)
+        described = None
+        if external is not None:
+            described = {
+                "filepath": str(external.filepath),
+                "file_offset": int(external.file_offset),
+                "byte_size": int(external.byte_size),
+            }
         found = calls_back.call(
             INITIALIZER_LOCATION, {"name": name, "external": described}, [result_of_ort_value(value)]
         ).result
@@ -150,14 +152,6 @@ def _location_function(calls_back: CallsBack) -> Callable[[str, Any, Any], Any]:
         return ort.OrtExternalInitializerInfo(*place)
 
     return location
-
-
-def _information(external: Any) -> dict[str, Any]:
-    return {
-        "filepath": str(external.filepath),
-        "file_offset": int(external.file_offset),
-        "byte_size": int(external.byte_size),
-    }
 
 
 def _by_files(compiler: _Compiler, calls_back: CallsBack, output: str | None) -> bytes | None:

@@ -37,7 +37,7 @@ from qnnbridge_host.machine import Installed, parse_version
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
 from qnnbridge_protocol.limits import fitting
-from qnnbridge_protocol.specs import NodeInfo, RunSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import RunSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.request.client import StopSignal
@@ -215,7 +215,9 @@ class OrtEngine:
         try:
             allowed = ProviderChoice(qnn, choice.others, entries, choice.target, strict=False)
             session = self._make(second, source, allowed, entries, tensors, on_phase)
-            return placement.refusal(name, placement.read(session, choice.target), placement.inputs(session))
+            return placement.refusal(
+                name, placement.read(session, choice.target), placement.infos(session.get_inputs())
+            )
         except Exception as error:  # noqa: BLE001 - the refusal is the caller's error
             return placement.refusal(name, None, (), translate(error))
 
@@ -229,9 +231,9 @@ class OrtEngine:
             # The session requested QNN and runs without it.
             placed = dataclasses.replace(placed, backend="none", cause=choice.missing)
         return SessionInfo(
-            inputs=placement.inputs(session),
-            outputs=_nodes(session.get_outputs()),
-            overridable_initializers=_nodes(session.get_overridable_initializers()),
+            inputs=placement.infos(session.get_inputs()),
+            outputs=placement.infos(session.get_outputs()),
+            overridable_initializers=placement.infos(session.get_overridable_initializers()),
             modelmeta=_metadata(session.get_modelmeta()),
             providers=tuple(session.get_providers()),
             provider_options=options,
@@ -257,10 +259,6 @@ def _cancel_loading(options: Any) -> None:
     cancel = getattr(options, "set_load_cancellation_flag", None)
     if cancel is not None:  # else the session is made, and closed by its creator
         cancel(True)
-
-
-def _nodes(nodes: Any) -> tuple[NodeInfo, ...]:
-    return tuple(NodeInfo(node.name, node.type, tuple(node.shape)) for node in nodes)
 
 
 def _source(spec: SessionSpec, model: Any) -> str | bytes:

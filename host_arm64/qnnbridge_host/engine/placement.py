@@ -77,13 +77,13 @@ def read(session: Any, target: PlacementTarget | None, source: str = "") -> Plac
         cpu_list=tuple(on_cpu),
     )
     if target is not None and cpu and placed.cause is None:
-        placed = dataclasses.replace(placed, cause=_cause(placed, inputs(session), target.edges_on_cpu))
+        placed = dataclasses.replace(placed, cause=_cause(placed, infos(session.get_inputs()), target.edges_on_cpu))
     return placed
 
 
-def inputs(session: Any) -> tuple[NodeInfo, ...]:
-    """The inputs as the session sees them, free dimension overrides applied."""
-    return tuple(NodeInfo(node.name, node.type, tuple(node.shape)) for node in session.get_inputs())
+def infos(nodes: Any) -> tuple[NodeInfo, ...]:
+    """Inputs or outputs as their session sees them, free dimension overrides applied."""
+    return tuple(NodeInfo(node.name, node.type, tuple(node.shape)) for node in nodes)
 
 
 def refusal(

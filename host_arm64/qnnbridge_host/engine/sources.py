@@ -77,11 +77,6 @@ class QnnSource(NamedTuple):
 ReadyQnn = Callable[[], "CatalogueEntry"]
 
 
-def wanted(environ: Mapping[str, str] | None = None) -> tuple[EngineName, str | None]:
-    """The setting of this process. Raises `OptionError`."""
-    return engine_of(os.environ if environ is None else environ)
-
-
 def choose(found: Installed, environ: Mapping[str, str] | None = None, ready: ReadyQnn | None = None) -> QnnSource:
     """The source for this process, if QNN is a plugin here.
 

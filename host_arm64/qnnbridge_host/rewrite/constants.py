@@ -363,7 +363,7 @@ def _run_part(editor: Editor, nodes: list[Any], constants: list[Any], names: lis
     model = helper.make_model(
         graph, opset_imports=list(editor.model.opset_import), ir_version=max(editor.model.ir_version, 4)
     )
-    session = cpu.open_session_of_bytes(model.SerializeToString(), "a part of the model", cpu.silent_options())
+    session = cpu.open_session(model.SerializeToString(), "a part of the model", cpu.silent_options())
     results = cpu.run(session, {}, "a part of the model", names)
     return {
         name: np.asarray(value)

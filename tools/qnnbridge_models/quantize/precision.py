@@ -127,7 +127,7 @@ class PartialModels:
     def snr_of(self, tensors: Iterable[str]) -> float:
         """Of the worst output, with only these tensors quantised."""
         with phase("looking for noisy layers"):
-            session = cpu.open_session_of_bytes(self.model_with(frozenset(tensors)), _LABEL)
+            session = cpu.open_session(self.model_with(frozenset(tensors)), _LABEL)
             found = [cpu.run(session, feeds, _LABEL, self._names) for feeds in self._samples]
         return lowest_of_folds(self._names, self._expected, found, self._groups)
 
@@ -425,7 +425,7 @@ def _shapes_of(index: ModelIndex, names: Sequence[str], sample: Feeds) -> list[t
     for name in names:
         changed.graph.output.add().name = name
     label = "the branches of an output"
-    session = cpu.open_session_of_bytes(changed.SerializeToString(), label)
+    session = cpu.open_session(changed.SerializeToString(), label)
     return [np.asarray(value).shape for value in cpu.run(session, sample, label, list(names))]
 
 
@@ -445,7 +445,7 @@ def _moved(index: ModelIndex, joined: JoinedOutput, values: Sequence[Any]) -> An
         [tensor for tensor in index.model.graph.initializer if tensor.name in used],
     )
     made = helper.make_model(graph, opset_imports=index.model.opset_import, ir_version=index.model.ir_version)
-    session = cpu.open_session_of_bytes(made.SerializeToString(), label)
+    session = cpu.open_session(made.SerializeToString(), label)
     return cpu.run(session, dict(zip(names, values, strict=True)), label)[0]
 
 
