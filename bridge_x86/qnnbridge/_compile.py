@@ -30,8 +30,8 @@ from qnnbridge_protocol.errors import (
     ModelQuarantined,
     OptionError,
     WorkerDied,
-    desync,
 )
+from qnnbridge_protocol.field_types import read_record
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.model_records import CompileResult
 from qnnbridge_protocol.specs import QNN, Fallback, ProviderSpec, SessionSpec
@@ -174,20 +174,10 @@ class CompileJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
-    """The host's answer. skipped: why nothing was compiled, for work that is resumed. paths: of the .onnx files."""
+    """The host's answer, as it travels. skipped: why nothing was compiled, for work that is resumed."""
 
     results: tuple[CompileResult, ...]
     skipped: str | None = None
-    paths: tuple[str, ...] = ()
-
-    @classmethod
-    def from_wire(cls, header: Mapping[str, Any]) -> Compiled:
-        try:
-            results = tuple(CompileResult.from_wire(result) for result in header["results"])
-            paths = header.get("paths") or [result.path for result in results]
-            return cls(results, header.get("skipped"), tuple(str(path) for path in paths))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise desync(f"a reply to model.compile without a proper description ({error})") from None
 
 
 def make_jobs(
@@ -305,7 +295,7 @@ class Running:
             if self._interrupted:
                 raise _interrupted() from None
             raise self._explained(process, error, request_id) from None
-        return Compiled.from_wire(frame.header)
+        return read_record(Compiled, frame.header, "model.compile")
 
     def interrupt(self) -> None:
         """Have the host withdraw the work, which leaves nothing behind, and end it."""

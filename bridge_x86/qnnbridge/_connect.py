@@ -46,8 +46,18 @@ def connect(
         limits, shared_memory, spin: as for `Host`.
     """
     patience_s = math.inf if timeout is None else timeout
+    own_python: str | None = None
+    arguments: tuple[str, ...] = ()
+    if python is not None:
+        from qnnbridge._daemon.discovery import from_anywhere
+        from qnnbridge._launch import find_host
+
+        found = find_host(python)
+        # The interpreter of the daemon itself, where it cannot be the one that runs here.
+        own_python = found.path if is_frozen() else None
+        arguments = "--python", from_anywhere(os.fspath(python))
     host = daemon_host(
-        DaemonAccess(start, _own_python(python), _arguments(python), patience_s),
+        DaemonAccess(start, own_python, arguments, patience_s),
         limits=limits,
         shared_memory=shared_memory,
         spin=spin,
@@ -119,22 +129,3 @@ def _forget_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_locks)
-
-
-def _own_python(python: str | os.PathLike[str] | None) -> str | None:
-    """The interpreter of the daemon itself, where it cannot be the one that runs here."""
-    if python is None or not is_frozen():
-        return None
-    from qnnbridge._launch import find_host
-
-    return find_host(python).path
-
-
-def _arguments(python: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    if python is None:
-        return ()
-    from qnnbridge._daemon.discovery import from_anywhere
-    from qnnbridge._launch import find_host
-
-    find_host(python)
-    return "--python", from_anywhere(os.fspath(python))

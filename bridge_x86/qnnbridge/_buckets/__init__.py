@@ -235,15 +235,19 @@ def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
             fix="Give its name: chunk='frames'; or with how far the model looks: chunk={'frames': 32}.",
         )
     ((name, context),) = given.items()
-    if name not in sizes:
-        raise OptionError(
-            f"chunk: {name!r} has no buckets.", fix=f"Give a name out of buckets: {', '.join(sizes)}."
-        )
+    _check_known("chunk", name, sizes)
     if context is not None and (isinstance(context, bool) or not isinstance(context, int) or context < 0):
         raise OptionError(
             f"chunk: {context!r:.60} is no number of steps.", fix="Give 0 or more, or the name alone."
         )
     return {name: context}
+
+
+def _check_known(option: str, name: object, sizes: Mapping[str, Any]) -> None:
+    if name not in sizes:
+        raise OptionError(
+            f"{option}: {name!r} has no buckets.", fix=f"Give a name out of buckets: {', '.join(sizes)}."
+        )
 
 
 def _symbol(name: object) -> str:
@@ -297,10 +301,7 @@ def _split(split: Any, sizes: Mapping[str, tuple[int, ...]], chunk: Mapping[str,
         return frozenset(name for name in sizes if _BATCH in name.lower() and name not in chunk)
     names = [split] if isinstance(split, str) else list(split) if isinstance(split, Iterable) else [split]
     for name in names:
-        if name not in sizes:
-            raise OptionError(
-                f"split: {name!r} has no buckets.", fix=f"Give a name out of buckets: {', '.join(sizes)}."
-            )
+        _check_known("split", name, sizes)
     return frozenset(names)
 
 

@@ -465,7 +465,9 @@ class ChannelPlans:
         out_at, out_size = _layout(signature.outputs, places)
         # All plans go at once: they hold offsets in the memory that is replaced, and a list of which one was
         # used last would cost each call.
-        if len(self._plans) >= MAX_PLANS or self._too_small(in_size, out_size):
+        pairs = (self._request, in_size), (self._reply, out_size)
+        too_small = any(wanted and (slab is None or slab.size < wanted) for slab, wanted in pairs)
+        if len(self._plans) >= MAX_PLANS or too_small:
             self._start_again(in_size, out_size, deadline)
         header: dict[str, Any] = {
             "op": "plan.make",
@@ -505,12 +507,6 @@ class ChannelPlans:
         return there > max(SMALL_BYTES, ROOMY * needed)
 
     # --- parts ---
-
-    def _too_small(self, in_size: int, out_size: int) -> bool:
-        for slab, wanted in ((self._request, in_size), (self._reply, out_size)):
-            if wanted and (slab is None or slab.size < wanted):
-                return True
-        return False
 
     def _start_again(self, in_size: int, out_size: int, deadline: float | None) -> None:
         """Drop all plans, and replace memory that is too small for this call."""

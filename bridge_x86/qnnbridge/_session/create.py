@@ -21,7 +21,8 @@ from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
 from qnnbridge_os import shield
 from qnnbridge_os.native import Lock
-from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled, desync
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
+from qnnbridge_protocol.field_types import read_record
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.model_records import (
     CacheReply,
@@ -132,45 +133,23 @@ class CreateRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Created:
-    """The host's answer.
+    """The host's answer, as it travels.
 
-    number: of the session. blame: the fingerprint that a later death counts against. shared: another application of
-    the daemon has the same session. numbers: what is known of them from before.
+    session: its number. blame: the fingerprint that a later death counts against; empty for the model's. shared:
+    another application of the daemon has the same session. numbers: what is known of them from before.
     fixed: what was rewritten in the model. fix: how, if the host decided it.
     """
 
-    number: int
+    session: int
     info: SessionInfo
     model: ModelIdentity
     cache: CacheReply
-    blame: str
+    blame: str = ""
     notices: tuple[Notice, ...] = ()
     shared: bool = False
     numbers: NumbersReport | None = None
     fixed: tuple[str, ...] = ()
     fix: FixSpec | None = None
-
-    @classmethod
-    def from_wire(cls, header: Mapping[str, Any]) -> Created:
-        try:
-            model = ModelIdentity.from_wire(header["model"])
-            kept, fix = header.get("numbers"), header.get("fix")
-            return cls(
-                int(header["session"]),
-                SessionInfo.from_wire(header["info"]),
-                model,
-                CacheReply.from_wire(header["cache"]),
-                str(header.get("blame") or model.fingerprint),
-                tuple(Notice.from_wire(notice) for notice in header.get("notices") or ()),
-                header.get("shared") is True,
-                None if kept is None else NumbersReport.from_wire(kept),
-                tuple(str(change) for change in header.get("fixed") or ()),
-                None if fix is None else FixSpec.from_wire(fix),
-            )
-        # An answer of another version or a damaged host: a desync, which ends the connection, and not an
-        # error of the caller.
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise desync(f"a reply to session.create without a proper description ({error})") from None
 
 
 class RequestNews:
@@ -284,7 +263,9 @@ def create(
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         raise enrich_from_stderr(error, process.stderr, request_id, news.log_timeout_s) from None
-    created = Created.from_wire(frame.header)
+    # An answer of another version or a damaged host is a desync, which ends the connection, and no error of the
+    # caller.
+    created = read_record(Created, frame.header, "session.create")
     return dataclasses.replace(created, info=_with_cause(created.info, process, request_id[-1]))
 
 
@@ -308,10 +289,7 @@ def identify(
         header["path"] = recipe.spec.model_path
     timeout = seconds_left(deadline)
     reply = host.call(header, timeout, () if recipe.spec.model_path is not None else (recipe.data or b"",), stop)
-    try:
-        return ModelDescription.from_wire(reply.header)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise desync(f"a reply to model.identify without a proper description ({error})") from None
+    return ModelDescription.from_wire(reply.header)
 
 
 def encoded(values: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:

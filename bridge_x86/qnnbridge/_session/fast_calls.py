@@ -285,16 +285,12 @@ def _look_after(
     if isinstance(error, (ChannelFailed, ChannelRetired, Deadline, BridgeError)):
         # `busy` counts as well: an interrupt between the write and the assignment of `sent` leaves a call
         # that the host has.
-        in_place = (channel.sent or channel.busy) and _changes_inputs(key, out)
+        # Whether the host may have written over an input of the call.
+        in_place = (channel.sent or channel.busy) and any(
+            block is not None and any(np.may_share_memory(array, target) for array in key.arrays)
+            for block, target in zip(key.outputs, out or (), strict=False)
+        )
         raise FastCallFailed(process, error, deadline, in_place=in_place) from None
-
-
-def _changes_inputs(key: CallKey, out: Out | None) -> bool:
-    """Whether the host may have written over an input of the call."""
-    for block, target in zip(key.outputs, out or (), strict=False):
-        if block is not None and any(np.may_share_memory(array, target) for array in key.arrays):
-            return True
-    return False
 
 
 def _host_gone(process: HostProcess, deadline: float | None) -> None:

@@ -443,18 +443,20 @@ class RemoteSession(ReplayingSession):
     def _made(self, process: HostProcess, created: Created, *, again: bool) -> None:
         self.recipe = dataclasses.replace(self.recipe, identity=created.model)
         self._remember_source(created.model.fingerprint)
-        self._book_on(created.blame, created.model.label, entry=created.cache.id is not None)
+        self._book_on(
+            created.blame or created.model.fingerprint, created.model.label, entry=created.cache.id is not None
+        )
         self._count(created.cache, again=again)
         show_notices(created.notices)
         # One statement, with the generation last: `_id_in` and the fast path read them without the lock.
-        self.info, self.session_id, self._generation = created.info, created.number, process.generation
-        self._place[:] = [(process.generation, created.number)]
+        self.info, self.session_id, self._generation = created.info, created.session, process.generation
+        self._place[:] = [(process.generation, created.session)]
         self.is_shared = created.shared
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)
         # `live` comes after everything that the fast path reads from this session.
         self._note_part_of_qnn(self.info.placement)
-        self.live = Live(process, created.number)
+        self.live = Live(process, created.session)
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from qnnbridge._host import Host
 from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
-from qnnbridge._session import SessionRecipe, Verify
+from qnnbridge._session import SessionRecipe
 from qnnbridge._session.create import warn_application
 from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge._session.runs import RunArguments, RunOptions, RunVariants, check_call, coerce_run_options
@@ -25,7 +25,6 @@ from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline, seco
 from qnnbridge._threads import Background, refuse_at_the_end
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
-from qnnbridge_protocol.specs import RunSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +80,14 @@ class BaseSession(RunVariants):
         self._known = KnownCalls(self._output_names)
         self._numbers = None
         if recipe.verify != "off":
-            self._numbers = self._numbers_check(recipe.verify)
+            from qnnbridge._session.numbers_check import NumbersCheck, verify_mode
+
+            self._numbers = NumbersCheck(remote, verify_mode(recipe.verify))
+            try:
+                self._numbers.known_before()
+            except BridgeError:
+                remote.close()
+                raise
         placement = info.placement
         if placement.backend not in ("", "htp"):  # these two need no further module
             from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
@@ -100,17 +106,6 @@ class BaseSession(RunVariants):
             self._warn(text, CpuFallbackWarning)
 
     # --- numbers ---
-
-    def _numbers_check(self, mode: Verify | None) -> NumbersCheck:
-        from qnnbridge._session.numbers_check import NumbersCheck, verify_mode
-
-        check = NumbersCheck(self._remote, verify_mode(mode))
-        try:
-            check.known_before()
-        except BridgeError:
-            self._remote.close()
-            raise
-        return check
 
     @property
     def verified(self) -> NumbersReport:
@@ -147,14 +142,7 @@ class BaseSession(RunVariants):
         return self._numbers is not None and self._numbers.waits
 
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
-        """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
-
-        The host runs the CPU provider in a separate process. A report of differences raises no error.
-
-        Args:
-            input_feed: inputs as for `run`; default made-up values, which may be untypical for the model.
-            timeout: seconds; default that of the session.
-        """
+        """As `InferenceSession.verify`."""
         return self.verify_part(input_feed, timeout, None)
 
     def verify_part(
@@ -330,11 +318,11 @@ class BaseSession(RunVariants):
             if self._remote.info.placement.qnn_nodes:
                 # Without a node on QNN ONNX Runtime raises its own error, whose text applications know.
                 self._checker.refuse_missing(feeds)
-            spec, options = self._run_spec(how.run_options)
+            options = None if how.run_options is None else coerce_run_options(how.run_options)
             values = self._remote.run(
                 names,
                 feeds,
-                spec,
+                None if options is None else options.to_spec(),
                 timeout_s=self._timeout if how.timeout is None else how.timeout,
                 retry=self._remote.retry if how.retry is None else how.retry,
                 on_deadline=how.on_deadline,
@@ -346,13 +334,6 @@ class BaseSession(RunVariants):
             return values
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-
-    @staticmethod
-    def _run_spec(run_options: Any) -> tuple[RunSpec | None, RunOptions | None]:
-        if run_options is None:
-            return None, None
-        options = coerce_run_options(run_options)
-        return options.to_spec(), options
 
     # --- settings and life ---
 

@@ -91,9 +91,8 @@ class OneWayRequests:
         except IndexError:  # the last holder of the lock has sent it
             return True
         written = self._write(header)
-        if (
-            written and self._waiting and self._waiting[0] is header
-        ):  # or a signal handler's call has written it, too
+        # Else a signal handler's call has written it, too.
+        if written and self._waiting and self._waiting[0] is header:
             self._waiting.popleft()
         return written
 
@@ -403,8 +402,13 @@ class OpenRequests:
     def declare(self, frame: Frame) -> None:
         """The host is about to enter this native step, with this model if that was not known."""
         phase = str(frame.header.get("phase"))
-        if not frame.request_id:
-            self._declare_of_all(phase, frame.header.get("versions"))
+        if not frame.request_id:  # of the host as a whole
+            self.host_phase = phase
+            versions = frame.header.get("versions")
+            if isinstance(versions, Mapping):
+                self.host_versions = {str(name): str(text) for name, text in versions.items()}
+                if self.on_versions is not None:
+                    self.on_versions(self.host_versions)
             return
         with self._lock:
             # A request may be declared after its answer, if a second request arrived at that moment.
@@ -413,13 +417,6 @@ class OpenRequests:
                 entry.phase = None if phase == "ready" else phase
                 entry.context = entry.context.about(frame.header)
         self.pass_on(frame)
-
-    def _declare_of_all(self, phase: str, versions: object) -> None:
-        self.host_phase = phase
-        if isinstance(versions, Mapping):
-            self.host_versions = {str(name): str(text) for name, text in versions.items()}
-            if self.on_versions is not None:
-                self.on_versions(self.host_versions)
 
     def pass_on(self, frame: Frame) -> None:
         """News of a request, for its caller if it still waits."""
