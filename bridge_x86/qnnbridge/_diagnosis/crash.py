@@ -193,21 +193,6 @@ class CrashRecord:
         frames = current if current is not None else threads[0] if len(threads) == 1 else []
         return (title, *frames) if title else ()
 
-    def to_json(self) -> dict[str, Any]:
-        out = dataclasses.asdict(self)
-        out["exit"] = _exit_json(self.exit)
-        out |= {
-            "phase": self.phase,
-            "models": list(self.models),
-            "suspects": [dataclasses.asdict(call) for call in self.suspects],
-            "from_outside": self.from_outside,
-            "terminate_line": self.terminate_line,
-            "python_stack": list(self.python_stack),
-            "in_flight": [dataclasses.asdict(call) for call in self.in_flight],
-            "last_frames": list(self.last_frames),
-        }
-        return out
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -285,7 +270,16 @@ def _doing(record: CrashRecord) -> str:
 def details_of(record: CrashRecord, diagnoses: list[Diagnosis], report_path: str | None) -> dict[str, Any]:
     """The record as data for programs: what `HostCrashed.details` holds."""
     return {
-        **record.to_json(),
+        **dataclasses.asdict(record),
+        "exit": None if record.exit is None else _exit_json(record.exit),
+        "phase": record.phase,
+        "models": list(record.models),
+        "suspects": [dataclasses.asdict(call) for call in record.suspects],
+        "from_outside": record.from_outside,
+        "terminate_line": record.terminate_line,
+        "python_stack": list(record.python_stack),
+        "in_flight": [dataclasses.asdict(call) for call in record.in_flight],
+        "last_frames": list(record.last_frames),
         "diagnoses": [{"cause": d.cause, "fix": d.fix, "evidence": list(d.evidence)} for d in diagnoses],
         "report": report_path,
     }
@@ -338,9 +332,7 @@ def _evidence(record: CrashRecord) -> tuple[str, ...]:
     return tuple(shorten(line) for line in said)
 
 
-def _exit_json(status: ExitStatus | None) -> dict[str, Any] | None:
-    if status is None:
-        return None
+def _exit_json(status: ExitStatus) -> dict[str, Any]:
     code = status.code
     return {
         "number": status.number,

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from qnnbridge import _ep_context
 from qnnbridge._host import Host
@@ -84,7 +84,6 @@ class ModelCompiler:
         }
         self._options = sess_options
         self._model = model
-        self._embed = bool(embed_compiled_data_into_model)
         self._flags = OrtCompileApiFlags(int(flags))
         # Folder and stem of the context binary, if the application named them.
         self._binary: tuple[str, str] | None = None
@@ -104,7 +103,7 @@ class ModelCompiler:
         if self._is_native:
             self._natively("compile_to_file", {"output": os.path.abspath(output)})
         else:
-            self._compile(output, embed=self._embed)
+            self._compile(output, embed=self._settings["embed"])
 
     @as_ort_raises
     def compile_to_bytes(self) -> bytes:
@@ -112,14 +111,14 @@ class ModelCompiler:
         self._require_model()
         if self._is_native:
             return bytes(self._natively("compile_to_bytes").values[0])
-        if not self._embed and self._binary is None:
-            raise InvalidArgument(
-                "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : compile_to_bytes needs "
-                "embed_compiled_data_into_model, or a place for the context binary.",
-                fix="Give ModelCompiler embed_compiled_data_into_model=True, call "
-                "set_ep_context_binary_information, or use compile_to_file.",
-            )
-        if not self._embed and self._binary is not None:
+        if not self._settings["embed"]:
+            if self._binary is None:
+                raise InvalidArgument(
+                    "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : compile_to_bytes needs "
+                    "embed_compiled_data_into_model, or a place for the context binary.",
+                    fix="Give ModelCompiler embed_compiled_data_into_model=True, call "
+                    "set_ep_context_binary_information, or use compile_to_file.",
+                )
             return self._compile_beside(*self._binary)
         # `qnnbridge.compile` makes files only: its host moves the result into place.
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:
@@ -186,13 +185,45 @@ class ModelCompiler:
         arguments: dict[str, Any] | None = None,
         functions: Mapping[str, CalledFunction] | None = None,
     ) -> ObjectReply:
+        """ONNX Runtime's own compiler, in a host of its own: for functions of the application, and initializers in
+        files. What it compiles is not tried, and a result is not put into its place whole.
+
+        functions: that the host may call besides those of the compiler.
+        """
+        import numpy as np
+
         settings = dict(self._settings)
         if self._binary is not None:
             folder, stem = self._binary
             # The empty part puts a slash at the end, by which ONNX Runtime knows a folder.
             settings["binary_information"] = [os.path.join(os.path.abspath(folder), ""), f"{stem}.onnx"]
+        data = self._model if isinstance(self._model, bytes) else None
+        path = os.path.abspath(os.fsdecode(self._model)) if data is None else None
+        parts = self._options.to_spec_parts()
+        # Without any it is the CPU that is compiled for.
+        providers = parts.pop("providers", None) or (ProviderSpec(CPU),)
+        spec = SessionSpec(model_path=path, providers=providers, fallback="cpu", **parts)
+        recipe = SessionRecipe(spec, data)
+        context = CallContext("model.compile", recipe.label, "", recipe.options_hash, recipe.without_qnn)
+        values = [*self._options.initializer_values().values()]
+        if data is not None:
+            values.append(np.frombuffer(data, np.uint8))
         called = {**self._functions, **(functions or {})}
-        return compile_natively(self._options, self._model, operation, arguments or {}, settings, called)
+        arguments = arguments or {}
+        output = arguments.get("output")
+        there = _there(output)
+        # Not the shared host: a crash of the compiler must take no sessions along.
+        with Host() as host:
+            try:
+                given = {"spec": spec.to_wire(), **settings}
+                made, _ = create_object(host, "ModelCompiler", given, values, context=context)
+                return made.call(operation, arguments, functions=called, context=context)
+            except BaseException:
+                # Files that stood there before the call stay: they are the application's.
+                for name in _there(output) - there:
+                    with contextlib.suppress(OSError):
+                        os.unlink(name)
+                raise
 
     @as_ort_raises
     def set_ep_context_binary_information(self, output_directory: str | os.PathLike[str], model_name: str) -> None:
@@ -312,58 +343,6 @@ class NativeCompiler(ModelCompiler):
 
 
 NativeCompiler.__name__ = NativeCompiler.__qualname__ = "ModelCompiler"
-
-
-# --- ONNX Runtime's own compiler ---
-#
-# In a host of its own, for what needs it: functions of the application, and initializers in files. What it compiles
-# is not tried, and a result is not put into its place whole.
-
-_KIND: Final = "ModelCompiler"
-
-
-def compile_natively(
-    options: SessionOptions,
-    model: str | os.PathLike[str] | bytes,
-    operation: str,
-    arguments: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    functions: Mapping[str, CalledFunction],
-) -> ObjectReply:
-    """Make a compiler in a fresh host and call its operation. Raises what a function raises, and ORT's errors.
-
-    Args:
-        options: with the providers to compile for; without any it is the CPU.
-        model: path or bytes.
-        operation: compile_to_file, compile_to_bytes or compile_to_stream.
-        arguments: of the operation.
-        settings: of the compiler.
-        functions: of the application, that the host may call.
-    """
-    import numpy as np
-
-    parts = options.to_spec_parts()
-    providers = parts.pop("providers", None) or (ProviderSpec(CPU),)
-    path = None if isinstance(model, bytes) else os.path.abspath(os.fsdecode(model))
-    spec = SessionSpec(model_path=path, providers=providers, fallback="cpu", **parts)
-    recipe = SessionRecipe(spec, model if isinstance(model, bytes) else None)
-    context = CallContext("model.compile", recipe.label, "", recipe.options_hash, recipe.without_qnn)
-    values = [*options.initializer_values().values()]
-    if isinstance(model, bytes):
-        values.append(np.frombuffer(model, np.uint8))
-    output = arguments.get("output")
-    there = _there(output)
-    # Not the shared host: a crash of the compiler must take no sessions along.
-    with Host() as host:
-        try:
-            made, _ = create_object(host, _KIND, {"spec": spec.to_wire(), **settings}, values, context=context)
-            return made.call(operation, arguments, functions=functions, context=context)
-        except BaseException:
-            # Files that stood there before the call stay: they are the application's.
-            for name in _there(output) - there:
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
-            raise
 
 
 def _there(output: Any) -> set[str]:

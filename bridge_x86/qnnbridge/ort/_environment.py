@@ -444,7 +444,7 @@ def create_and_register_allocator(mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCf
     if not isinstance(mem_info, OrtMemoryInfo) or not isinstance(arena_cfg, (OrtArenaCfg, type(None))):
         signature = "(arg0: OrtMemoryInfo, arg1: OrtArenaCfg) -> None"
         raise incompatible("create_and_register_allocator", signature, mem_info, arena_cfg)
-    _register("create_and_register_allocator", _arguments(mem_info, arena_cfg))
+    _register("create_and_register_allocator", mem_info, arena_cfg)
 
 
 @as_ort_raises
@@ -460,11 +460,18 @@ def create_and_register_allocator_v2(
         raise incompatible(
             "create_and_register_allocator_v2", signature, provider_type, mem_info, options, arena_cfg
         )
-    more = {"provider": provider_type, "options": {str(key): str(text) for key, text in options.items()}}
-    _register("create_and_register_allocator_v2", {**_arguments(mem_info, arena_cfg), **more})
+    texts = {str(key): str(text) for key, text in options.items()}
+    _register("create_and_register_allocator_v2", mem_info, arena_cfg, provider=provider_type, options=texts)
 
 
-def _arguments(info: OrtMemoryInfo, arena: OrtArenaCfg | None) -> dict[str, Any]:
+def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more: Any) -> None:
+    host = default_host()
+    if host.is_daemon:
+        raise OptionError(
+            f"{name} cannot be used with a daemon.",
+            cause="Its sessions are shared with other applications, and so would be the allocator.",
+            fix="Use a host of the application's own (QNNBRIDGE_HOST=private), or leave it out.",
+        )
     settings = None if arena is None else {name: getattr(arena, name) for name in OrtArenaCfg.__slots__}
     if settings is not None:
         # -1 leaves a setting to ONNX Runtime; of max_mem 0 does.
@@ -475,17 +482,7 @@ def _arguments(info: OrtMemoryInfo, arena: OrtArenaCfg | None) -> dict[str, Any]
         "device_id": info.device_id,
         "mem_type": int(info.mem_type),
     }
-    return {"memory_info": memory, "arena": settings}
-
-
-def _register(name: str, arguments: Mapping[str, Any]) -> None:
-    host = default_host()
-    if host.is_daemon:
-        raise OptionError(
-            f"{name} cannot be used with a daemon.",
-            cause="Its sessions are shared with other applications, and so would be the allocator.",
-            fix="Use a host of the application's own (QNNBRIDGE_HOST=private), or leave it out.",
-        )
+    arguments = {"memory_info": memory, "arena": settings, **more}
     made, _ = create_object(host, "SharedAllocator", arguments)
     # Kept for the next host: its sessions need the allocator, too.
     host.remember("SharedAllocator", arguments, made.generation)
