@@ -236,15 +236,15 @@ def test_what_is_no_model_is_an_error_in_words(tmp_path: Path) -> None:
 def test_runs_end_early_when_the_profile_grows_too_large_to_be_read(
     parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge_models.profiling import files, recording
+    from qnnbridge_models.profiling import recording
 
-    monkeypatch.setattr(files, "MAX_PROFILE_BYTES", 3 << 20)
+    monkeypatch.setattr(recording, "MAX_PROFILE_BYTES", 3 << 20)
     seen: list[int] = []
 
     def watch(stage: str, done: int, total: int) -> None:
         seen.append(done)
         if stage == "Running" and done == 2:
-            monkeypatch.setattr(files, "MAX_PROFILE_BYTES", 10)
+            monkeypatch.setattr(recording, "MAX_PROFILE_BYTES", 10)
 
     request = recording.ProfileRequest(parts, level="basic", runs=1000)
     with pytest.raises(BridgeError, match="The profile of QNN is too large"):

@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 from qnnbridge import HostInfo
-from qnnbridge_models.profiling import files, page, report
+from qnnbridge_models.profiling import page, report
+from qnnbridge_models.profiling import recording as files
 from qnnbridge_models.profiling.evaluate import evaluate
-from qnnbridge_models.profiling.files import CallKind, QnnCall, QnnRow
 from qnnbridge_models.profiling.page import Bar, bars, shortened, stacked
-from qnnbridge_models.profiling.recording import Recording
+from qnnbridge_models.profiling.recording import CallKind, QnnCall, QnnRow, Recording
 from qnnbridge_models.profiling.report import ProfileResult, Series, document
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import Placement

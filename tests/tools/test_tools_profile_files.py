@@ -1,4 +1,4 @@
-"""The readers of profile files, with files that ONNX Runtime and QNN's provider wrote (see profiles/README.md)."""
+"""The readers of profile recording, with files that ONNX Runtime and QNN's provider wrote (see profiles/README.md)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_models.profiling import files
-from qnnbridge_models.profiling.files import CallKind
+from qnnbridge_models.profiling import recording
+from qnnbridge_models.profiling.recording import CallKind
 from qnnbridge_protocol.errors import BridgeError
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -17,8 +17,8 @@ HEADER = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Lev
 ODD_NAME = 'soft0, "the\nfirst"'
 
 
-def of_kind(name: str, kind: CallKind) -> list[files.QnnCall]:
-    return [call for call in files.read_qnn(PROFILES / name / "qnn.csv") if call.kind is kind]
+def of_kind(name: str, kind: CallKind) -> list[recording.QnnCall]:
+    return [call for call in recording.read_qnn(PROFILES / name / "qnn.csv") if call.kind is kind]
 
 
 def written(folder: Path, text: str) -> Path:
@@ -49,9 +49,9 @@ def test_a_compilation_has_its_phases() -> None:
 
 def test_two_graphs_that_took_equally_long_to_compile_stay_two(tmp_path: Path) -> None:
     row = "0,FINALIZE,100,US,BACKEND,ROOT,QNN (finalize) time\n"
-    assert len(files.read_qnn(written(tmp_path, HEADER + row * 2))) == 2
-    assert len(files.read_qnn(written(tmp_path, HEADER + row * 3))) == 2
-    assert len(files.read_qnn(written(tmp_path, HEADER + row * 4))) == 4
+    assert len(recording.read_qnn(written(tmp_path, HEADER + row * 2))) == 2
+    assert len(recording.read_qnn(written(tmp_path, HEADER + row * 3))) == 2
+    assert len(recording.read_qnn(written(tmp_path, HEADER + row * 4))) == 4
 
 
 def test_an_execution_has_its_operators_and_the_figures_of_the_backend() -> None:
@@ -101,7 +101,7 @@ def test_figures_that_only_a_device_gives_belong_to_their_call(tmp_path: Path) -
         "7,DEINIT,90,US,BACKEND,ROOT,QNN (deinit) time",
     )
     for end in ("\n", "\r\n"):
-        executed, closed = files.read_qnn(written(tmp_path, HEADER + "".join(row + end for row in rows)))
+        executed, closed = recording.read_qnn(written(tmp_path, HEADER + "".join(row + end for row in rows)))
         assert (executed.kind, executed.time_us, executed.fact("RPC (execute) time")) == (
             CallKind.EXECUTE,
             400,
@@ -117,20 +117,20 @@ def test_a_node_of_the_model_that_is_called_input_is_no_transfer(tmp_path: Path)
         "0,NODE,5,CYCLES,BACKEND,SUB-EVENT,Input:OpId_16 (cycles)\n"
         "0,EXECUTE,1,US,BACKEND,ROOT,QNN (execute) time\n"
     )
-    [call] = files.read_qnn(written(tmp_path, HEADER + rows))
+    [call] = recording.read_qnn(written(tmp_path, HEADER + rows))
     assert [(row.name, row.is_transfer) for row in call.parts] == [("Input", True), ("Input", False)]
 
 
 @pytest.mark.parametrize("name", ["basic", "detailed", "compiled"])
 def test_a_qnn_profile_cut_off_anywhere_is_an_error_or_has_fewer_calls(name: str, tmp_path: Path) -> None:
     whole = (PROFILES / name / "qnn.csv").read_bytes()
-    calls = len(files.read_qnn(PROFILES / name / "qnn.csv"))
+    calls = len(recording.read_qnn(PROFILES / name / "qnn.csv"))
     refused = 0
     for size in range(0, len(whole) - 1, 41):
         path = tmp_path / "qnn.csv"
         path.write_bytes(whole[:size])
         try:
-            assert len(files.read_qnn(path)) < calls, size
+            assert len(recording.read_qnn(path)) < calls, size
         except BridgeError as error:
             refused += 1
             assert "The profile of QNN cannot be read" in str(error)
@@ -141,25 +141,25 @@ def test_a_qnn_profile_cut_off_anywhere_is_an_error_or_has_fewer_calls(name: str
 @pytest.mark.parametrize("text", ["", "nonsense\n", "\0\0\0\0", "Msg Timestamp\n1,2,3\n", HEADER + "nonsense\n"])
 def test_what_is_no_qnn_profile_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(BridgeError, match="The profile of QNN cannot be read"):
-        files.read_qnn(written(tmp_path, text))
+        recording.read_qnn(written(tmp_path, text))
 
 
 def test_a_profile_without_any_call_is_empty(tmp_path: Path) -> None:
-    assert files.read_qnn(written(tmp_path, HEADER)) == ()
+    assert recording.read_qnn(written(tmp_path, HEADER)) == ()
 
 
 def test_a_missing_file_says_who_should_have_written_it(tmp_path: Path) -> None:
     with pytest.raises(BridgeError, match=r"QNN wrote no profile[\s\S]*qnn\.csv, is not there"):
-        files.read_qnn(tmp_path / "qnn.csv")
+        recording.read_qnn(tmp_path / "qnn.csv")
     with pytest.raises(BridgeError, match=r"ONNX Runtime wrote no profile[\s\S]*disk is full"):
-        files.read_ort(tmp_path / "ort.json")
+        recording.read_ort(tmp_path / "ort.json")
 
 
 def test_a_file_too_large_to_be_read_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "qnn.csv"
     path.touch()
-    os.truncate(path, files.MAX_PROFILE_BYTES + 1)
-    for read in (files.read_qnn, files.read_ort):
+    os.truncate(path, recording.MAX_PROFILE_BYTES + 1)
+    for read in (recording.read_qnn, recording.read_ort):
         with pytest.raises(BridgeError, match=r"too large: 256 MiB[\s\S]*--runs 10"):
             read(path)
 
@@ -167,7 +167,7 @@ def test_a_file_too_large_to_be_read_says_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["basic", "detailed", "compiled"])
 def test_onnxruntimes_profile_tells_loading_and_the_nodes_of_every_run(name: str) -> None:
     path = PROFILES / name / "ort.json"
-    profile = files.read_ort(path)
+    profile = recording.read_ort(path)
     events = json.loads(path.read_text(encoding="utf-8"))
     assert profile.parse_us == next(e["dur"] for e in events if e["name"] == "model_loading_uri")
     assert profile.initialize_us == next(e["dur"] for e in events if e["name"] == "session_initialization")
@@ -193,7 +193,7 @@ def test_a_node_within_another_is_nested(tmp_path: Path) -> None:
     ]
     path = tmp_path / "ort.json"
     path.write_text("[\n" + ",\n".join(events) + "\n]\n", encoding="utf-8")
-    [run] = files.read_ort(path).runs
+    [run] = recording.read_ort(path).runs
     assert [(node.name, node.nested) for node in run.nodes] == [
         ("loop", False),
         ("body", True),
@@ -208,14 +208,14 @@ def test_an_onnxruntime_profile_cut_off_anywhere_is_an_error(tmp_path: Path) -> 
     for size in range(0, len(whole), 97):
         path.write_bytes(whole[:size])
         with pytest.raises(BridgeError, match="The profile of ONNX Runtime cannot be read"):
-            files.read_ort(path)
+            recording.read_ort(path)
 
 
 @pytest.mark.parametrize("text", ["[]\n", "[\n]\n"])
 def test_an_onnxruntime_profile_without_events_has_no_runs(text: str, tmp_path: Path) -> None:
     path = tmp_path / "ort.json"
     path.write_text(text, encoding="utf-8")
-    assert files.read_ort(path).runs == ()
+    assert recording.read_ort(path).runs == ()
 
 
 @pytest.mark.parametrize("text", ["[\n17,\n]\n", '[\n{"name": "x"},\n]\n', '[\n{"dur": "x"},\n]\n', "{}"])
@@ -223,11 +223,11 @@ def test_what_is_no_onnxruntime_profile_is_refused(text: str, tmp_path: Path) ->
     path = tmp_path / "ort.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(BridgeError, match="The profile of ONNX Runtime cannot be read"):
-        files.read_ort(path)
+        recording.read_ort(path)
 
 
 def test_the_operator_trace_tells_what_each_graph_was_made_of() -> None:
-    trace = files.read_op_trace(PROFILES / "detailed" / "qnn_op_trace.json")
+    trace = recording.read_op_trace(PROFILES / "detailed" / "qnn_op_trace.json")
     assert [list(graph) for graph in trace.values()] == [
         [ODD_NAME],
         ["add0", "mul0", "soft1"],
@@ -238,7 +238,7 @@ def test_the_operator_trace_tells_what_each_graph_was_made_of() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"subgraph_traces": [{}]}', '{"subgraph_traces": 1}'])
 def test_an_operator_trace_that_cannot_be_read_is_left_out(text: str | None, tmp_path: Path) -> None:
-    path = tmp_path / files.OP_TRACE_FILE
+    path = tmp_path / recording.OP_TRACE_FILE
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    assert files.read_op_trace(path) == {}
+    assert recording.read_op_trace(path) == {}

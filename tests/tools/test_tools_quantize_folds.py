@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 
-from qnnbridge_models.accuracy import measure
+from qnnbridge_models.accuracy import FloatResults, measure
 from qnnbridge_models.quantize.candidates import folds_of, shown_by
 from qnnbridge_models.quantize.ort_quantizer import ExtremesBySample
 from qnnbridge_models.quantize.qnn_check import Comparison
@@ -30,20 +30,21 @@ def sets(calibrating: int, held: int) -> SampleSets:
 def test_every_sample_is_left_out_once(calibrating: int, held: int, count: int) -> None:
     samples = sets(calibrating, held)
     every = samples.every
-    found = folds_of(samples, [[feeds["x"]] for feeds in samples.compared], True, lambda feeds: [feeds["x"]])
+    compared = FloatResults(["y"], samples.compared, [[feeds["x"]] for feeds in samples.compared])
+    found = folds_of(samples, compared, True, lambda feeds: [feeds["x"]])
     assert len(found) == count
     assert sorted(number for fold in found for number in fold.left_out) == list(range(calibrating + held))
     for fold in found:
         left_out = [float(every[number]["x"][0]) for number in fold.left_out]
-        assert 0 < len(fold.samples) <= 10
-        assert all(float(feeds["x"][0]) in left_out for feeds in fold.samples), "none that calibrates"
-        assert [one[0] for one in fold.expected] == [feeds["x"] for feeds in fold.samples]
+        assert 0 < len(fold.results.samples) <= 10
+        assert all(float(feeds["x"][0]) in left_out for feeds in fold.results.samples), "none that calibrates"
+        assert [one[0] for one in fold.results.expected] == [feeds["x"] for feeds in fold.results.samples]
 
 
 @pytest.mark.parametrize(("calibrating", "held", "by_sample"), [(1, 0, True), (1, 1, True), (15, 5, False)])
 def test_where_samples_cannot_be_left_out_there_is_one_fold(calibrating: int, held: int, by_sample: bool) -> None:
     samples = sets(calibrating, held)
-    (only,) = folds_of(samples, [], by_sample, lambda feeds: [])
+    (only,) = folds_of(samples, FloatResults(["y"], samples.compared, []), by_sample, lambda feeds: [])
     assert only.left_out == samples.held_numbers
 
 

@@ -18,7 +18,7 @@ import model_work_models as models
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_models import progress
-from qnnbridge_models.accuracy import fives, lowest_of_folds
+from qnnbridge_models.accuracy import FloatResults, fives, lowest_of_folds
 from qnnbridge_models.command_options import QuantizeSettings
 from qnnbridge_models.quantize import candidates, qnn_check, quantizer
 from qnnbridge_models.quantize.candidates import CrossValidation, folds_of
@@ -97,7 +97,7 @@ def test_a_hopeless_model_is_run_by_few_samples_and_the_others_are_judged_as_bef
     expected = [[feeds["x"]] for feeds in samples]
     qnn = Counting(monkeypatch, lambda value: value + 0.01 * value.mean() * np.float32(value[0] % 3 - 1))
     trial = PrecisionTrial(
-        *(cast("Any", None),) * 3, tmp_path, samples, ["y"], expected, {}, qnn.runner, lambda *_: None
+        *(cast("Any", None),) * 3, tmp_path, FloatResults(["y"], samples, expected), qnn.runner, lambda *_: None
     )
     model = saved(tmp_path, "a.onnx")
     found = [[value + 0.01 * value.mean() * np.float32(value[0] % 3 - 1)] for (value,) in expected]
@@ -127,8 +127,9 @@ def test_a_way_that_was_judged_in_a_fold_is_not_judged_again(
     def run(feeds: Any) -> list[Any]:
         return cpu.run(session, feeds, "m", names)
 
-    folds = folds_of(samples, [run(feeds) for feeds in samples.compared], True, run)
-    judge = CrossValidation(folds, tmp_path, names, {})
+    compared = FloatResults(names, samples.compared, [run(feeds) for feeds in samples.compared])
+    folds = folds_of(samples, compared, True, run)
+    judge = CrossValidation(folds, tmp_path)
     written: list[Path] = []
     real = CalibratedModel.write
 
@@ -146,7 +147,7 @@ def test_a_way_that_was_judged_in_a_fold_is_not_judged_again(
     wider = calibrated.with_headroom()
     assert wider is not None
     others = [wider, dataclasses.replace(calibrated, settings=dataclasses.replace(settings, matrix_type="uint8"))]
-    assert CrossValidation(folds, tmp_path, names, {}).snr(calibrated, Precision()) == first
+    assert CrossValidation(folds, tmp_path).snr(calibrated, Precision()) == first
     assert len(written) == 8
     for number, other in enumerate(others):
         judge.snr(other, Precision())

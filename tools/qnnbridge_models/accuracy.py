@@ -9,13 +9,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_host.engine import cpu
 from qnnbridge_host.numerics.decisions import unlike_columns
 from qnnbridge_host.numerics.judge import NO_ERROR_DB, judge
+from qnnbridge_host.numerics.sampling import Feeds
+from qnnbridge_models.progress import phase
 from qnnbridge_protocol.model_records import JudgedNumbers
 
 Verdict = Literal["exact", "good", "fair", "poor", "useless", "not shown"]
@@ -193,6 +197,38 @@ def measure(
         )
         for number, name in enumerate(names)
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FloatResults:
+    """What a float model gives for samples, by which quantised ones are judged.
+
+    Args:
+        names: of the outputs.
+        samples, expected: inputs, and the outputs for each.
+        groups: columns of outputs that are judged by themselves.
+    """
+
+    names: Sequence[str]
+    samples: Sequence[Feeds]
+    expected: Sequence[Sequence[Any]]
+    groups: ColumnGroups = dataclasses.field(default_factory=dict)
+
+    def few(self, most: int) -> FloatResults:
+        """Every n-th sample, to spread the few over all."""
+        part = slice(None, None, -(-len(self.samples) // most))
+        return dataclasses.replace(self, samples=self.samples[part], expected=self.expected[part])
+
+    def on_cpu(self, model: Path) -> list[list[Any]]:
+        """What a quantised model gives for the samples."""
+        with phase("running on the CPU"):
+            return cpu.run_all(model, "the quantised model", self.samples, self.names)
+
+    def measured(self, found: Sequence[Sequence[Any]]) -> tuple[OutputAccuracy, ...]:
+        return measure(self.names, self.expected, found, self.groups)
+
+    def lowest(self, found: Sequence[Sequence[Any]]) -> float:
+        return lowest_of_folds(self.names, self.expected, found, self.groups)
 
 
 def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[ColumnGroup]) -> OutputAccuracy:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qnnbridge_host.graph.files import write_whole
-from qnnbridge_host.model.chips import chip_of
+from qnnbridge_host.model import chips
 from qnnbridge_models.journals import PrepareJournal
 from qnnbridge_tools import output
 
@@ -93,14 +93,12 @@ def step_id(name: str, chip: str | None, variant: str) -> str:
 
 def chip_label(chip: str | None) -> str:
     """`SoC 60 (SC8380XP, V73)`."""
-    from qnnbridge_host.model import chips
-
     return chips.chip_label(int(chip)) if chip is not None and chip.isdecimal() else "the chip of the host"
 
 
 def product_of(chip: str | None) -> str:
     """Its name in shops; empty if it is not known."""
-    known = chip_of(int(chip)) if chip is not None and chip.isdecimal() else None
+    known = chips.chip_of(int(chip)) if chip is not None and chip.isdecimal() else None
     return known.product if known is not None else ""
 
 

@@ -12,8 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from qnnbridge_models.profiling.files import CallKind, NodeRun, OpTrace, OrtRun, QnnCall, QnnRow
-from qnnbridge_models.profiling.recording import QNN_PROVIDER, Recording
+from qnnbridge_models.profiling.recording import CallKind, NodeRun, OpTrace, OrtRun, QnnCall, QnnRow, Recording
 from qnnbridge_models.profiling.report import (
     CpuNode,
     LoadPhase,
@@ -24,6 +23,7 @@ from qnnbridge_models.profiling.report import (
     RunComponent,
     Series,
 )
+from qnnbridge_protocol.specs import QNN
 
 # QNN's own name of the figure.
 ACCELERATOR: Final = "Accelerator (execute) time"
@@ -152,7 +152,7 @@ def evaluate(recorded: Recording) -> ProfileResult:
 
 
 def is_qnn(node: NodeRun) -> bool:
-    return node.provider == QNN_PROVIDER
+    return node.provider == QNN
 
 
 def _matched(runs: Sequence[OrtRun], executed: Sequence[QnnCall]) -> tuple[list[list[PartitionRun]], bool]:

@@ -14,16 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_host.engine import cpu
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.accuracy import GOOD_DB, ColumnGroups, OutputAccuracy, Verdict, lowest_snr, measure, worst
+from qnnbridge_models.accuracy import GOOD_DB, FloatResults, OutputAccuracy, Verdict, lowest_snr, worst
 from qnnbridge_models.command_options import QuantizeSettings, ResolvedSettings
-from qnnbridge_models.progress import phase
 from qnnbridge_models.quantize import precision, search
 from qnnbridge_models.quantize.ort_quantizer import (
-    ON_CPU,
-    QUANTIZED,
     WEIGHTED_OPS,
     CalibratedModel,
     Numbers,
@@ -57,12 +53,11 @@ class Fold:
 
     Args:
         left_out: numbers of the samples that do not calibrate.
-        samples, expected: those of them that are run, and what the float model gives for them.
+        results: what the float model gives for those of them that are run.
     """
 
     left_out: Numbers
-    samples: Sequence[Feeds]
-    expected: Sequence[Sequence[Any]]
+    results: FloatResults
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,14 +97,11 @@ class CrossValidation:
 
     Args:
         work: folder for candidates.
-        names, groups: outputs, and columns of them that are judged by themselves.
         known: how the ways were that were judged before.
     """
 
     folds: Sequence[Fold]
     work: Path
-    names: Sequence[str]
-    groups: ColumnGroups
     known: KnownFolds = dataclasses.field(default_factory=KnownFolds)
 
     def snr(self, calibrated: CalibratedModel, precision: Precision) -> float:
@@ -129,7 +121,7 @@ class CrossValidation:
             lowest = lowest_snr(outputs)
             ratios.append(NO_ERROR_DB if lowest is None else lowest)
             verdicts.append(worst(output.verdict for output in outputs))
-        samples = sum(len(fold.samples) for fold in self.folds)
+        samples = sum(len(fold.results.samples) for fold in self.folds)
         return FoldsReport(samples, tuple(ratios), worst(verdicts))
 
     def _judged(self, fold: Fold, calibrated: CalibratedModel, precision: Precision) -> tuple[OutputAccuracy, ...]:
@@ -137,9 +129,7 @@ class CrossValidation:
         key = one, precision
         if key not in self.known.found:
             model = one.write(self.work / "fold.onnx", precision)
-            with phase(ON_CPU):
-                found = cpu.run_all(model, QUANTIZED, fold.samples, self.names)
-            self.known.found[key] = measure(self.names, fold.expected, found, self.groups)
+            self.known.found[key] = fold.results.measured(fold.results.on_cpu(model))
         return self.known.found[key]
 
     def within(self, seconds: float, calibrated: CalibratedModel, precision: Precision) -> CrossValidation:
@@ -155,7 +145,7 @@ class CrossValidation:
 
 
 def folds_of(
-    samples: SampleSets, compared: Sequence[Sequence[Any]], by_sample: bool, run: Callable[[Feeds], list[Any]]
+    samples: SampleSets, compared: FloatResults, by_sample: bool, run: Callable[[Feeds], list[Any]]
 ) -> list[Fold]:
     """The held-out samples first.
 
@@ -164,7 +154,7 @@ def folds_of(
         by_sample: any samples can be left out.
     """
     count = len(samples.calibration)
-    first = Fold(samples.held_numbers, samples.compared, compared)
+    first = Fold(samples.held_numbers, compared)
     # Where none is held out, one part more takes the place of that fold.
     parts = min(count, _PARTS + (not samples.held_out))
     if not by_sample or parts < 2:
@@ -174,7 +164,8 @@ def folds_of(
         numbers = range(part, count, parts)
         # At most `_RUN` of them, evenly spread over the part.
         chosen = [samples.calibration[number] for number in numbers[:: -(-len(numbers) // _RUN)]]
-        found.append(Fold(frozenset(numbers), chosen, [run(feeds) for feeds in chosen]))
+        results = dataclasses.replace(compared, samples=chosen, expected=[run(feeds) for feeds in chosen])
+        found.append(Fold(frozenset(numbers), results))
     return found
 
 

@@ -158,10 +158,6 @@ def thresholds(calibrator: Any, reader: CalibrationReader, held_out: Numbers) ->
 _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
 # Operators whose second input is the weight.
 WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
-# What messages call what it writes.
-QUANTIZED = "the quantised model"
-# The phase in which it is run.
-ON_CPU = "running on the CPU"
 # The float model with the ends of its tensors as further outputs, which onnxruntime's calibrator writes.
 _AUGMENTED = "augmented.onnx"
 # The quantizer's settings for single tensors.

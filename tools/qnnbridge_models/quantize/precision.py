@@ -27,7 +27,7 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.accuracy import ColumnGroup, ColumnGroups, labelled, lowest_of_folds
+from qnnbridge_models.accuracy import ColumnGroup, FloatResults, labelled
 from qnnbridge_models.command_options import ResolvedSettings
 from qnnbridge_models.progress import phase
 from qnnbridge_models.quantize.ort_quantizer import WEIGHTED_OPS, CalibratedModel, Precision
@@ -98,24 +98,15 @@ class PartialModels:
     Args:
         index: of the float model.
         quantized: the quantised model, with its weights.
-        samples, names, expected: inputs, and what the float model gives for them.
-        groups: columns of the outputs that are judged by themselves.
+        reference: what they are judged by.
     """
 
-    def __init__(
-        self,
-        index: ModelIndex,
-        quantized: Any,
-        samples: Sequence[Feeds],
-        names: Sequence[str],
-        expected: Sequence[Sequence[Any]],
-        groups: ColumnGroups,
-    ) -> None:
+    def __init__(self, index: ModelIndex, quantized: Any, reference: FloatResults) -> None:
+        self._reference = reference
         self._index = index
         self._full = ModelIndex(quantized)
         self._full_nodes = {node.name: node for node in self._full.protos}
         self._initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
-        self._samples, self._names, self._expected, self._groups = samples, list(names), expected, groups
         # Outputs have other names before they are quantised.
         self._float_name = {
             there: here
@@ -128,8 +119,9 @@ class PartialModels:
         """Of the worst output, with only these tensors quantised."""
         with phase("looking for noisy layers"):
             session = cpu.open_session(self.model_with(frozenset(tensors)), _LABEL)
-            found = [cpu.run(session, feeds, _LABEL, self._names) for feeds in self._samples]
-        return lowest_of_folds(self._names, self._expected, found, self._groups)
+            names = list(self._reference.names)
+            found = [cpu.run(session, feeds, _LABEL, names) for feeds in self._reference.samples]
+        return self._reference.lowest(found)
 
     def model_with(self, tensors: frozenset[str]) -> bytes:
         """The float model with only these tensors quantised, as a file."""

@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP
 from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.accuracy import ColumnGroups, OutputAccuracy, Verdict, lowest_snr, measure, worst
+from qnnbridge_models.accuracy import FloatResults, OutputAccuracy, Verdict, lowest_snr, worst
 from qnnbridge_models.command_options import QnnHostOptions
 from qnnbridge_models.progress import OnProgress, phase
-from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED
-from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_protocol.errors import (
     BridgeError,
     HostStartFailed,
@@ -222,24 +219,16 @@ class QnnRunner:
                             return placement, outputs
             return placement, outputs
 
-    def check(
-        self,
-        model: Path,
-        samples: Sequence[Feeds],
-        names: Sequence[str],
-        expected: Sequence[Sequence[Any]],
-        on_cpu: Sequence[Sequence[Any]],
-        groups: ColumnGroups,
-    ) -> QnnCheck:
-        """Runs and compares. expected, on_cpu: outputs of the float model, and of the quantised one on the CPU."""
+    def check(self, model: Path, reference: FloatResults, on_cpu: Sequence[Sequence[Any]]) -> QnnCheck:
+        """Runs and compares. on_cpu: what the quantised model gives there."""
         try:
-            placement, found = self.run(model, samples, names)
+            placement, found = self.run(model, reference.samples, reference.names)
         except BridgeError as error:
             return QnnCheck(error=error, chip=self.chip)
         return QnnCheck(
             placement,
-            measure(names, expected, found, groups),
-            measure(names, on_cpu, found, groups),
+            reference.measured(found),
+            dataclasses.replace(reference, expected=on_cpu).measured(found),
             chip=self.chip,
         )
 
@@ -296,15 +285,10 @@ class Comparer:
     """Compares quantised models with the float one over the same samples.
 
     Args:
-        expected: what the float model gives for them.
-        groups: columns of outputs that are judged by themselves.
         qnn: runs them there; the check that says why it cannot; None if none is wanted.
     """
 
-    samples: SampleSets
-    names: Sequence[str]
-    expected: Sequence[Sequence[Any]]
-    groups: ColumnGroups
+    reference: FloatResults
     qnn: QnnRunner | QnnCheck | None
     on_progress: OnProgress
 
@@ -313,8 +297,7 @@ class Comparer:
         self.on_progress("comparing", 0, 0)
         try:
             # As the file says: optimised for the CPU, quantised operators saturate on processors without VNNI.
-            with phase(ON_CPU):
-                found = cpu.run_all(model, QUANTIZED, self.samples.compared, self.names)
+            found = self.reference.on_cpu(model)
         except OrtError as error:
             raise ModelError(
                 "onnxruntime's quantizer wrote a model that does not run. Nothing was written.",
@@ -324,5 +307,5 @@ class Comparer:
         check = self.qnn
         if isinstance(check, QnnRunner):
             self.on_progress("running on QNN", 0, 0)
-            check = check.check(model, self.samples.compared, self.names, self.expected, found, self.groups)
-        return Comparison(measure(self.names, self.expected, found, self.groups), check)
+            check = check.check(model, self.reference, found)
+        return Comparison(self.reference.measured(found), check)

@@ -16,9 +16,8 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.bounds import refuse_large
 from qnnbridge_host.graph.runnable import check_runnable
-from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_models import progress
-from qnnbridge_models.accuracy import GOOD_DB, ColumnGroups, columns_of_scales, worst
+from qnnbridge_models.accuracy import GOOD_DB, ColumnGroups, FloatResults, columns_of_scales, worst
 from qnnbridge_models.command_options import QuantizeOptions, QuantizeSettings, ResolvedSettings
 from qnnbridge_models.progress import OnProgress, phase
 from qnnbridge_models.quantize import precision, quantization, search
@@ -127,6 +126,7 @@ def _quantized(
             names = [node.name for node in session.get_outputs()]
             expected = [cpu.run(session, feeds, resized.name, names) for feeds in samples.compared]
             del session
+        reference = FloatResults(names, samples.compared, expected)
         # Before the preparation: what is wrong in the float model is no fault of the quantisation.
         refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
@@ -144,8 +144,7 @@ def _quantized(
                 calibrated,
                 output.work,
                 samples,
-                names,
-                expected,
+                reference,
                 qnn,
             )
             chosen = work.choose(model, on_progress)
@@ -153,10 +152,15 @@ def _quantized(
             trial, found = chosen.trial, chosen.found
             trial.calibrated.write(output.model, found.precision)
             _finish(model, output.model, found)
-            comparer = Comparer(samples, names, expected, trial.groups, qnn, on_progress)
+            reference = dataclasses.replace(reference, groups=trial.reference.groups)
+            comparer = Comparer(reference, qnn, on_progress)
             compared = comparer.compare(output.model)
             folds = work.few_held_out(chosen.every_fold, trial, found)
-            final, recalibration = _with_all_samples(trial, found, options.settings.target_snr, comparer, compared)
+            final, recalibration = trial.calibrated, None
+            if samples.held_out:
+                final, recalibration = _with_all_samples(
+                    trial, found, options.settings.target_snr, len(samples.every), comparer, compared
+                )
         # With them, unless that costs something (`_with_all_samples`).
         final.write(output.model, found.precision)
         with phase("writing"):
@@ -212,8 +216,7 @@ class _Work:
     calibrated: CalibratedModel
     folder: Path
     samples: SampleSets
-    names: list[str]
-    expected: list[list[Any]]
+    reference: FloatResults
     qnn: QnnRunner | QnnCheck | None
 
     def choose(self, original: Any, on_progress: OnProgress) -> _Chosen:
@@ -238,16 +241,13 @@ class _Work:
                     f'output "{name}" has columns of unlike magnitudes that no Concat joins: computed in float '
                     f"({len(nodes)} nodes)"
                 )
-        tried, expected = self._tried(_LOOKED_AT if self.wished.target_snr is None else _TRIED)
+        tried = self._tried(_LOOKED_AT if self.wished.target_snr is None else _TRIED)
         trial = PrecisionTrial(
             index,
             self.calibrated,
             self.settings,
             self.folder,
-            tried,
-            self.names,
-            expected,
-            groups,
+            dataclasses.replace(tried, groups=groups),
             self.qnn if isinstance(self.qnn, QnnRunner) else None,
             on_progress,
         )
@@ -293,15 +293,16 @@ class _Work:
             session = cpu.open_session(self.calibrated.path, _PREPARED)
             folds = folds_of(
                 self.samples,
-                self.expected,
+                dataclasses.replace(self.reference, groups=trial.reference.groups),
                 self.calibrated.by_sample,
-                lambda feeds: cpu.run(session, feeds, _PREPARED, self.names),
+                lambda feeds: cpu.run(session, feeds, _PREPARED, list(self.reference.names)),
             )
-        return CrossValidation(folds, self.folder, self.names, trial.groups)
+        return CrossValidation(folds, self.folder)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
         """Outputs with pixels and scores in their columns, that no Concat joins."""
-        stacks = {name: [np.asarray(one[n]) for one in self.expected] for n, name in enumerate(self.names)}
+        expected = self.reference.expected
+        stacks = {name: [np.asarray(one[n]) for one in expected] for n, name in enumerate(self.reference.names)}
         return [
             name
             for name, values in stacks.items()
@@ -310,7 +311,7 @@ class _Work:
             and columns_of_scales(np.stack(values))
         ]
 
-    def _tried(self, most: int) -> tuple[list[Feeds], list[list[Any]]]:
+    def _tried(self, most: int) -> FloatResults:
         """What is judged by: the held-out samples, and some that calibrate where those are few.
 
         With five alone, a target of 30 dB was met on them and missed by 7 dB on ten others.
@@ -318,8 +319,9 @@ class _Work:
         more = max(0, most - len(self.samples.compared)) if self.samples.held_out else 0
         chosen = self.samples.calibration[:: max(1, -(-len(self.samples.calibration) // more))] if more else []
         with phase(_FLOAT):
-            results = cpu.run_all(self.calibrated.path, _PREPARED, chosen, self.names)
-        return [*self.samples.compared, *chosen], [*self.expected, *results]
+            results = cpu.run_all(self.calibrated.path, _PREPARED, chosen, self.reference.names)
+        samples, expected = [*self.samples.compared, *chosen], [*self.reference.expected, *results]
+        return dataclasses.replace(self.reference, samples=samples, expected=expected)
 
 
 def _cut(folds: int, untried: Sequence[str]) -> list[str]:
@@ -340,16 +342,20 @@ def _with_weights(model: Any, path: Path) -> Any:
 
 
 def _with_all_samples(
-    trial: PrecisionTrial, found: FoundPrecision, target: float | None, comparer: Comparer, before: Comparison
-) -> tuple[CalibratedModel, Recalibration | None]:
-    """The model to write, and how it is with all samples; None if none was held out.
+    trial: PrecisionTrial,
+    found: FoundPrecision,
+    target: float | None,
+    samples: int,
+    comparer: Comparer,
+    before: Comparison,
+) -> tuple[CalibratedModel, Recalibration]:
+    """The model to write, and how it is with all samples.
 
     Args:
         trial: with the chosen calibration.
+        samples: number of all.
         before: how the model is without the samples that were held out.
     """
-    if not comparer.samples.held_out:
-        return trial.calibrated, None
     every = dataclasses.replace(trial, calibrated=trial.calibrated.without(frozenset()))
     # It did not run on QNN before: only the CPU can say whether something is lost.
     if before.qnn is not None and before.qnn.placement is None:
@@ -363,7 +369,7 @@ def _with_all_samples(
         if reached and every.qnn is not None:
             reached = (every.on_qnn(model, target) or 0.0) >= target
         reason = "" if reached else f"it would miss the target of {target:g} dB"
-    recalibration = Recalibration(not reason, len(comparer.samples.every), after.lowest, reason)
+    recalibration = Recalibration(not reason, samples, after.lowest, reason)
     return (trial if reason else every).calibrated, recalibration
 
 

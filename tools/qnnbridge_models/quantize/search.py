@@ -15,14 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_host.numerics.sampling import Feeds
-from qnnbridge_models.accuracy import ColumnGroups, fives, lowest_of_folds
+from qnnbridge_models.accuracy import FloatResults, fives, lowest_of_folds
 from qnnbridge_models.command_options import ResolvedSettings
-from qnnbridge_models.progress import OnProgress, phase
-from qnnbridge_models.quantize.ort_quantizer import ON_CPU, QUANTIZED, WEIGHTED_OPS, CalibratedModel, Precision
+from qnnbridge_models.progress import OnProgress
+from qnnbridge_models.quantize.ort_quantizer import WEIGHTED_OPS, CalibratedModel, Precision
 from qnnbridge_models.quantize.precision import LayerError, PartialModels, layers_of, noise_of_db, noisiest
 from qnnbridge_models.quantize.qnn_check import QnnRunner
 from qnnbridge_protocol.errors import BridgeError, ModelError
@@ -67,17 +65,14 @@ class PrecisionTrial:
 
     Args:
         work: folder for candidates.
-        samples, names, expected: inputs, and what the float model gives for them.
+        reference: what they are judged by.
     """
 
     index: ModelIndex
     calibrated: CalibratedModel
     settings: ResolvedSettings
     work: Path
-    samples: Sequence[Feeds]
-    names: Sequence[str]
-    expected: Sequence[Sequence[Any]]
-    groups: ColumnGroups
+    reference: FloatResults
     qnn: QnnRunner | None
     on_progress: OnProgress
 
@@ -86,9 +81,7 @@ class PrecisionTrial:
 
     def on_cpu(self, model: Path) -> float:
         """The lowest SNR there."""
-        with phase(ON_CPU):
-            found = cpu.run_all(model, QUANTIZED, self.samples, self.names)
-        return lowest_of_folds(self.names, self.expected, found, self.groups)
+        return self.reference.lowest(self.reference.on_cpu(model))
 
     def on_qnn(self, model: Path, least: float = -math.inf) -> float | None:
         """The lowest SNR there; None if it does not run. Below `least` it is that of the first samples only."""
@@ -108,10 +101,8 @@ class PrecisionTrial:
             with each five samples that are judged together, so a model that is below a limit stays there.
         """
         assert self.qnn is not None
-        # Every n-th sample, to spread the few over all.
-        few = slice(None, None, -(-len(self.samples) // _SAMPLES_ON_QNN))
-        samples, expected = self.samples[few], self.expected[few]
-        folds = fives(len(samples))
+        few = self.reference.few(_SAMPLES_ON_QNN)
+        folds = fives(len(few.samples))
         order = [number for fold in folds for number in fold]
         ends = dict(zip(itertools.accumulate(map(len, folds)), folds, strict=True))
         whole, lowest = False, math.inf
@@ -121,20 +112,18 @@ class PrecisionTrial:
             whole = not placement.cpu_nodes and not placement.other_nodes
             fold = ends.get(len(found))
             if fold is not None:
-                outputs, there = found[-len(fold) :], [expected[number] for number in fold]
-                lowest = min(lowest, lowest_of_folds(self.names, there, outputs, self.groups))
+                outputs, there = found[-len(fold) :], [few.expected[number] for number in fold]
+                lowest = min(lowest, lowest_of_folds(few.names, there, outputs, few.groups))
             return hopeless(whole, lowest)
 
         try:
-            self.qnn.run(model, [samples[number] for number in order], self.names, enough)
+            self.qnn.run(model, [few.samples[number] for number in order], few.names, enough)
         except BridgeError:
             return None
         return whole, lowest
 
     def partial(self, model: Path) -> PartialModels:
-        full = graphs.load(model, weights=True)
-        few = slice(None, None, -(-len(self.samples) // _SAMPLES))
-        return PartialModels(self.index, full, self.samples[few], self.names, self.expected[few], self.groups)
+        return PartialModels(self.index, graphs.load(model, weights=True), self.reference.few(_SAMPLES))
 
 
 def layer_report(trial: PrecisionTrial, precision: Precision) -> tuple[LayerError, ...]:

@@ -25,6 +25,7 @@ from qnnbridge_host.numerics.sampling import (
     ordinary_inputs,
     varied,
 )
+from qnnbridge_models.command_options import VerifyOptions
 from qnnbridge_models.verify import input_sets, traps
 from qnnbridge_models.verify.verification import InputKind, InputSetResult, InputStatus, OutputVerdict, TrapFound
 from qnnbridge_protocol.errors import OptionError
@@ -81,10 +82,7 @@ def prepare_trials(
     operators: Mapping[str, int],
     knowledge: InputKnowledge,
     number_format: NumberFormat,
-    *,
-    seed: int,
-    extreme: bool,
-    strict: bool,
+    how: VerifyOptions,
 ) -> TrialSet:
     """Runs all of it on the CPU. Raises `OptionError` if there is nothing to try, or given inputs do not fit.
 
@@ -94,8 +92,8 @@ def prepare_trials(
     trials = [Trial(f"given: {one.name}", "given", True, one.feeds, _expected(cpu, one)) for one in given]
     reason = ""
     try:
-        trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, seed)]
-        trials += _further(cpu, trials, knowledge, number_format, seed)
+        trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, how.seed)]
+        trials += _further(cpu, trials, knowledge, number_format, how.seed)
     except NotMade as error:
         # No error yet: given inputs alone are enough.
         reason = str(error)
@@ -120,10 +118,10 @@ def prepare_trials(
     }
     # A given one where there are any: extremes are put into values that the model takes.
     first = answered[0]
-    if extreme:
+    if how.extreme:
         # Ids and masks stay as they are, unless --strict asks for all.
-        held = frozenset[str]() if strict else codes(cpu.inputs, knowledge)
-        trials += _extreme_trials(cpu, first.feeds, operators, held, strict=strict, counts=not given)
+        held = frozenset[str]() if how.strict else codes(cpu.inputs, knowledge)
+        trials += _extreme_trials(cpu, first.feeds, operators, held, strict=how.strict, counts=not given)
     return TrialSet(tuple(trials), _is_stable(cpu, first), tuple(cpu.outputs), number_format, scales)
 
 

@@ -24,8 +24,7 @@ from qnnbridge_models.command_options import VerifyOptions
 from qnnbridge_models.journals import AnswerJournal, hashes_of
 from qnnbridge_models.progress import OnProgress
 from qnnbridge_models.verify import input_sets, trying
-from qnnbridge_models.verify.bisection import DivergenceNotFound, DivergenceSearch
-from qnnbridge_models.verify.cutting import Cutter
+from qnnbridge_models.verify.bisection import Cutter, DivergenceNotFound, DivergenceSearch
 from qnnbridge_models.verify.input_sets import FixedSizes
 from qnnbridge_models.verify.trying import Trial, TrialSet
 from qnnbridge_models.verify.verification import (
@@ -233,14 +232,7 @@ class _Work:
             with opened(host, self.model, CPU, self.settings) as side:
                 original = side.fingerprint
                 prepared = trying.prepare_trials(
-                    side,
-                    self.given,
-                    self.scan.ops,
-                    self.known,
-                    self.number_format,
-                    seed=how.seed,
-                    extreme=how.extreme,
-                    strict=how.strict,
+                    side, self.given, self.scan.ops, self.known, self.number_format, how
                 )
             # Where the CPU disagrees with itself, a comparison with QNN says nothing.
             if not prepared.stable:
