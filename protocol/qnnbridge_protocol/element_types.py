@@ -41,3 +41,11 @@ class ElementType(enum.IntEnum):
     def text(self) -> str:
         """The name in ONNX Runtime's type texts: ``float`` in ``tensor(float)``."""
         return self.name.lower()
+
+
+_TEXTS = {element.value: element.text for element in ElementType}
+
+
+def text_of(number: int | None) -> str:
+    """The name of an element type by its number; "" for a number that is none."""
+    return "" if number is None else _TEXTS.get(number, "")

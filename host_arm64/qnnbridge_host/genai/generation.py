@@ -243,8 +243,7 @@ class Generation:
             del self.tokens[-1]
             self._is_ahead = True
             return new
-        assert self._native is not None
-        last: list[int] = self._model.library.ints("OgaGenerator_GetNextTokens", self._native.handle)
+        last: list[int] = self._model.library.ints("OgaGenerator_GetNextTokens", self._handle)
         return [*new, last[0]] if last and last[0] in eos else new
 
     def _ready(self, stop: StopSignal) -> None:
@@ -362,29 +361,28 @@ class Generation:
             self._new_tokens()
         self.repairs.forced += len(tokens)
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    @property
+    def _handle(self) -> Any:
         assert self._native is not None
-        self._model.library.call(name, self._native.handle, *arguments)
+        return self._native.handle
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._model.library.call(name, self._handle, *arguments)
 
     def _tensor(self, name: str, *arguments: Any) -> Any:
-        assert self._native is not None
-        return read_tensor(
-            self._model.library, self._model.library.make("Tensor", name, self._native.handle, *arguments)
-        )
+        native = self._model.library
+        return read_tensor(native, native.make("Tensor", name, self._handle, *arguments))
 
     def _is_done(self) -> bool:
-        assert self._native is not None
-        return bool(self._model.library.get("OgaGenerator_IsDone", self._native.handle))
+        return bool(self._model.library.get("OgaGenerator_IsDone", self._handle))
 
     def _count(self) -> int:
-        assert self._native is not None
-        return int(self._model.library.get("OgaGenerator_GetSequenceCount", self._native.handle, 0))
+        return int(self._model.library.get("OgaGenerator_GetSequenceCount", self._handle, 0))
 
     def _new_tokens(self) -> list[int]:
         """Those that the native generator has and had not before: one, or several with guidance."""
-        assert self._native is not None
         count = self._count()
-        data = self._model.library.get("OgaGenerator_GetSequenceData", self._native.handle, 0)
+        data = self._model.library.get("OgaGenerator_GetSequenceData", self._handle, 0)
         new: list[int] = data[self._seen : count]
         self._seen = count
         return new

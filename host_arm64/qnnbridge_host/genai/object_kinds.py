@@ -224,8 +224,7 @@ class BatchGeneration(Generation):
         with self._model.turns:
             self._call("OgaGenerator_GenerateNextToken")
         self.done = self._is_done()
-        assert self._native is not None
-        return self._with_pads(self._model.library.ints("OgaGenerator_GetNextTokens", self._native.handle))
+        return self._with_pads(self._model.library.ints("OgaGenerator_GetNextTokens", self._handle))
 
 
 _WIDE = ("num_beams", "batch_size", "num_return_sequences")

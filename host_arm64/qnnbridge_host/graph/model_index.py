@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor
+from qnnbridge_protocol.element_types import text_of
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 
 Array = npt.NDArray[Any]
 
-_ELEMENTS = frozenset(element.value for element in ElementType)
 _EXTERNAL = 1
 _TEXT = 8
 
@@ -215,7 +215,7 @@ class ModelIndex(GraphIndex):
             values = self._values(name) if constant else None
             if not constant and self._follows is not None:
                 values = self._follows.about(name).values
-            found = self._tensors[name] = GraphTensor(name, _type_name(element), shape, constant, values)
+            found = self._tensors[name] = GraphTensor(name, text_of(element), shape, constant, values)
         return found
 
     def _values(self, name: str) -> tuple[Any, ...] | None:
@@ -228,15 +228,10 @@ class ModelIndex(GraphIndex):
         return None if value is None else tuple(value.ravel().tolist())
 
 
-@functools.cache
-def _type_name(element: int) -> str:
-    return ElementType(element).text if element in _ELEMENTS else ""
-
-
 def _bytes_of(tensor: Any) -> int:
     if tensor.raw_data:
         return len(tensor.raw_data)
-    bits_each = LAYOUTS[ElementType(tensor.data_type)].bits if tensor.data_type in _ELEMENTS else 8
+    bits_each = LAYOUTS[ElementType(tensor.data_type)].bits if text_of(tensor.data_type) else 8
     bits: int = math.prod(tensor.dims) * bits_each
     return bits // 8
 

@@ -12,11 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qnnbridge_protocol.element_types import ElementType
+from qnnbridge_protocol.element_types import text_of
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
-
-_ELEMENTS = frozenset(element.value for element in ElementType)
 
 Shapes = Mapping[str, Sequence[int | None]]
 # Also an expression of names, such as `past + sequence`.
@@ -110,8 +108,7 @@ def declared(value: Any) -> NodeInfo:
     """An input or output as sessions describe it."""
     kind = str(value.type.WhichOneof("value"))
     if value.type.HasField("tensor_type"):
-        element = value.type.tensor_type.elem_type
-        kind = f"tensor({ElementType(element).text if element in _ELEMENTS else 'undefined'})"
+        kind = f"tensor({text_of(value.type.tensor_type.elem_type) or 'undefined'})"
     return NodeInfo(value.name, kind, dims_of(value))
 
 

@@ -123,25 +123,18 @@ def parse(text: str) -> Compatibility | None:
     fields = text.strip().split(":")
     try:
         if fields[0] == "v2" and len(fields) == 8:
-            return _second(text, fields)
+            _, backend, sdk, api, archs, socs, vtcms, driver = fields
+            columns = [[_number(item) for item in column.split(",")] for column in (archs, socs, vtcms)]
+            targets = tuple(CompiledTarget(*row) for row in zip(*columns, strict=True))
+            return Compatibility(text, 2, int(backend), sdk, api, targets, driver == "1")
         if len(fields) == 6:
-            return _first(text, fields)
+            backend, sdk, api, blob, arch, driver = fields
+            targets = (CompiledTarget(_number(arch)),)
+            return Compatibility(text, 1, int(backend), sdk, api, targets, driver == "1", blob)
     # A field that is no number, or lists of different lengths.
     except ValueError:
         pass
     return None
-
-
-def _first(text: str, fields: list[str]) -> Compatibility:
-    backend, sdk, api, blob, arch, driver = fields
-    return Compatibility(text, 1, int(backend), sdk, api, (CompiledTarget(_number(arch)),), driver == "1", blob)
-
-
-def _second(text: str, fields: list[str]) -> Compatibility:
-    _, backend, sdk, api, archs, socs, vtcms, driver = fields
-    columns = [[_number(item) for item in column.split(",")] for column in (archs, socs, vtcms)]
-    targets = tuple(CompiledTarget(*row) for row in zip(*columns, strict=True))
-    return Compatibility(text, 2, int(backend), sdk, api, targets, driver == "1")
 
 
 def _number(text: str) -> int:

@@ -89,7 +89,9 @@ def blob_facts(head: bytes, size: int) -> BlobFacts:
     if is_text(head[:512]):
         lines = head[:512].decode("utf-8", "replace").strip().splitlines()
         return BlobFacts("text", size, first_line=lines[0][:120] if lines else "")
-    targets, vtcm_mb = _targets(head), _vtcm(head)
+    targets, vtcm = _targets(head), _VTCM.search(head)
+    # The compiler notes bytes; chips and options have MB.
+    vtcm_mb = int(vtcm[1]) >> 20 if vtcm else None
     if head.startswith(_SEVERAL_MAGIC):
         return BlobFacts("several contexts", size, sdk=_sdk(head), targets=targets, vtcm_mb=vtcm_mb)
     if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _SIZES.size:
@@ -135,12 +137,6 @@ def _sdk(data: bytes) -> str | None:
 def _targets(data: bytes) -> tuple[BlobTarget, ...]:
     found = dict.fromkeys((soc.decode("ascii"), int(arch)) for soc, arch in _TARGET.findall(data))
     return tuple(BlobTarget(None if soc.startswith("UNKNOWN") else soc, arch) for soc, arch in found)
-
-
-def _vtcm(data: bytes) -> int | None:
-    found = _VTCM.search(data)
-    # The compiler notes bytes; chips and options have MB.
-    return int(found[1]) >> 20 if found else None
 
 
 def is_text(head: bytes) -> bool:

@@ -26,7 +26,7 @@ from qnnbridge_host.model.protobuf import (
     varint,
     walk,
 )
-from qnnbridge_protocol.element_types import ElementType
+from qnnbridge_protocol.element_types import text_of
 from qnnbridge_protocol.records import NamedTuple
 
 Shape = tuple[int | None, ...]
@@ -422,11 +422,7 @@ def _floats(data: bytes) -> list[float]:
 def _constant_of(tensor: Message) -> GraphTensor:
     element = tensor.number(2) or 0
     dims = tuple(_whole_numbers(tensor.lists.get(1, ())))
-    try:
-        kind = ElementType(element).text
-    except ValueError:
-        kind = ""
-    return GraphTensor(tensor.text(8) or "", kind, dims, True, _values_of(tensor, element, dims))
+    return GraphTensor(tensor.text(8) or "", text_of(element), dims, True, _values_of(tensor, element, dims))
 
 
 def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:

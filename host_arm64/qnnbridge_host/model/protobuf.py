@@ -14,7 +14,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
-from qnnbridge_protocol.element_types import ElementType
+from qnnbridge_protocol.element_types import text_of
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -430,7 +430,8 @@ def close_type(message: Message) -> None:
         if isinstance(found, list):
             found.append(dimension)
     elif kind is SHAPE:
-        parent.notes[_SHAPE] = _dimensions(message)
+        sizes = message.notes.get(_DIMENSIONS)
+        parent.notes[_SHAPE] = tuple(sizes) if isinstance(sizes, list) else ()
     # A TypeProto only wraps one kind of type, so it hands on what that left.
     elif kind is TYPE:
         parent.notes |= message.notes
@@ -445,11 +446,6 @@ def type_of_value(value: Message) -> tuple[str, Shape | None]:
     """Type and shape of an input or output; no shape where it has none or does not say."""
     shape = value.notes.get(_SHAPE)
     return str(value.notes.get(_TYPE, UNKNOWN)), shape if isinstance(shape, tuple) else None
-
-
-def _dimensions(message: Message) -> Shape:
-    found = message.notes.get(_DIMENSIONS)
-    return tuple(found) if isinstance(found, list) else ()
 
 
 def _text(message: Message) -> str:
@@ -467,7 +463,4 @@ def _text(message: Message) -> str:
 
 def _element(message: Message, field: int) -> str:
     number = message.number(field)
-    try:
-        return ElementType(number or 0).text
-    except ValueError:
-        return f"type {number}" if number else UNKNOWN
+    return text_of(number) or (f"type {number}" if number else UNKNOWN)

@@ -22,7 +22,7 @@ from qnnbridge_host.model.graph_index import (
     Unknown,
     sizes_of,
 )
-from qnnbridge_protocol.element_types import ElementType
+from qnnbridge_protocol.element_types import text_of
 
 Inputs = list[GraphTensor]
 Attributes = Mapping[str, Any]
@@ -58,7 +58,7 @@ def complete(graph: FileGraph) -> None:
 
 def _type_of(op: str, number: int, given: Inputs, attributes: Attributes) -> str:
     if op == "Cast":
-        return ElementType(attributes["to"]).text if attributes.get("to") in _ELEMENTS else ""
+        return text_of(attributes.get("to"))
     if op in _INTEGERS and number == _INTEGERS[op]:
         return "int64"
     if op in _KEEPING_TYPE and (number == 0 or op in _SEVERAL):
@@ -391,7 +391,6 @@ _SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes], list[Shape]]]] = {
 }
 # The result that is of 64-bit integers whatever the inputs are.
 _INTEGERS: Final = {"Shape": 0, "Size": 0, "ArgMax": 0, "ArgMin": 0, "TopK": 1}
-_ELEMENTS: Final = frozenset(element.value for element in ElementType)
 # The first input of Where is its condition, which is boolean.
 _DATA_INPUT: Final = {"Where": 1}
 _OTHER_TYPE: Final = (

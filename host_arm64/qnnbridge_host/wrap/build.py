@@ -6,6 +6,7 @@ outputs; where those have other names, the node says which stands for which.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -136,12 +137,8 @@ def build_model(binary: Binary, graphs: Sequence[GraphDescription], *, float_io:
 
 def _repeated(graphs: Sequence[GraphDescription]) -> frozenset[str]:
     """Names of tensors that stand more than once: of several graphs, or what a graph both reads and writes."""
-    seen: set[str] = set()
-    again: set[str] = set()
-    for graph in graphs:
-        for tensor in (*graph.inputs, *graph.outputs):
-            (again if tensor.name in seen else seen).add(tensor.name)
-    return frozenset(again)
+    counts = collections.Counter(tensor.name for graph in graphs for tensor in (*graph.inputs, *graph.outputs))
+    return frozenset(name for name, count in counts.items() if count > 1)
 
 
 def _check(binary: Binary, graph: GraphDescription, tensor: TensorDescription) -> None:
