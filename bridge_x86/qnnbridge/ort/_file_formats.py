@@ -39,13 +39,6 @@ class _Proxy:
 
     _object: HostObject
 
-    def _call(self, method: str, *positional: Any, **named: Any) -> Any:
-        for value in (*positional, *named.values()):
-            # The types that the methods of the tables below take; nothing else travels as a plain value.
-            if value is not None and not isinstance(value, (str, bool, int)):
-                raise incompatible(method, f"(self: {_MODULE}.{type(self).__name__}, ...)", self, *positional)
-        return self._object.call(method, {"positional": list(positional), "named": named}).result
-
 
 def _absolute(path: Any) -> Any:
     return os.path.abspath(path) if isinstance(path, str) and path else path
@@ -174,7 +167,7 @@ class ModelPackageComponentContext:
         from qnnbridge.ort._session import InferenceSession
 
         settings = self._description["ort"]
-        ep = str(self._description["ep"] or _first_provider(self._options))
+        ep = str(self._description["ep"] or next(iter(_providers(self._options)), CPU))
         if sess_options is None:
             options, providers = SessionOptions(), [(ep, dict(settings.get("provider_options") or {}))]
             for key, text in (settings.get("session_options") or {}).items():
@@ -206,10 +199,6 @@ def _providers(options: SessionOptions) -> list[str]:
     return [provider.name for provider in options.to_spec_parts().get("providers", ())]
 
 
-def _first_provider(options: SessionOptions) -> str:
-    return next(iter(_providers(options)), CPU)
-
-
 def _no_other_providers(*_: Any, **__: Any) -> NoReturn:
     raise NotImplementedError(
         "set_providers() is not supported for sessions created from a model package. Create a new session with "
@@ -229,8 +218,12 @@ def _remote(owner: type[_Proxy], name: str, shape: Callable[..., Any]) -> Callab
     def method(self: _Proxy, /, *positional: Any, **named: Any) -> Any:
         given = takes.bind(*positional, **named)
         given.apply_defaults()
-        values = {key: _absolute(value) if key in _FOLDERS else value for key, value in given.arguments.items()}
-        found, result = self._call(name, *values.values()), shape(*given.args)
+        values = [_absolute(value) if key in _FOLDERS else value for key, value in given.arguments.items()]
+        # The types that the methods of the tables below take; nothing else travels as a plain value.
+        if not all(value is None or isinstance(value, (str, bool, int)) for value in values):
+            raise incompatible(name, f"(self: {_MODULE}.{type(self).__name__}, ...)", self, *values)
+        found = self._object.call(name, {"positional": values, "named": {}}).result
+        result = shape(*given.args)
         return found if found is None or result is None else result(found)
 
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
