@@ -69,6 +69,11 @@ class HashMemo:
             self._keep(text, found)
         return found
 
+    def sha256(self, path: str) -> str | None:
+        """The hash alone. As `look`."""
+        found = self.look(path)
+        return None if found is None else found.sha256
+
     def _keep(self, path: str, found: Hashed) -> None:
         content = {
             "schema": MEMO_SCHEMA,

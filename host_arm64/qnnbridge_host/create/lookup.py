@@ -146,7 +146,7 @@ class SessionCache:
             return None
         try:
             initializers = self._creation.initializers
-            parts = key_parts(self._source.fingerprint, self._spec, initializers, host, self._hash_library)
+            parts = key_parts(self._source.fingerprint, self._spec, initializers, host, self._store.memo.sha256)
             self._key = key_of(parts)
             self._find_or_make(self._key, parts)
             if self._entry is not None:
@@ -331,10 +331,6 @@ class SessionCache:
 
     def _beat_file(self, key: str) -> Path:
         return self._store.root / "locks" / f"{key}.beat"
-
-    def _hash_library(self, path: str) -> str | None:
-        found = self._store.memo.look(path)
-        return found.sha256 if found is not None else None
 
     def _notice(self, text: str) -> None:
         if (notice := Notice("cache", text)) not in self.notices:

@@ -134,11 +134,7 @@ class NumbersService:
             raise desync(f"model.verify without a proper description ({error})") from None
         source = open_model(spec.model_path, data, folder, settings, stop, fingerprint, files)
         store = Store(Path(settings.folder)) if settings is not None and settings.enabled else None
-
-        def hash_library(path: str) -> str | None:
-            found = store.memo.look(path) if store is not None else None
-            return found.sha256 if found is not None else None
-
+        hash_library = store.memo.sha256 if store is not None else lambda _path: None
         order = self._maker.order(request, stop, source, deadline, budget_s)
         order = order._replace(patient=bool(header.get("patient")))
         used, made_with = source, dataclasses.replace(spec, fix=None)
