@@ -34,6 +34,12 @@ from tests.process_table import descendants
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+if needs.length(1, 0):
+    # In the short form sessions and numpy have one thread each. The others of a pool spin for some ms after each run, which
+    # took more than half of the processor time of tests with sessions: 33 s down to 11 s for `qnnbridge transcribe`.
+    os.environ.setdefault("ORT_INTRA_OP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 with contextlib.suppress(ImportError):  # the labs have none
     import hypothesis
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,6 +27,24 @@ def length(short: int, long: int) -> int:
 def some(variants: Iterable[Variant]) -> list[Variant]:
     """Of a slow test's variants: all in the long form, else the first and each third one after it."""
     return list(variants)[:: length(3, 1)]
+
+
+class _Later:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+def package(name: str) -> Any:
+    """As `pytest.importorskip`, but imported by the first test that uses it.
+
+    Each worker of `pytest -n` collects all files, and `openai` takes a second of it.
+    """
+    if importlib.util.find_spec(name.partition(".")[0]) is None:
+        pytest.skip(f"needs {name}", allow_module_level=True)
+    return _Later(name)
 
 
 _LABS = {

@@ -1,6 +1,6 @@
-"""Runs one model with ONNX Runtime and QNN alone, in a process of its own, where no code of the bridge is imported.
+"""Runs models with ONNX Runtime and QNN alone, in a process of its own, where no code of the bridge is imported.
 
-`python direct_session.py JOB` reads a JSON file: ``{"model": PATH, "modes": {NAME: [PROVIDER, ...]}, "soc_model":
+`python direct_session.py JOB...` reads JSON files: ``{"model": PATH, "modes": {NAME: [PROVIDER, ...]}, "soc_model":
 TEXT, "feeds": [FILE.npz, ...], "outputs": FOLDER}`` and writes the outputs of each mode and each feed to
 ``FOLDER/MODE.FEED.npz``. It does with two packages what their documentation says, and nothing else.
 """
@@ -53,7 +53,7 @@ def make_session(model: str, providers: list[str], soc_model: str) -> Any:
     return ort.InferenceSession(model, options, enable_fallback=0)
 
 
-def main(job_file: str) -> None:
+def run_job(job_file: str) -> None:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     for mode, providers in job["modes"].items():
         session = make_session(job["model"], providers, job["soc_model"])
@@ -61,9 +61,14 @@ def main(job_file: str) -> None:
             with np.load(feed_file) as feeds:
                 outputs = session.run(None, dict(feeds))
             np.savez(Path(job["outputs"], f"{mode}.{feed_file.stem}.npz"), **flatten(outputs))
+
+
+def main(job_files: list[str]) -> None:
+    for job_file in job_files:
+        run_job(job_file)
     ours = sorted(name for name in sys.modules if name.startswith("qnnbridge"))
     assert not ours, f"this is meant to be without the bridge: {ours}"
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from tests.conformance.real_models import FOLDER, QNN, REAL_MODELS, SOC_MODEL, R
 pytestmark = [pytest.mark.simulator, pytest.mark.filterwarnings("ignore::qnnbridge.CpuFallbackWarning")]
 
 DIRECT_TIMEOUT_S = 100
+MODELS = needs.some(REAL_MODELS)
 
 
 @dataclasses.dataclass
@@ -44,8 +46,11 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
         print(f"\n{tally}")
 
 
-def run_directly(model: RealModel, path: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """The flattened outputs by mode and feed, from a process that knows nothing of the bridge."""
+Outputs = dict[tuple[str, str], dict[str, Any]]
+
+
+def written_job(model: RealModel, path: Path, folder: Path) -> Path:
+    """What `direct_session.py` has to do for it."""
     for name, feeds in model.feeds().items():
         np.savez(folder / f"{name}.npz", **feeds)
     outputs = folder / "direct"
@@ -57,9 +62,22 @@ def run_directly(model: RealModel, path: Path, folder: Path) -> dict[tuple[str, 
         "feeds": [str(folder / f"{name}.npz") for name in model.feeds()],
         "outputs": str(outputs),
     }
-    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    job_file = folder / "job.json"
+    job_file.write_text(json.dumps(job), encoding="utf-8")
+    return job_file
+
+
+@pytest.fixture(scope="module")
+def direct(
+    private_temporary_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, Outputs]]:
+    """By file: the model with fixed dimensions, and its flattened outputs by mode and feed, from one process that knows
+    nothing of the bridge."""
+    folders = {model.file: tmp_path_factory.mktemp("direct") for model in MODELS}
+    fixed = {model.file: model.fixed(folders[model.file]) for model in MODELS}
+    jobs = [written_job(model, fixed[model.file], folders[model.file]) for model in MODELS]
     done = subprocess.run(
-        [sys.executable, "-I", direct_session.__file__, str(folder / "job.json")],
+        [sys.executable, "-I", direct_session.__file__, *map(str, jobs)],
         capture_output=True,
         text=True,
         timeout=DIRECT_TIMEOUT_S,
@@ -67,19 +85,20 @@ def run_directly(model: RealModel, path: Path, folder: Path) -> dict[tuple[str, 
     )
     assert done.returncode == 0, done.stderr
     results = {}
-    for mode in model.modes():
-        for name in model.feeds():
-            with np.load(outputs / f"{mode}.{name}.npz") as arrays:
-                results[mode, name] = dict(arrays)
+    for model in MODELS:
+        outputs: Outputs = {}
+        for mode, name in itertools.product(model.modes(), model.feeds()):
+            with np.load(folders[model.file] / "direct" / f"{mode}.{name}.npz") as arrays:
+                outputs[mode, name] = dict(arrays)
+        results[model.file] = fixed[model.file], outputs
     return results
 
 
-@pytest.mark.parametrize("model", needs.some(REAL_MODELS), ids=lambda model: Path(model.file).stem)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: Path(model.file).stem)
 def test_outputs_equal_those_of_one_process_bit_for_bit(
-    model: RealModel, host: qnnbridge.Host, tally: Tally, tmp_path: Path
+    model: RealModel, host: qnnbridge.Host, tally: Tally, direct: dict[str, tuple[Path, Outputs]]
 ) -> None:
-    path = model.fixed(tmp_path)
-    direct = run_directly(model, path, tmp_path)
+    path, outputs = direct[model.file]
     for mode, providers in model.modes().items():
         options = [{"soc_model": SOC_MODEL} if name == QNN else {} for name in providers]
         with qnnbridge.InferenceSession(path, None, providers, options, host=host) as session:
@@ -88,7 +107,7 @@ def test_outputs_equal_those_of_one_process_bit_for_bit(
                 assert session.placement.qnn_nodes > 0
             for name, feeds in model.feeds().items():
                 bridged = direct_session.flatten(session.run(None, feeds))
-                expected = direct[mode, name]
+                expected = outputs[mode, name]
                 assert list(bridged) == list(expected)
                 for place, array in bridged.items():
                     assert equal_bits(array, expected[place]), f"{mode}, {name}: {place} differs"

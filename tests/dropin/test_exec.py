@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,11 @@ ONE_RUN = f"""
 """
 
 
-def test_a_program_gets_the_bridge_under_the_name_onnxruntime(tmp_path: Path) -> None:
-    ran = exec_program(program(tmp_path, ONE_RUN), cwd=tmp_path)
+@pytest.mark.parametrize("options", [(), ("--report",)])
+def test_a_program_gets_the_bridge_under_the_name_onnxruntime(options: tuple[str, ...], tmp_path: Path) -> None:
+    ran = exec_program(*options, program(tmp_path, ONE_RUN), cwd=tmp_path)
     assert ran.stdout.split() == ["qnnbridge.ort", "21.0"], ran.stderr
+    assert ("CPU, all of 1 node" in ran.stderr) == bool(options)
 
 
 def test_everything_is_as_if_python_had_run_it(tmp_path: Path) -> None:
@@ -64,10 +65,10 @@ def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
 def test_what_follows_the_module_is_the_modules_as_with_python_m(start: list[str], tmp_path: Path) -> None:
     (tmp_path / "pk").mkdir()
     (tmp_path / "pk" / "mod.py").write_text("import sys\nprint(sys.argv[1:])\n")
-    for own in (["--its", "own", "--", "--report", "-m", "y", "--help"], ["--", "--x"]):
-        ran = exec_program(*start, *own, cwd=tmp_path)
-        assert (ran.returncode, ran.stdout) == (0, f"{own}\n"), ran.stderr
-        assert ("qnnbridge report" in ran.stderr) == ("--report" in start)
+    own = ["--", "--x"] if start == ["-mpk.mod"] else ["--its", "own", "--", "--report", "-m", "y", "--help"]
+    ran = exec_program(*start, *own, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (0, f"{own}\n"), ran.stderr
+    assert ("qnnbridge report" in ran.stderr) == ("--report" in start)
 
 
 @pytest.mark.parametrize("arguments", [["-m"], ["-m", ""], []])
@@ -220,8 +221,6 @@ def test_the_report_says_where_models_ran(tmp_path: Path) -> None:
     ran = exec_program("--provider", "qnn", "--report", program(tmp_path, ONE_RUN), cwd=tmp_path)
     line = next(line for line in ran.stderr.splitlines() if "mul_1.onnx" in line)
     assert "QNN, all of 1 node" in line, ran.stderr
-    asked = exec_program("--report", program(tmp_path, ONE_RUN), cwd=tmp_path)
-    assert "CPU, all of 1 node" in asked.stderr
 
 
 def test_the_report_counts_each_call_once_also_those_that_are_repeated(tmp_path: Path) -> None:
@@ -416,7 +415,7 @@ def test_a_python_that_lacks_the_bridge_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("isolated", ["-I", "-E"])
 def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str, tmp_path: Path) -> None:
-    name = program(tmp_path, f"{textwrap.dedent(ONE_RUN)}\nimport sys, neighbour\nprint(sys.argv)\n")
+    name = program(tmp_path, "import onnxruntime, sys, neighbour\nprint(onnxruntime.__name__)\nprint(sys.argv)\n")
     (tmp_path / "neighbour.py").touch()
     for start, argv in (([name], [name, "x"]), (["-m", "program"], [str(tmp_path / name), "x"])):
         ran = subprocess.run(
@@ -426,7 +425,7 @@ def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str
             text=True,
             timeout=60,
         )
-        assert ran.stdout.splitlines() == ["qnnbridge.ort 21.0", str(argv)], ran.stderr
+        assert ran.stdout.splitlines() == ["qnnbridge.ort", str(argv)], ran.stderr
 
 
 def test_the_command_itself_needs_no_numpy(tmp_path: Path) -> None:

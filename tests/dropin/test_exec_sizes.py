@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("onnxruntime_qnn")
 
+from tests import needs
 from tests.dropin.running import exec_program, program
 
 WEIGHTS = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32) / 4
@@ -175,7 +176,7 @@ def test_feeds_that_are_wrong_or_empty_decide_nothing(tmp_path: Path) -> None:
     assert "its first call (batch=1, time=4)" in said
 
 
-@pytest.mark.parametrize("shape", [[None, None, 8], ["?", "?", 8]])
+@pytest.mark.parametrize("shape", needs.some([[None, None, 8], ["?", "?", 8]]))
 def test_axes_without_a_name_of_their_own_are_fixed_as_well(shape: list[int | str | None], tmp_path: Path) -> None:
     write(tmp_path, shape)
     said, report = ran(tmp_path, "\n    for n in (5, 5, 2):\n        call(2, n)\n")
@@ -255,7 +256,7 @@ def test_options_that_say_nothing_are_refused(options: list[str], words: str, tm
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("text", ["[", "1", '{"a": "b"}', '{"a": 0}', "{}"])
+@pytest.mark.parametrize("text", needs.some(["[", "1", '{"a": 0}', '{"a": "b"}', "{}"]))
 def test_a_variable_that_gives_no_sizes_is_named(text: str, tmp_path: Path) -> None:
     write(tmp_path)
     source = BEGIN.replace("PROVIDERS", "['QNNExecutionProvider']")

@@ -16,8 +16,9 @@ FIXTURES_OF_LABS = {"windows_python": "windows", "windows_arm64": "windows_arm64
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ours = str(Path(__file__).parent)
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(ours):
             item.add_marker(pytest.mark.lab)
             for fixture, lab in FIXTURES_OF_LABS.items():
                 if fixture in getattr(item, "fixturenames", ()) and needs.lab_of(item.path.as_posix()) != lab:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from serving import Server, serving
+from tests import needs
 from tests.genai.tiny_decoders import Sizes, write_model
 
 from qnnbridge_protocol.errors import GenerationError, TooLarge
@@ -21,7 +22,7 @@ from qnnbridge_serve.openai_forms import read_generation
 from qnnbridge_serve.openai_tools import CallReader, grammar_of, learn_form, read_calls, read_tools
 
 pytest.importorskip("onnxruntime_genai")
-openai = pytest.importorskip("openai")
+openai = needs.package("openai")
 
 pytestmark = pytest.mark.process
 

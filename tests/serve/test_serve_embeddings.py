@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
-pytest.importorskip("openai")
 
-import openai
 import serve_models as models
 from embedding_models import NORMALIZE, POOLING, TRANSFORMER, WIDTH, WORDS, embedding_of, ids_of, write_encoder
 from onnx import TensorProto
 from serving import PRIVATE, Server, refused, serving
+from tests import needs
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_serve.embeddings import BatchShapes, read_folder
 from qnnbridge_serve.errors import Refused
 from qnnbridge_serve.options import read_buckets
+
+openai = needs.package("openai")
 
 pytestmark = pytest.mark.process
 

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 
 pytest.importorskip("ml_dtypes")
-pytest.importorskip("tritonclient.http")
 
 import ml_dtypes
 import serve_models as models
-import tritonclient.http as triton
 from serving import Server
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tests import needs
 
 import qnnbridge
 from qnnbridge_protocol.values import equal_bits
+
+triton = needs.package("tritonclient.http")
+triton_utils = needs.package("tritonclient.utils")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 JSON_TYPES = [name for name in models.ELEMENTS if name not in ("FP16", "BF16")]
@@ -53,7 +54,7 @@ def values_of(datatype: str, shape: tuple[int, ...] = (3, 4)) -> Array:
 
 
 def given(name: str, array: Array, binary: bool = True) -> Any:
-    made = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    made = triton.InferInput(name, list(array.shape), triton_utils.np_to_triton_dtype(array.dtype))
     return made.set_data_from_numpy(array, binary_data=binary)
 
 
@@ -272,7 +273,7 @@ def test_the_highest_version_of_a_folder_is_served(client: Any) -> None:
     assert not client.is_model_ready("versions", "1")
     result = client.infer("versions", [given("x", values)], model_version="3")
     assert result.get_response()["model_version"] == "3"
-    with pytest.raises(InferenceServerException, match="no version '1'"):
+    with pytest.raises(triton_utils.InferenceServerException, match="no version '1'"):
         client.infer("versions", [given("x", values)], model_version="1")
 
 

@@ -24,9 +24,9 @@ from tests import needs
 pytestmark = [pytest.mark.process, needs.posix]
 
 CLIENTS = 32
-REQUESTS = needs.length(6_000, 20_000)
+REQUESTS = needs.length(2_400, 20_000)
 # Requests after which memory is as large as it gets, but for leaks.
-WARM = needs.length(2_500, 5_000)
+WARM = needs.length(1_200, 5_000)
 MOST_GROWTH = 24 * 1024**2
 TYPES = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "UINT8": np.uint8, "BOOL": np.bool_}
 SPARE = "FP64"

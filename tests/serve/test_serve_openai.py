@@ -25,7 +25,7 @@ from qnnbridge_serve.openai_answers import Piece
 from qnnbridge_serve.openai_forms import read_generation
 
 pytest.importorskip("onnxruntime_genai")
-openai = pytest.importorskip("openai")
+openai = needs.package("openai")
 
 pytestmark = pytest.mark.process
 
@@ -326,7 +326,7 @@ def test_a_kill_of_the_host_is_a_pause(server: Server, client: Any) -> None:
     def restarts() -> float:
         return metric(server, "qnnbridge_llm_host_restarts_total", model="long")
 
-    options = {"model": "long", "max_tokens": 5000}
+    options = {"model": "long", "max_tokens": 2500}
     truth, before = chat(client, **options).choices[0].message.content, restarts()
     told = ""
     with chat(client, **options, stream=True) as stream:
@@ -348,7 +348,7 @@ def test_a_kill_of_the_host_is_a_pause(server: Server, client: Any) -> None:
 
 def test_a_client_that_does_not_read_keeps_nothing_from_others(server: Server, client: Any) -> None:
     host, port = server.address.split(":")
-    body = json.dumps({"model": "long", "messages": HELLO, "max_tokens": 1500, "temperature": 1.0, "stream": True})
+    body = json.dumps({"model": "long", "messages": HELLO, "max_tokens": 900, "temperature": 1.0, "stream": True})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
     lazy = []
     try:

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime_qnn")
-pytest.importorskip("tritonclient.http")
 
 import serve_models as models
-import tritonclient.http as triton
 from serving import refused, serving
+from tests import needs
 
 import qnnbridge
 from qnnbridge_protocol.values import equal_bits
+
+triton = needs.package("tritonclient.http")
 
 pytestmark = pytest.mark.simulator
 

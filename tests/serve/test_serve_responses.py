@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from serving import Server, serving
 from test_serve_choices import LETTER, PRIVATE, TAGGED, template
+from tests import needs
 from tests.genai.tiny_decoders import Sizes, write_model
 
 from qnnbridge_serve.errors import Refused
@@ -17,7 +18,7 @@ from qnnbridge_serve.openai_answers import Counts, Finished, Piece
 from qnnbridge_serve.openai_responses import read_response
 
 pytest.importorskip("onnxruntime_genai")
-openai = pytest.importorskip("openai")
+openai = needs.package("openai")
 
 pytestmark = pytest.mark.process
 

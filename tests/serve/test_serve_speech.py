@@ -24,9 +24,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("python_multipart")
-pytest.importorskip("openai")
 
-import openai
 from serving import PRIVATE, Answer, Server, refused, serving
 from tests import needs
 from tests.speech import tiny_whisper as tiny
@@ -38,6 +36,8 @@ from qnnbridge_serve.form_reading import MOST_PARTS, MOST_TEXT_BYTES, FormReader
 from qnnbridge_serve.openai_speech import read_speech
 from qnnbridge_serve.server import require_packages
 from qnnbridge_tools.transcribe import SPEECH_FORMATS, verbose_document, written
+
+openai = needs.package("openai")
 
 WAIT_TIMEOUT_S = 60.0
 LONG_S = 90.0
@@ -308,7 +308,7 @@ def test_a_client_that_goes_ends_its_transcription(server: Server, client: Any) 
 @needs.posix
 @pytest.mark.process
 def test_a_kill_of_the_host_is_a_pause(server: Server, client: Any, library: speech.Recognizer) -> None:
-    audio = wav(tiny.sound(6, 12.0))
+    audio = wav(tiny.sound(6, 8.0))
     truth = library.transcribe(io.BytesIO(audio), language="en")
     found = ""
     for number, one in enumerate(transcribe(client, audio, stream=True)):

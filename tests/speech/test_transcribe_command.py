@@ -40,9 +40,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for layout in tiny.LAYOUTS:
         tiny.write_folder(root / layout, layout)
     tiny.write_folder(root / "bare", "fixed", tokenizer=False)
-    tiny.write_wav(root / "a.wav", tiny.sound(5, 5.0))
-    tiny.write_wav(root / "b.wav", tiny.sound(6, 3.0))
-    tiny.write_wav(root / "long.wav", np.tile(tiny.sound(5, 7.0), 4))
+    tiny.write_wav(root / "a.wav", tiny.sound(5, 3.0))
+    tiny.write_wav(root / "b.wav", tiny.sound(6, 2.5))
+    tiny.write_wav(root / "long.wav", np.tile(tiny.sound(5, 7.0), 3))
     tiny.write_wav(root / "header.wav", np.zeros(0))
     tiny.write_wav(root / "odd.wav", tiny.sound(1), rate=100)
     (root / "other").mkdir()
@@ -60,7 +60,9 @@ def invoke(*arguments: str | Path) -> Any:
 
 @pytest.mark.process
 @pytest.mark.parametrize("layout", needs.some(tiny.LAYOUTS))
-def test_the_command_finds_what_the_library_finds(layout: str, place: Path, tmp_path: Path) -> None:
+def test_the_command_finds_what_the_library_finds(
+    layout: str, place: Path, tmp_path: Path, host: qnnbridge.Host
+) -> None:
     files = [place / "a.wav", place / "b.wav"]
     done = invoke(
         *files, "--model", place / layout, "--provider", "cpu", "--json", "--format", "srt", "-o", tmp_path / "out"
@@ -69,7 +71,7 @@ def test_the_command_finds_what_the_library_finds(layout: str, place: Path, tmp_
     found = json.loads(done.stdout)
     assert found["layout"] == layout
     assert found["placement"]["encoder"]["cpu_nodes"]
-    with qnnbridge.Host() as host, speech.load(place / layout, host=host, provider="cpu") as recognizer:
+    with speech.load(place / layout, host=host, provider="cpu") as recognizer:
         for file, one in zip(files, found["files"], strict=True):
             truth = recognizer.transcribe(file)
             assert len(truth.segments) > 1
@@ -85,9 +87,9 @@ def test_the_command_finds_what_the_library_finds(layout: str, place: Path, tmp_
 
 
 @pytest.mark.process
-def test_every_form_on_stdout_is_that_of_the_library(place: Path, tmp_path: Path) -> None:
+def test_every_form_on_stdout_is_that_of_the_library(place: Path, tmp_path: Path, host: qnnbridge.Host) -> None:
     given = ["--model", place / "genai", "--provider", "cpu", "--language", "fr", "--task", "translate"]
-    with qnnbridge.Host() as host, speech.load(place / "genai", host=host, provider="cpu") as recognizer:
+    with speech.load(place / "genai", host=host, provider="cpu") as recognizer:
         truth = recognizer.transcribe(place / "a.wav", language="fr", task="translate")
         for form in ("verbose_json", "vtt"):
             done = invoke(place / "a.wav", *given, "--format", form)

@@ -79,7 +79,9 @@ def test_every_layout_gives_the_tokens_of_transformers(
     with speech.load(folders[layout], host=host, provider="cpu") as recognizer:
         assert recognizer.layout == layout
         assert recognizer.languages == tuple(sorted(tiny.LANGUAGES))
-        for case in REFERENCE["cases"]:
+        # In the short form two layouts have the one half of the cases, and the others the other half.
+        stride = needs.length(2, 1)
+        for case in REFERENCE["cases"][tiny.LAYOUTS.index(layout) % stride :: stride]:
             assert tokens_of(recognizer, case) == (case["tokens"], case["found"]), case
 
 

@@ -5,6 +5,7 @@ The short form of `python -m lab.sweep`: the example of each row, once as it is 
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -62,16 +63,22 @@ def test_a_rewrite_is_right_on_qnn_for_shapes_of_a_seed(family: str, row: str, s
     cases = (generated(family, number, seed) for number in range(_GENERATED))
     mine = [case for case in cases if case.form == "float" and [one.fault.name for one in explained(case)] == [row]]
     assert len(mine) >= 3
-    for case in mine[:3]:
+    for case in mine[: needs.length(1, 3)]:
         result = worker.run(case, ROWS[row].rewrite)
         assert result["status"] == "right", (case, result)
 
 
 @pytest.mark.simulator
 @pytest.mark.process
-@pytest.mark.parametrize("form", ["float", "float16", "qdq8", "qdq16"])
 @pytest.mark.parametrize(
-    ("kernel", "stride", "pads", "added"), [((3, 3), 2, 1, (1, 1)), ((3, 3), 2, 1, (0, 1)), ((7,), 4, 2, (2,))]
+    ("kernel", "stride", "pads", "added", "form"),
+    needs.some(
+        (
+            (*sizes, form)
+            for sizes in (((3, 3), 2, 1, (1, 1)), ((3, 3), 2, 1, (0, 1)), ((7,), 4, 2, (2,)))
+            for form in ("float", "qdq8", "float16", "qdq16")
+        ),
+    ),
 )
 def test_a_depthwise_transposed_convolution_is_cured_in_every_form(
     kernel: tuple[int, ...], stride: int, pads: int, added: tuple[int, ...], form: str, worker: Worker
@@ -113,9 +120,10 @@ def depthwise(kernel: tuple[int, ...], stride: int, pads: int, added: tuple[int,
 
 @pytest.mark.simulator
 @pytest.mark.process
-@pytest.mark.parametrize("form", ["qdq8", "qdq16"])
-@pytest.mark.parametrize("half_first", [False, True])
-@pytest.mark.parametrize("behind", ["", "Add", "MatMul", "LayerNormalization"])
+@pytest.mark.parametrize(
+    ("behind", "half_first", "form"),
+    needs.some(itertools.product(["", "Add", "MatMul", "LayerNormalization"], [False, True], ["qdq8", "qdq16"])),
+)
 def test_a_quantised_gelu_runs_whole_on_qnn(behind: str, half_first: bool, form: str, worker: Worker) -> None:
     case = fix_models.gelu_case(half_first=half_first, form=form, behind=behind)
     result = worker.run(case, "gelu")

@@ -142,7 +142,7 @@ def test_another_model_of_the_same_name_is_prepared_anew(copy: Path) -> None:
     assert set(states(again(copy)).values()) == {"done"}
 
 
-@pytest.mark.parametrize("damage", ["cut off", "gone", "changed"])
+@pytest.mark.parametrize("damage", needs.some(["changed", "cut off", "gone"]))
 def test_a_file_that_is_not_whole_is_made_again(damage: str, copy: Path) -> None:
     before = contents(copy / "out")
     blob = copy / "out/compiled/soc60/m_ctx_qnn.bin"
@@ -234,8 +234,9 @@ def test_a_name_that_qnn_would_not_find_again_and_markdown_would_read_is_no_obst
 
 
 def test_a_slow_model_without_a_chip_gets_one(tmp_path: Path) -> None:
-    """Without a chip QNN compiles this model for three minutes; with one it takes seconds."""
-    result = prepare(models.MODELS / "model_v8.onnx", "-o", tmp_path / "out", "--dim", "N=1", "--no-extreme")
+    """Without a chip QNN compiles the model of the long form for three minutes; with one it takes seconds."""
+    name = "model_v8" if needs.length(0, 1) else "rnet"
+    result = prepare(models.MODELS / f"{name}.onnx", "-o", tmp_path / "out", "--dim", "N=1", "--no-extreme")
     document = told(result)
     assert result.exit_code == 0, result.output
     assert document["chips"][0]["soc_model"] == 60

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.needs import length, some
+from tests import needs
 
 pytest.importorskip("onnxruntime_qnn")
 
@@ -33,11 +33,11 @@ def assert_on_qnn(result: QuantizeResult, agrees: float = 17.0) -> None:
         assert output.snr_db > agrees, output
 
 
-@pytest.mark.parametrize("name", some(models.FIXED_SIZES))
+@pytest.mark.parametrize("name", needs.some(models.FIXED_SIZES))
 def test_every_real_model_is_on_qnn_as_a_whole(name: str, tmp_path: Path) -> None:
     sizes = dict(models.FIXED_SIZES[name])
     if "x:3" in sizes:  # the simulator takes half a minute for lines of text of 192 pixels in all precisions
-        sizes["x:3"] = length(64, 192)
+        sizes["x:3"] = needs.length(64, 192)
     source = models.MODELS / f"{name}.onnx"
     samples = models.samples_for(source, sizes, 6, tmp_path / "samples")
     result = models.quantize(source, tmp_path / "q.onnx", samples, dims=sizes, qnn=X_ELITE)
@@ -64,13 +64,15 @@ def test_models_with_a_trap_are_on_qnn_as_a_whole(made: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"activation_type": "uint8"},
-        {"per_channel": False},
-        {"weight_type": "int4"},
-        {"weight_type": "int16"},
-    ],
+    needs.some(
+        [
+            {},
+            {"per_channel": False},
+            {"activation_type": "uint8"},
+            {"weight_type": "int16"},
+            {"weight_type": "int4"},
+        ]
+    ),
     ids=str,
 )
 def test_a_transformer_is_on_qnn_with_every_combination_of_types(settings: dict[str, Any], tmp_path: Path) -> None:
@@ -103,7 +105,6 @@ def test_the_command_tells_placement_and_difference_in_one_document(tmp_path: Pa
 
 
 def test_nodes_that_stay_on_the_cpu_are_told(tmp_path: Path) -> None:
-    samples = models.samples_for(models.MODELS / "pnet.onnx", models.FIXED_SIZES["pnet"], 4, tmp_path / "samples")
     source = models.saved(models.attention(-1e4), tmp_path / "m.onnx")
     samples = models.samples_for(source, {}, 4, tmp_path / "samples2")
     result = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="int16", qnn=X_ELITE)

@@ -30,45 +30,62 @@ from qnnbridge_models.quantize.search import FoundPrecision
 from qnnbridge_protocol.errors import OptionError
 
 
-def beside_the_recipe(name: str, folder: Path, **options: Any) -> tuple[float, float, QuantizeResult]:
-    """The SNR of ours and of the recipe's, on samples that calibrated nothing, and our result."""
-    case = next(case for case in CASES if case.name == name)
-    rng = np.random.default_rng(20)
-    samples = [case.make(rng) for _ in range(length(10, 20))]
-    calibrating = len(samples) // 2
-    model = onnx.load(str(models.MODELS / case.file))
-    shapes.fix(model, shapes.as_dimensions(dict(case.dims)))
-    fixed = models.saved(model, folder / "m.onnx")
-    (folder / "samples").mkdir()
-    for number, feeds in enumerate(samples[:calibrating]):
-        np.savez(folder / "samples" / f"{number}.npz", **feeds)
-    expected = on_cpu(fixed, samples[calibrating:])
-    assert recipe.quantize(fixed, folder / "r.onnx", samples[:calibrating], 16) == ""
-    result = models.quantize(fixed, folder / "q.onnx", folder / "samples", held_out=0, **options)
-    by_hand = snr(expected, on_cpu(folder / "r.onnx", samples[calibrating:]))
-    return snr(expected, on_cpu(folder / "q.onnx", samples[calibrating:])), by_hand, result
+class ByHand:
+    """A model that the recipe has quantised: in its folder m.onnx, r.onnx and what calibrated it. snr: of that."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        case = next(case for case in CASES if case.name == name)
+        rng = np.random.default_rng(20)
+        samples = [case.make(rng) for _ in range(length(10, 20))]
+        calibrating = samples[: len(samples) // 2]
+        self._compared = samples[len(calibrating) :]
+        self.folder = folder
+        model = onnx.load(str(models.MODELS / case.file))
+        shapes.fix(model, shapes.as_dimensions(dict(case.dims)))
+        self._fixed = models.saved(model, folder / "m.onnx")
+        (folder / "samples").mkdir()
+        for number, feeds in enumerate(calibrating):
+            np.savez(folder / "samples" / f"{number}.npz", **feeds)
+        self._expected = on_cpu(self._fixed, self._compared)
+        assert recipe.quantize(self._fixed, folder / "r.onnx", calibrating, 16) == ""
+        self.snr = self._snr_of(folder / "r.onnx")
+
+    def _snr_of(self, model: Path) -> float:
+        """On samples that calibrated nothing."""
+        return snr(self._expected, on_cpu(model, self._compared))
+
+    def ours(self, path: Path, **options: Any) -> tuple[float, QuantizeResult]:
+        """The SNR of ours, and our result."""
+        result = models.quantize(self._fixed, path, self.folder / "samples", held_out=0, **options)
+        return self._snr_of(path), result
+
+
+@pytest.fixture(scope="module")
+def text_direction(tmp_path_factory: pytest.TempPathFactory) -> ByHand:
+    return ByHand("text direction (PaddleOCR)", tmp_path_factory.mktemp("recipe"))
 
 
 def test_the_defaults_are_better_than_the_recipe(tmp_path: Path) -> None:
-    ours, by_hand, _ = beside_the_recipe("MTCNN R", tmp_path)
+    by_hand = ByHand("MTCNN R", tmp_path)
     assert not recipe.leaves_weights_float(tmp_path / "r.onnx")
-    assert ours > by_hand
+    assert by_hand.ours(tmp_path / "q.onnx")[0] > by_hand.snr
 
 
-def test_where_8_bits_spoil_a_model_the_recipe_is_taken(tmp_path: Path) -> None:
+def test_where_8_bits_spoil_a_model_the_recipe_is_taken(text_direction: ByHand, tmp_path: Path) -> None:
     """The recipe leaves all weights of this model in float, because they come out of Constant nodes."""
-    ours, by_hand, result = beside_the_recipe("text direction (PaddleOCR)", tmp_path)
-    assert recipe.leaves_weights_float(tmp_path / "r.onnx")
+    ours, result = text_direction.ours(tmp_path / "q.onnx")
+    by_hand = text_direction.snr
+    assert recipe.leaves_weights_float(text_direction.folder / "r.onnx")
     assert ours >= by_hand - 0.1, "with the same samples it is the same model"
     assert any("the weights stay float" in change for change in result.changes)
     assert not any("initializers now" in change for change in result.changes), "what was not done is not told"
     assert not result.settings.per_channel
 
 
-def test_where_8_bits_spoil_a_model_16_are_tried(tmp_path: Path) -> None:
+def test_where_8_bits_spoil_a_model_16_are_tried(text_direction: ByHand, tmp_path: Path) -> None:
     """With QNN at hand the result has them; the program does it, since QNN compiles int16 weights for a minute."""
-    narrow, by_hand, result = beside_the_recipe("text direction (PaddleOCR)", tmp_path, per_channel=True)
-    assert narrow < by_hand - 5
+    narrow, result = text_direction.ours(tmp_path / "q.onnx", per_channel=True)
+    assert narrow < text_direction.snr - 5
     (told,) = [change for change in result.changes if "weights of 16 bits would give" in change]
     assert float(re.findall(r"give (\d+\.\d) dB", told)[0]) > narrow + 5
 

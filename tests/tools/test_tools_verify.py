@@ -189,16 +189,20 @@ def test_bad_input_ends_with_2_and_says_what_to_give(what: str, tmp_path: Path) 
 
 SILENT: dict[str, tuple[Any, str, str]] = {
     "negative indices": (verify_models.indexed("GatherElements"), "60", "negative-indices"),
-    "negative indices to write to": (verify_models.indexed("ScatterElements"), "60", "negative-indices"),
-    "nearest, smaller": (verify_models.resized("nearest", 0.6, 4), "60", "resize"),
     "rounded scales": (verify_models.resized("linear", 1.4, 11), "60", "resize"),
     "nearest grid": (verify_models.sampled(), "60", "grid-sample-nearest"),
     "padded maximum": (verify_models.maximum(), "30", "max-pool-padding"),
     "test for NaN": (verify_models.tests_for_nan(), "60", "isnan"),
 }
+# Of traps that are there already.
+MORE_SILENT: dict[str, tuple[Any, str, str]] = {
+    "negative indices to write to": (verify_models.indexed("ScatterElements"), "60", "negative-indices"),
+    "nearest, smaller": (verify_models.resized("nearest", 0.6, 4), "60", "resize"),
+}
+SILENT |= MORE_SILENT if needs.length(0, 1) else {}
 
 
-@pytest.mark.parametrize("what", needs.some(SILENT))
+@pytest.mark.parametrize("what", SILENT)
 def test_each_silent_trap_that_the_simulator_has_is_named(what: str, tmp_path: Path) -> None:
     made, chip, name = SILENT[what]
     result = verify_model(models.saved(made, tmp_path / "m.onnx"), soc_model=chip)
@@ -269,8 +273,6 @@ def test_a_fault_that_sessions_cure_is_named_with_its_cure(tmp_path: Path) -> No
     assert any("conv-padding" in rewrite for rewrite in result.cure.rewrites)
     assert "Sessions cure it by themselves" in result.reason
     assert "dB" in result.cure.words
-    uncured = verified(verify_models.padded_pooling(), tmp_path, VerifyOptions(extreme=False, bisect=False))
-    assert uncured.cure is None or "dB" in str(uncured.cure)
 
 
 def test_the_logarithm_of_what_half_floats_lack_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from pathlib import Path
 
@@ -19,9 +20,14 @@ KEYS_IN_A_TABLE = 10
 SHARED = 0.8
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def assigned_twice(path: Path) -> list[str]:
     assigned: Counter[str] = Counter()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in parsed(path).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
         assigned.update(target.id for target in targets if isinstance(target, ast.Name))
@@ -35,7 +41,7 @@ def test_a_name_is_assigned_once_in_a_module() -> None:
 
 def tables(path: Path) -> list[frozenset[str]]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         items = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else []
         items = [key for key in node.keys if key is not None] if isinstance(node, ast.Dict) else items
         texts = frozenset(i.value for i in items if isinstance(i, ast.Constant) and isinstance(i.value, str))
