@@ -272,6 +272,12 @@ def _handles() -> int:
     return count
 
 
+@pytest.fixture
+def pools_of_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of this process have as many threads as ONNX Runtime gives them; its `run_async` needs two."""
+    monkeypatch.delenv("ORT_INTRA_OP_NUM_THREADS", raising=False)
+
+
 class LeakGuard:
     """Counts the open files of this process. `allowed_growth` is for tests that keep something on purpose."""
 

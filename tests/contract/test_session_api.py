@@ -31,7 +31,7 @@ ANSWER_TIMEOUT_S = 30
 
 
 @pytest.fixture
-def arithmetic(host: qnnbridge.Host) -> Any:
+def arithmetic(host: qnnbridge.Host, pools_of_onnxruntime: None) -> Any:
     """Both sessions of `add_and_multiply`."""
     made = add_and_multiply()
     made.producer_name, made.domain, made.model_version = "tester", "com.example", 7

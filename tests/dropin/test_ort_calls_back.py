@@ -251,6 +251,7 @@ def outcome(attempt: Callable[[], Any]) -> tuple[str, str]:
 
 
 @newest
+@pytest.mark.usefixtures("pools_of_onnxruntime")
 def test_run_async_tells_its_callback_what_onnxruntime_does(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def told_by(module: Any) -> list[Any]:
         told: list[Any] = []
