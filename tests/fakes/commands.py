@@ -13,17 +13,23 @@ from typer.testing import CliRunner
 from qnnbridge_tools.cli import app
 
 COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
-Done = subprocess.CompletedProcess[str]
+
+
+class Done(subprocess.CompletedProcess[str]):
+    @property
+    def output(self) -> str:
+        """All that was written: stdout, then stderr."""
+        return f"{self.stdout}{self.stderr}"
 
 
 def qnnbridge(*words: str | Path, **environment: str) -> Done:
     """In this process, which saves a start of Python and its imports. An exception that nobody turned into words is raised."""
     arguments = list(map(str, words))
     done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80", **environment}, catch_exceptions=False)
-    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+    return Done(arguments, done.exit_code, done.stdout, done.stderr)
 
 
-def in_a_process(*words: str | Path, **environment: str) -> Done:
+def in_a_process(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """As a user starts it."""
     return subprocess.run(
         [*COMMAND, *map(str, words)],

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from typer.testing import CliRunner
 
 from tests import needs
+from tests.fakes.commands import qnnbridge as command_line
 from tests.speech import tiny_whisper as tiny
 
 pytest.importorskip("onnxruntime")
@@ -27,7 +27,6 @@ pytest.importorskip("tokenizers")
 
 import qnnbridge
 from qnnbridge import speech
-from qnnbridge_tools.cli import app
 from qnnbridge_tools.transcribe import written
 
 TIMEOUT_S = 120
@@ -55,7 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def invoke(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["transcribe", *map(str, arguments)])
+    return command_line("transcribe", *arguments)
 
 
 @pytest.mark.process
@@ -67,7 +66,7 @@ def test_the_command_finds_what_the_library_finds(
     done = invoke(
         *files, "--model", place / layout, "--provider", "cpu", "--json", "--format", "srt", "-o", tmp_path / "out"
     )
-    assert done.exit_code == 0, done.output
+    assert done.returncode == 0, done.output
     found = json.loads(done.stdout)
     assert found["layout"] == layout
     assert found["placement"]["encoder"]["cpu_nodes"]
@@ -97,7 +96,7 @@ def test_every_form_on_stdout_is_that_of_the_library(place: Path, tmp_path: Path
         plain = recognizer.transcribe(place / "a.wav", language="fr", task="translate", timestamps=False)
     target = tmp_path / "new" / "one.json"
     done = invoke(place / "a.wav", *given, "--format", "json", "--no-timestamps", "-o", target)
-    assert (done.exit_code, done.stdout) == (0, ""), done.output
+    assert (done.returncode, done.stdout) == (0, ""), done.output
     assert json.loads(target.read_text("utf-8")) == {"text": plain.text}
     done = invoke(place / "a.wav", place / "other" / "a.wav", *given)
     parts = done.stdout.split("==> ")
@@ -155,7 +154,7 @@ def test_a_host_killed_in_the_middle_changes_no_letter(place: Path) -> None:
         *[place / "long.wav", "--model", place / "merged", "--provider", "cpu"],
         *["--language", "en", "--no-timestamps"],
     )
-    assert whole.exit_code == 0, whole.output
+    assert whole.returncode == 0, whole.output
     with running(place) as process:
         said = first_byte(process)
         host_of(process).kill()
@@ -188,7 +187,7 @@ def test_a_file_that_was_begun_is_taken_away(place: Path, tmp_path: Path, monkey
     monkeypatch.setattr(speech.Transcription, "__next__", broken)
     given = ["--model", place / "merged", "--provider", "cpu", "-o", tmp_path / "x.vtt", "--format", "vtt"]
     done = invoke(place / "a.wav", *given)
-    assert done.exit_code == 130, done.output
+    assert done.returncode == 130, done.output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -229,7 +228,7 @@ def test_bad_input_is_one_error_with_a_fix(name: str, place: Path, monkeypatch: 
     model = [] if "--model" in given else ["--model", "merged"]
     form = ["--json"] if name != "several in one" else []
     done = invoke(*files, *model, *given, *form)
-    assert done.exit_code == code, done.output
+    assert done.returncode == code, done.output
     assert words in done.stderr
     assert done.stderr.count("Error: ") == 1
     error = json.loads(done.stdout)["error"] if form else {"fix": "fix" in done.stderr.lower()}
@@ -241,7 +240,7 @@ def test_bad_input_is_one_error_with_a_fix(name: str, place: Path, monkeypatch: 
 @pytest.mark.process
 def test_a_language_that_the_model_lacks_is_refused(place: Path) -> None:
     done = invoke(place / "a.wav", "--model", place / "merged", "--provider", "cpu", "--language", "xx")
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert "The model has no language 'xx'" in done.stderr
 
 
@@ -250,5 +249,5 @@ def test_another_rate_is_said(place: Path, tmp_path: Path) -> None:
     file = tmp_path / "c.wav"
     tiny.write_wav(file, tiny.sound(6, 2.0, 22050), 22050)
     done = invoke(file, "--model", place / "merged", "--provider", "cpu")
-    assert done.exit_code == 0, done.output
+    assert done.returncode == 0, done.output
     assert "has 22050 Hz; resampled to 16000." in done.stderr

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab.attack import compiled
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge as command_line
 
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge_host.model.manifest import read_manifest
 from qnnbridge_host.model.source import ModelSource
-from qnnbridge_tools.cli import app
 
 DAMAGES = 120
 
@@ -30,8 +29,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["compile", "--adopt", *map(str, arguments)])
-    return done.exit_code, done.output
+    done = command_line("compile", "--adopt", *arguments)
+    return done.returncode, done.output
 
 
 def test_the_manifest_has_both_files_as_they_are(model: Path) -> None:

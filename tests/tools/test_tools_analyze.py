@@ -12,7 +12,7 @@ import model_work_models as models
 import numpy as np
 import onnx
 import pytest
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
 
@@ -23,13 +23,12 @@ from qnnbridge_models.analyze.predict import parts_of
 from qnnbridge_models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
 from qnnbridge_models.fix import fix_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, NoSuchFile, OptionError
-from qnnbridge_tools.cli import app
 
 node = models.helper.make_node
 
 
 def analyze(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["analyze", *map(str, arguments)])
+    return qnnbridge("analyze", *arguments)
 
 
 def offline(made: Any, folder: Path, **kwargs: Any) -> Analysis:
@@ -368,7 +367,7 @@ def test_a_model_that_no_onnxruntime_loads_yet_is_told(opset: int, ir_version: i
 def test_the_report_is_in_the_users_terms(tmp_path: Path) -> None:
     model = models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx")
     done = analyze(model, "--offline")
-    assert done.exit_code == 0
+    assert done.returncode == 0
     assert "66.7 % of the nodes run on the NPU, cut into 2 pieces" in done.stdout
     assert "What to do, most valuable first" in done.stdout
     assert "QNN has no operator Hardmax" in done.stdout
@@ -421,7 +420,7 @@ def test_bad_input_is_told(tmp_path: Path) -> None:
         analyze_model(tmp_path / "m.onnx", offline=True)
     with pytest.raises(OptionError, match="SC8380XP=60"):
         analyze_model(models.MODELS / "sigmoid.onnx", soc_model="snapdragon")
-    assert analyze(models.MODELS / "sigmoid.onnx", "--soc-model", "nonsense").exit_code == 2
+    assert analyze(models.MODELS / "sigmoid.onnx", "--soc-model", "nonsense").returncode == 2
 
 
 @pytest.mark.parametrize("name", [*models.FIXED_SIZES, "logreg_iris"])

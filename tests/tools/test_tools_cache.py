@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.commands import qnnbridge
 from tests.unit.cache_entries import BLOB, key_number, put, tree
-from typer.testing import CliRunner
 
 from qnnbridge_host.cache.memo import HashMemo, NegativeEntries
 from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.settings import cache_dir
-from qnnbridge_tools.cli import app
 
 FIRST, SECOND = key_number(1), key_number(2)
 DAY_S = 24 * 3600
@@ -27,8 +26,8 @@ def store() -> Store:
 
 
 def cache(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["cache", *arguments])
-    return result.exit_code, result.output
+    result = qnnbridge("cache", *arguments)
+    return result.returncode, result.output
 
 
 def as_json(*arguments: str, code: int = 0) -> Any:

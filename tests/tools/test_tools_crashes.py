@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from tests import needs
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge as command_line
 
 from qnnbridge._diagnosis import CrashReports
 from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
 from qnnbridge._diagnosis.exit_codes import ExitStatus
 from qnnbridge._supervision.blame import NativeCall, Points, Quarantine
-from qnnbridge_tools.cli import app
 
 DEATH = CrashRecord(
     exit=ExitStatus(-11, "posix"),
@@ -32,8 +31,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def qnnbridge(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.output
+    result = command_line(*arguments)
+    return result.returncode, result.output
 
 
 def written(record: CrashRecord = DEATH) -> str:
@@ -101,8 +100,8 @@ def test_the_folder_of_the_reports_is_printed(state: Path) -> None:
 
 
 def quarantine_command(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["quarantine", *arguments])
-    return result.exit_code, result.output
+    result = command_line("quarantine", *arguments)
+    return result.returncode, result.output
 
 
 def poison(model: str, phase: str = "running") -> str:
@@ -222,8 +221,8 @@ def test_a_quarantine_that_cannot_be_written_is_a_failure() -> None:
 
 
 def explain(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["explain", *arguments])
-    return result.exit_code, result.output
+    result = command_line("explain", *arguments)
+    return result.returncode, result.output
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
 
@@ -18,7 +18,6 @@ import onnxruntime
 from qnnbridge_models.evaluate import EvaluateOptions, evaluate_model, load_metric, read_samples
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.cli import app
 
 INPUTS = [NodeInfo("x", "tensor(float)", (1, 3, 16, 16))]
 
@@ -65,8 +64,8 @@ def test_one_table_of_cpu_qnn_and_quantised(folder: Path) -> None:
         "--timeout",
         "100",
     ]
-    told = CliRunner().invoke(app, [*given, "--json"])
-    assert told.exit_code == 0, told.output
+    told = qnnbridge(*given, "--json")
+    assert told.returncode == 0, told.output
     found = json.loads(told.stdout)
     rows = found["rows"]
     assert [(row["model"], row["provider"]) for row in rows] == [
@@ -94,8 +93,8 @@ def test_a_useless_model_and_one_that_does_not_run_are_rows_and_exit_code_1(fold
     (tmp_path / "torn.onnx").write_bytes(b"\x08\x08 no model")
     given = ["evaluate", str(folder / "m.onnx"), "--input", str(folder / "in"), "--on", "cpu"]
     given += ["--quantized", str(useless), "--quantized", str(tmp_path / "torn.onnx")]
-    told = CliRunner().invoke(app, given)
-    assert told.exit_code == 1, told.output
+    told = qnnbridge(*given)
+    assert told.returncode == 1, told.output
     lines = told.stdout.splitlines()
     assert lines[0] == "4 samples"
     assert [line.split()[-1] for line in lines[2:5]] == ["-", "useless", "failed"]

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
 
@@ -25,13 +25,12 @@ from qnnbridge_host.rewrite import fixer
 from qnnbridge_host.rewrite import operators as operators
 from qnnbridge_models.fix import REWRITES, fix_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
-from qnnbridge_tools.cli import app
 
 NAMES = [rewrite.name for rewrite in REWRITES]
 
 
 def fix(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["fix", *map(str, arguments)])
+    return qnnbridge("fix", *arguments)
 
 
 def shapes_of(path: Path) -> list[tuple[int | None, ...]]:
@@ -112,9 +111,9 @@ def test_an_input_that_is_always_the_same_becomes_a_constant(tmp_path: Path) -> 
     with pytest.raises(OptionError, match="no input"):
         fix_model(model, tmp_path / "p.onnx", constants={"z": 1})
     done = fix(model, "-o", tmp_path / "q.onnx", "--constant", "c=true")
-    assert done.exit_code == 0, done.output
+    assert done.returncode == 0, done.output
     assert "Relu" in onnx.load(str(tmp_path / "q.onnx")).graph.node[0].op_type
-    assert fix(model, "-o", tmp_path / "r.onnx", "--constant", "c=yes please").exit_code == 2
+    assert fix(model, "-o", tmp_path / "r.onnx", "--constant", "c=yes please").returncode == 2
 
 
 def test_a_branch_that_is_impossible_with_fixed_sizes_goes(tmp_path: Path) -> None:
@@ -226,7 +225,7 @@ def test_sizes_that_the_model_does_not_have_are_refused(given: Any, words: str, 
 @pytest.mark.parametrize("text", ["x", "x=1,,2", "=1", "x=0", "x=-1", "x=1.5"])
 def test_a_shape_that_cannot_be_read_is_bad_input(text: str, tmp_path: Path) -> None:
     done = fix(models.MODELS / "sigmoid.onnx", "-o", tmp_path / "o.onnx", "--shape", text)
-    assert done.exit_code == 2
+    assert done.returncode == 2
     assert "--shape" in done.output
 
 
@@ -261,7 +260,7 @@ def test_every_real_model_still_computes_the_same(name: str, tmp_path: Path) -> 
 def test_the_report_has_every_rewrite_with_its_difference(tmp_path: Path) -> None:
     model = models.saved(fix_models.windows(), tmp_path / "m.onnx")
     done = fix(model, "-o", tmp_path / "o.onnx")
-    assert done.exit_code == 0
+    assert done.returncode == 0
     assert "1 Transpose" in done.stdout
     assert "output y: largest difference" in done.stdout
     document = json.loads(fix(model, "-o", tmp_path / "p.onnx", "--json").stdout)
@@ -305,14 +304,14 @@ def test_before_opset_13_concat_is_folded_and_softmax_is_not(op: str, folded: bo
 
 
 def test_the_list_has_all_rewrites() -> None:
-    done = CliRunner().invoke(app, ["fix", "--list"])
-    assert done.exit_code == 0
+    done = qnnbridge("fix", "--list")
+    assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == NAMES
 
 
 def test_an_unknown_rewrite_is_bad_input_with_the_one_that_was_meant(tmp_path: Path) -> None:
     done = fix(models.MODELS / "sigmoid.onnx", "-o", tmp_path / "o.onnx", "--only", "pow-squares")
-    assert done.exit_code == 2
+    assert done.returncode == 2
     assert 'Did you mean "pow-square"?' in done.stderr
 
 

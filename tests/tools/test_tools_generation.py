@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from tests import needs
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
-from qnnbridge_tools.cli import app
 from qnnbridge_tools.generation import chat, folder_report, measuring
 from qnnbridge_tools.generation.measuring import Pace
 
@@ -103,8 +102,8 @@ def test_an_answer_of_one_token_has_no_speed(capsys: pytest.CaptureFixture[str])
 def test_an_option_without_a_use_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"")
     places = {"FOLDER": str(tmp_path), "FILE": str(tmp_path / "m.onnx"), "a=FOLDER": f"a={tmp_path}"}
-    result = CliRunner().invoke(app, [places.get(one, one) for one in arguments])
-    assert result.exit_code == 2
+    result = qnnbridge(*(places.get(one, one) for one in arguments))
+    assert result.returncode == 2
     assert words in result.stderr
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 from tests import needs
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 from qnnbridge_protocol.errors import CompiledModelRefused
 from qnnbridge_tools.cli import app
@@ -60,7 +60,7 @@ GUARDED = [name for name in commands_with_a_model() if name in ARGUMENTS]
 
 def called(command: str, model: Path, folder: Path) -> Any:
     arguments = [str(folder / "out.onnx") if word == "OUT" else word for word in ARGUMENTS[command]]
-    result = CliRunner().invoke(app, [command, str(model), *arguments, "--json"])
+    result = qnnbridge(command, model, *arguments, "--json")
     return result, json.loads(result.stdout) if result.stdout.strip() else {}
 
 
@@ -76,7 +76,7 @@ def test_a_compiled_model_is_refused(command: str, place: str, tmp_path: Path) -
     result, document = called(command, model, tmp_path)
     error = document["error"]
     assert error["code"] == CompiledModelRefused.code, result.output
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert error["message"].startswith("m.onnx is a compiled EPContext artifact made by QNNExecutionProvider; ")
     assert f"qnnbridge {command} cannot work on it" in error["message"]
     assert "opaque context binary" in error["cause"]
@@ -159,8 +159,8 @@ def test_a_bare_context_binary_is_named_with_the_way_to_a_model(command: str, tm
     binary = tmp_path / "model.bin"
     binary.write_bytes((models.COMPILED / "a_qnn.bin").read_bytes())
     arguments = [str(tmp_path / "out.onnx") if word == "OUT" else word for word in ARGUMENTS.get(command, ())]
-    result = CliRunner().invoke(app, [command, str(binary), *arguments, "--json"])
+    result = qnnbridge(command, binary, *arguments, "--json")
     error = json.loads(result.stdout)["error"]
     assert "is a QNN context binary" in f"{error['message']} {error['cause']}"
     assert "qnnbridge wrap model.bin -o model_ctx.onnx" in error["fix"]
-    assert result.exit_code == 2
+    assert result.returncode == 2

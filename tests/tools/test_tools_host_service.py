@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests import needs
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
-from qnnbridge_tools.cli import app
 from qnnbridge_tools.host import service
 from qnnbridge_tools.host.service import ServiceCommand, this_computer
 
@@ -29,8 +28,8 @@ ODD = ServiceCommand(
 
 
 def run_command(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["host", "service", *arguments])
-    return result.exit_code, result.stdout, result.stderr
+    result = qnnbridge("host", "service", *arguments)
+    return result.returncode, result.stdout, result.stderr
 
 
 def sections(text: str) -> configparser.RawConfigParser:

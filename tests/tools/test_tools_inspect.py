@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 from qnnbridge_host.model.manifest import write_manifest
-from qnnbridge_tools.cli import app
 from qnnbridge_tools.inspection import QUESTION
 
 onnx = pytest.importorskip("onnx")
@@ -35,12 +34,12 @@ def this_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def inspect(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+    return qnnbridge("inspect", *arguments)
 
 
 def told(*arguments: str | Path) -> dict[str, Any]:
     result = inspect(*arguments, "--json")
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.output
     document: dict[str, Any] = json.loads(result.stdout)
     return document
 
@@ -145,7 +144,7 @@ def test_what_is_no_model_is_bad_input(data: bytes | None, words: str, tmp_path:
     if data is not None:
         (tmp_path / "m.onnx").write_bytes(data)
     result = inspect(tmp_path / "m.onnx")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert words in result.stderr
     assert "Fix:" in result.stderr
 
@@ -211,7 +210,7 @@ def test_without_a_host_the_verdict_is_unknown_and_the_rest_is_shown(tmp_path: P
 
 def test_a_host_that_was_asked_for_and_is_none_is_an_error(tmp_path: Path) -> None:
     result = inspect(models.real(tmp_path), "--host-python", tmp_path / "nothing")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "nothing" in result.stderr
 
 
@@ -227,7 +226,7 @@ def test_a_manifest_is_shown_and_checked(this_host: None, tmp_path: Path) -> Non
 
 def test_an_unknown_chip_is_bad_input(tmp_path: Path) -> None:
     result = inspect(models.real(tmp_path), "--soc-model", "SC8380")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "SC8380XP=60" in result.stderr
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
 
@@ -20,13 +20,12 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph.bounds import MANY_NODES
 from qnnbridge_models.optimization import optimize_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
-from qnnbridge_tools.cli import app
 
 REAL = ("ch_ppocr_mobile_v2.0_cls_infer", "logreg_iris", "model_v8", "mul_1", "onet", "pnet", "rnet", "sigmoid")
 
 
 def optimize(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["optimize", *map(str, arguments)])
+    return qnnbridge("optimize", *arguments)
 
 
 @pytest.mark.parametrize("name", [*REAL, "silero_vad_openvino_16k"])
@@ -214,7 +213,7 @@ def test_nothing_is_left_after_a_failure(tmp_path: Path) -> None:
     target = tmp_path / "o.onnx"
     target.write_bytes(b"older result")
     result = optimize(source, "-o", target, "--overwrite")
-    assert result.exit_code == 2, result.output
+    assert result.returncode == 2, result.output
     assert "NoSuchOperator" in result.output
     assert target.read_bytes() == b"older result"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "o.onnx"]
@@ -251,7 +250,7 @@ def test_a_compiled_model_is_refused(tmp_path: Path) -> None:
     assert "original ONNX model" in (caught.value.fix or "")
     assert list(tmp_path.iterdir()) == []
     result = optimize(models.COMPILED, "-o", tmp_path / "o.onnx")
-    assert result.exit_code != 0
+    assert result.returncode != 0
     assert "compiled EPContext artifact" in result.output
 
 
@@ -271,7 +270,7 @@ def test_a_compiled_model_in_a_branch_is_refused(tmp_path: Path) -> None:
 
 def test_skip_passes_a_compiled_model_and_its_blob_through_byte_for_byte(tmp_path: Path) -> None:
     result = optimize(models.COMPILED, "-o", tmp_path / "sub" / "o.onnx", "--if-compiled", "skip", "--json")
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.output
     told = json.loads(result.stdout)
     assert told["passed_through"] is True
     assert "unchanged" in told["notes"][0]
@@ -426,14 +425,14 @@ def test_a_missing_model_a_folder_and_ort_format_are_refused(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["optimize", "quantize"])
 def test_help_is_plain_ascii(name: str) -> None:
-    result = CliRunner().invoke(app, [name, "--help"])
-    assert result.exit_code == 0
+    result = qnnbridge(name, "--help")
+    assert result.returncode == 0
     assert result.output.isascii()
 
 
 def test_the_report_shows_nodes_check_and_place(tmp_path: Path) -> None:
     result = optimize(models.MODELS / "rnet.onnx", "-o", tmp_path / "o.onnx", "--dim", "N=1")
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.output
     assert "Gemm" in result.output
     assert "agrees with the original" in result.output
     assert str(tmp_path / "o.onnx") in result.output

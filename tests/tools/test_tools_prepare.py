@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import needs
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxruntime_qnn")
@@ -30,7 +30,6 @@ from qnnbridge_models.journals import PrepareJournal, key_of
 from qnnbridge_models.prepare import PrepareOptions, prepare_model
 from qnnbridge_os.files import TEMPORARY
 from qnnbridge_protocol.errors import Busy
-from qnnbridge_tools.cli import app
 
 pytestmark = pytest.mark.simulator
 
@@ -38,7 +37,7 @@ BATCH = ("--dim", "batch=2", "--soc-model", "60", "--no-extreme")
 
 
 def prepare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["prepare", *map(str, arguments), "--json"])
+    return qnnbridge("prepare", *arguments, "--json")
 
 
 def told(result: Any) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
     model = models.saved(verify_models.free_batch(), folder / "m.onnx")
     result = prepare(model, "-o", folder / "out", *BATCH)
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.output
     return folder
 
 
@@ -84,7 +83,7 @@ def copy(ready: Path, tmp_path: Path) -> Path:
 
 def again(folder: Path, *arguments: str | Path) -> dict[str, Any]:
     result = prepare(folder / "m.onnx", "-o", folder / "out", *(arguments or BATCH))
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.output
     return told(result)
 
 
@@ -238,7 +237,7 @@ def test_a_slow_model_without_a_chip_gets_one(tmp_path: Path) -> None:
     name = "model_v8" if needs.length(0, 1) else "rnet"
     result = prepare(models.MODELS / f"{name}.onnx", "-o", tmp_path / "out", "--dim", "N=1", "--no-extreme")
     document = told(result)
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.output
     assert document["chips"][0]["soc_model"] == 60
     assert document["notes"] == [
         "No chip was named: prepared for SoC 60 (SC8380XP, V73). Name others with --soc-model."
@@ -256,7 +255,7 @@ def test_quantised_it_is_shipped_quantised_with_what_that_costs(tmp_path: Path) 
     arguments = ("--quantize", *samples, "--soc-model", "60", "--no-extreme")
     result = prepare(model, "-o", tmp_path / "out", *arguments)
     document = told(result)
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.output
     assert document["model"] == "models/m_quantized.onnx"
     assert document["chips"][0]["compiled"] == "compiled/soc60/m_quantized_ctx.onnx"
     assert "## Quantised" in (tmp_path / "out/report.md").read_text()
@@ -270,7 +269,7 @@ def test_a_model_that_qnn_computes_wrongly_is_not_called_ready(tmp_path: Path) -
     model = models.saved(verify_models.towers(), tmp_path / "m.onnx")
     result = prepare(model, "-o", tmp_path / "out", "--soc-model", "60", "--no-extreme")
     document = told(result)
-    assert result.exit_code == 1
+    assert result.returncode == 1
     assert document["chips"][0]["verified"] == "differs"
     page = (tmp_path / "out/report.md").read_text()
     for words in ("**Not ready", "begins at node exp3", "half-range", "Scale the inputs"):
@@ -323,7 +322,7 @@ def test_bad_input_ends_with_2_and_leaves_nothing(what: str, tmp_path: Path) -> 
     arguments, words = bad_inputs(tmp_path)[what]
     model = models.saved(verify_models.free_batch(), tmp_path / "m.onnx")
     result = prepare(model, *arguments)
-    assert result.exit_code == 2, result.output
+    assert result.returncode == 2, result.output
     assert words in result.output
     assert {path.name for path in tmp_path.iterdir()} - {"out"} == {"full", "file", "m.onnx"}
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
@@ -332,7 +331,7 @@ def test_bad_input_ends_with_2_and_leaves_nothing(what: str, tmp_path: Path) -> 
 def test_a_folder_of_another_model_is_left_alone(copy: Path) -> None:
     other = shutil.copy(copy / "m.onnx", copy / "other.onnx")
     result = prepare(other, "-o", copy / "out", *BATCH)
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "holds m.onnx, prepared" in result.output
     assert (copy / "out/manifest.json").exists()
 
@@ -375,7 +374,7 @@ def test_buckets_are_a_model_each_and_kept_each(tmp_path: Path) -> None:
     assert [step["state"] for step in both["steps"]] == ["kept"] * 3 + ["done"] * 3
     assert {chip["compiled"] for chip in both["chips"]} == {f"compiled/soc60/m_batch{n}_ctx.onnx" for n in (1, 2)}
     refused = prepare(tmp_path / "m.onnx", "-o", tmp_path / "other", *given, "rows=1,2")
-    assert refused.exit_code == 2
+    assert refused.returncode == 2
     assert "batch" in refused.output
 
 

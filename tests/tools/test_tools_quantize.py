@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
 
@@ -18,11 +18,10 @@ import model_work_models as models
 from qnnbridge_host.engine import cpu
 from qnnbridge_models.quantize import QuantizeResult, candidates, preparing
 from qnnbridge_protocol.errors import CompiledModelRefused, ModelError, NoSuchFile, OptionError
-from qnnbridge_tools.cli import app
 
 
 def command(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["quantize", "--no-check-qnn", *map(str, arguments)])
+    return qnnbridge("quantize", "--no-check-qnn", *arguments)
 
 
 def quantized(made: Any, folder: Path, *, samples: int = 6, **settings: Any) -> QuantizeResult:
@@ -210,7 +209,7 @@ def test_free_dimensions_are_refused_with_the_options_that_fix_them(tmp_path: Pa
     assert '--dim "x:2=48"' in fix
     assert '--dim "x:3=192"' in fix, "both axes have the name ?, so each is named by its number"
     told = command(source, "-o", tmp_path / "o.onnx", "--random", "3")
-    assert told.exit_code == 2
+    assert told.returncode == 2
     assert "=SIZE" in told.output
 
 
@@ -219,7 +218,7 @@ def test_a_compiled_model_is_refused(tmp_path: Path) -> None:
         models.quantize(models.COMPILED, tmp_path / "o.onnx", random=3)
     assert "qnnbridge quantize" in caught.value.message
     result = command(models.COMPILED, "-o", tmp_path / "o.onnx", "--random", "3")
-    assert result.exit_code != 0
+    assert result.returncode != 0
     assert "original ONNX model" in result.output
     assert list(tmp_path.iterdir()) == []
 
@@ -480,7 +479,7 @@ def test_the_report_and_the_document_hold_the_figures(tmp_path: Path) -> None:
     samples = models.samples_for(source, {}, 12, tmp_path / "samples")
     arguments = [source, "-o", tmp_path / "q.onnx", "--calibration", samples]
     shown = command(*arguments)
-    assert shown.exit_code == 0, shown.output
+    assert shown.returncode == 0, shown.output
     assert "held-out samples" in shown.output
     assert "per channel" in shown.output
     assert "calibrating 12/12" in shown.stderr
@@ -602,6 +601,6 @@ def test_a_model_that_gives_only_nan_is_told_before_it_is_quantised(tmp_path: Pa
 def test_a_model_that_the_cpu_cannot_run_is_told(tmp_path: Path) -> None:
     made = models.one_node("NoSuchOperator", [models.value("x", [2])], [models.value("y", [2])])
     result = command(models.saved(made, tmp_path / "m.onnx"), "-o", tmp_path / "q.onnx", "--random", "3")
-    assert result.exit_code == 2
+    assert result.returncode == 2
     assert "NoSuchOperator" in result.output
     assert "Traceback" not in result.output

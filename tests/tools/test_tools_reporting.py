@@ -10,11 +10,10 @@ import sys
 import pytest
 import typer
 from tests import needs
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 from qnnbridge_protocol import errors
 from qnnbridge_tools import reporting
-from qnnbridge_tools.cli import app
 
 
 def ended(error: BaseException, *, as_json: bool = False) -> int:
@@ -103,8 +102,8 @@ def test_a_full_disk_behind_stdout_is_told_without_a_stack_trace_with_json_too()
     ],
 )
 def test_a_time_that_is_no_number_is_bad_input(arguments: list[str], words: str) -> None:
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 2
+    done = qnnbridge(*arguments)
+    assert done.returncode == 2
     assert f"{words} is no number of seconds" in done.stderr
 
 

@@ -10,7 +10,7 @@ import model_work_models as models
 import numpy as np
 import pytest
 import typer
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
 
@@ -107,8 +107,8 @@ def test_run_takes_shapes_constants_and_one_archive(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
     sized = ["--shape", "x=2,4", "--constant", "plus=3", "--provider", "cpu", "--json"]
     for given in (["--input", tmp_path / "in.npz"], ["--inputs", tmp_path / "in.npz"]):
-        done = CliRunner().invoke(app, ["run", str(model), *map(str, given), *sized])
-        assert done.exit_code == 0, done.output
+        done = qnnbridge("run", model, *given, *sized)
+        assert done.returncode == 0, done.output
         told = json.loads(done.stdout)
         assert told["model"] == str(model), "not that of the copy"
         assert [one["name"] for one in told["inputs"]] == ["x"]
@@ -120,10 +120,8 @@ def test_verify_takes_single_files_shapes_and_constants(tmp_path: Path) -> None:
     model = summed(tmp_path)
     np.save(tmp_path / "x.npy", np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4))
     arguments_ = ["--input", f"x={tmp_path / 'x.npy'}", "--shape", "x=2,4", "--constant", "plus=3"]
-    done = CliRunner().invoke(
-        app, ["verify", str(model), *arguments_, "--soc-model", "60", "--no-extreme", "--json"]
-    )
-    assert done.exit_code == 0, done.output
+    done = qnnbridge("verify", model, *arguments_, "--soc-model", "60", "--no-extreme", "--json")
+    assert done.returncode == 0, done.output
     told = json.loads(done.stdout)
     assert told["model"] == str(model)
     assert told["rows"][0]["inputs"] == "given: files"
@@ -134,8 +132,8 @@ def test_verify_takes_single_files_shapes_and_constants(tmp_path: Path) -> None:
 def test_compile_takes_shapes_and_constants_and_writes_beside_the_model(tmp_path: Path) -> None:
     model = summed(tmp_path)
     options_ = ["--shape", "x=2,4", "--constant", "plus=3", "--soc-model", "60", "--json"]
-    done = CliRunner().invoke(app, ["compile", str(model), *options_])
-    assert done.exit_code == 0, done.output
+    done = qnnbridge("compile", model, *options_)
+    assert done.returncode == 0, done.output
     assert (tmp_path / "m_ctx.onnx").is_file()
 
 
@@ -151,8 +149,8 @@ def test_two_chips_are_refused_before_a_host_is_started(command: str, tmp_path: 
 
 def test_optimize_never_writes_over_its_model(tmp_path: Path) -> None:
     model = summed(tmp_path)
-    done = CliRunner().invoke(app, ["optimize", str(model), "-o", str(model), "--overwrite", "--shape", "x=2,4"])
-    assert done.exit_code == 2
+    done = qnnbridge("optimize", model, "-o", model, "--overwrite", "--shape", "x=2,4")
+    assert done.returncode == 2
     assert "OUT is MODEL itself" in done.output
 
 
@@ -162,12 +160,12 @@ def test_run_goes_to_the_cpu_where_qnn_fails_if_that_is_allowed_and_says_so(tmp_
 
     model = models.saved(verify_models.zero_size(), tmp_path / "m.onnx")  # ends the host, at every attempt
     command = ["run", str(model), "--random", "--soc-model", "60", "--json"]
-    refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == 1
-    moved = CliRunner().invoke(app, [*command, "--fallback", "cpu"])
-    assert moved.exit_code == 0, moved.output
+    refused = qnnbridge(*command)
+    assert refused.returncode == 1
+    moved = qnnbridge(*command, "--fallback", "cpu")
+    assert moved.returncode == 0, moved.output
     told = json.loads(moved.stdout)
     assert told["placement"]["qnn_nodes"] == 0
     assert told["moved_because"]
-    text = CliRunner().invoke(app, [*command[:-1], "--fallback", "cpu"]).stdout
+    text = qnnbridge(*command[:-1], "--fallback", "cpu").stdout
     assert "to the CPU, as --fallback cpu allows, because QNN failed: " in text

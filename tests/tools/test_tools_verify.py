@@ -12,8 +12,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tests import needs
-from typer.testing import CliRunner
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxruntime_qnn")
@@ -21,12 +19,13 @@ pytest.importorskip("onnxruntime_qnn")
 import model_work_models as models
 import verify_models
 from lab.sweep.cases import Case, float_model
+from tests import needs
+from tests.fakes.commands import qnnbridge
 
 from qnnbridge_host.model import known_wrong
 from qnnbridge_models.verify import Verification, verify_model
 from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import ModelChanged
-from qnnbridge_tools.cli import app
 
 pytestmark = pytest.mark.simulator
 
@@ -34,7 +33,7 @@ ORDINARY = VerifyOptions(extreme=False)
 
 
 def verify(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["verify", *map(str, arguments)])
+    return qnnbridge("verify", *arguments)
 
 
 def verified(made: Any, folder: Path, how: VerifyOptions | None = None, **kwargs: Any) -> Verification:
@@ -48,7 +47,7 @@ def names_of(result: Verification) -> set[str]:
 def test_a_real_model_agrees_and_every_row_has_its_numbers() -> None:
     result = verify(models.MODELS / "rnet.onnx", "--dim", "N=1", "--soc-model", "60", "--json")
     told = json.loads(result.stdout)
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.output
     assert (told["verdict"], told["agrees"], told["placement"]["qnn_nodes"]) == ("agrees", True, 14)
     assert told["snr_db"] > 45
     assert {one["state"] for one in told["outputs"]} == {"agrees"}
@@ -77,7 +76,7 @@ def test_nan_is_told_and_counts_only_if_asked_for(tmp_path: Path) -> None:
 
 def test_64_bit_integers_that_lose_their_upper_half_are_named(tmp_path: Path) -> None:
     result = verify(models.saved(verify_models.wide_integers(), tmp_path / "m.onnx"), "--soc-model", "60")
-    assert result.exit_code == 1, result.output
+    assert result.returncode == 1, result.output
     assert "DIFFERS: m.onnx" in result.stdout
     assert "Trap: int64-in-32-bits" in result.stdout
     assert "8589934598 on the CPU, 6 on QNN" in result.stdout
@@ -106,7 +105,7 @@ def test_a_value_beyond_half_floats_between_two_nodes_is_seen_there(tmp_path: Pa
 def test_a_model_that_kills_the_host_is_a_finding_with_its_node(tmp_path: Path) -> None:
     result = verify(models.saved(verify_models.zero_size(), tmp_path / "m.onnx"), "--soc-model", "60", "--json")
     told = json.loads(result.stdout)
-    assert result.exit_code == 1
+    assert result.returncode == 1
     assert told["verdict"] == "failed"
     assert "size 0" in told["error"]["cause"]
     assert told["first_divergence"]["node"] == "multiply"
@@ -117,7 +116,7 @@ def test_a_model_that_kills_the_host_is_a_finding_with_its_node(tmp_path: Path) 
 @pytest.mark.parametrize("what", ["not_for_qnn", "random_numbers"])
 def test_nothing_compared_is_not_called_agreement(what: str, tmp_path: Path) -> None:
     result = verify(models.saved(getattr(verify_models, what)(), tmp_path / "m.onnx"), "--soc-model", "60")
-    assert result.exit_code == 1
+    assert result.returncode == 1
     assert result.stdout.startswith("NOT COMPARED: m.onnx.")
     assert ("another result every time" if what == "random_numbers" else "No node") in result.stdout
 
@@ -182,7 +181,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
 def test_bad_input_ends_with_2_and_says_what_to_give(what: str, tmp_path: Path) -> None:
     arguments, told = bad_inputs(tmp_path)[what]
     result = verify(models.saved(verify_models.free_batch(), tmp_path / "m.onnx"), *arguments)
-    assert result.exit_code == 2, result.output
+    assert result.returncode == 2, result.output
     assert told in result.output
     assert "Traceback" not in result.output
 

@@ -9,12 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxruntime_qnn")
 
-from qnnbridge_tools.cli import app
 
 pytestmark = pytest.mark.simulator
 
@@ -38,8 +37,8 @@ def pair_model(folder: Path) -> Path:
 def test_each_size_has_its_verdict_and_others_are_left_out(tmp_path: Path) -> None:
     path = pair_model(tmp_path)
     command = ["verify", str(path), "--soc-model", "60", "--no-extreme", "--no-bisect", "--no-resume"]
-    done = CliRunner().invoke(app, [*command, "--buckets", "n=16,20", "--buckets", "m=16,20", "--json"])
-    assert done.exit_code == 1, done.output
+    done = qnnbridge(*command, "--buckets", "n=16,20", "--buckets", "m=16,20", "--json")
+    assert done.returncode == 1, done.output
     told = json.loads(done.stdout)
     assert [one["sizes"] for one in told["buckets"]] == [{"n": 16, "m": 16}, {"n": 20, "m": 20}]
     assert {one["verdict"] for one in told["buckets"]} == {"differs"}
@@ -49,6 +48,6 @@ def test_each_size_has_its_verdict_and_others_are_left_out(tmp_path: Path) -> No
 
 def test_a_model_that_takes_none_of_the_sizes_is_refused(tmp_path: Path) -> None:
     path = pair_model(tmp_path)
-    done = CliRunner().invoke(app, ["verify", str(path), "--no-resume", "--buckets", "n=16", "--buckets", "m=20"])
-    assert done.exit_code != 0
+    done = qnnbridge("verify", path, "--no-resume", "--buckets", "n=16", "--buckets", "m=20")
+    assert done.returncode != 0
     assert "Traceback" not in done.output

@@ -9,10 +9,9 @@ import sys
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge
 
 from qnnbridge_host.model.releases import load_releases
-from qnnbridge_tools.cli import app
 from qnnbridge_tools.setup_host.this_machine import host_python
 from qnnbridge_tools.versions.view import label_of
 
@@ -20,8 +19,8 @@ X_ELITE = ("--platform", "win_arm64", "--chip", "X Elite", "--system-sdk", "2.40
 
 
 def versions(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["versions", *arguments])
-    return result.exit_code, result.output
+    result = qnnbridge("versions", *arguments)
+    return result.returncode, result.output
 
 
 def document(*arguments: str) -> dict[str, Any]:

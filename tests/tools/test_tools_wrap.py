@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from tests.fakes.commands import qnnbridge as command_line
 
 import qnnbridge
 from qnnbridge_protocol.errors import ContextUnusable, InvalidProtobuf, OptionError, PlacementRefused
-from qnnbridge_tools.cli import app
 
 pytest.importorskip("onnxruntime_qnn")
 onnx = pytest.importorskip("onnx")
@@ -47,7 +46,7 @@ def run(host: qnnbridge.Host, path: Path, feeds: Any = None, **how: Any) -> list
 
 
 def command(*words: object) -> dict[str, Any]:
-    result = CliRunner().invoke(app, [*map(str, words), "--json"])
+    result = command_line(*words, "--json")
     assert result.stdout.strip(), result.output
     told: dict[str, Any] = json.loads(result.stdout)
     return told
@@ -89,7 +88,7 @@ def test_inspect_shows_graph_types_scales_and_verdict(release: str) -> None:
     ]
     scales = [(one["quantisation"]["scales"], one["quantisation"]["offsets"]) for one in graph["outputs"]]
     assert [(round(scale[0], 6), offset[0]) for scale, offset in scales] == [(0.11, -128), (0.09, -128)]
-    shown = CliRunner().invoke(app, ["inspect", str(RELEASES / f"{release}_qnn.bin")]).stdout
+    shown = command_line("inspect", str(RELEASES / f"{release}_qnn.bin")).stdout
     assert "ufixed8[4,8] scale 0.05 offset -128" in shown
 
 
