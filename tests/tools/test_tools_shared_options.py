@@ -141,9 +141,9 @@ def test_compile_takes_shapes_and_constants_and_writes_beside_the_model(tmp_path
 def test_two_chips_are_refused_before_a_host_is_started(command: str, tmp_path: Path) -> None:
     """As sessions refuse them; one command took the one, and one the other."""
     model = models.saved(models.conv_net(), tmp_path / "m.onnx")
-    given = [command, str(model), "--soc-model", "60", "--provider-option", "soc_model=88"]
-    done = CliRunner().invoke(app, given)
-    assert done.exit_code != 0
+    given = [command, model, "--soc-model", "60", "--provider-option", "soc_model=88"]
+    done = qnnbridge(*given)
+    assert done.returncode != 0
     assert 'gives "soc_model" two values' in done.output
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,13 +82,14 @@ def kept_in(tree: ast.Module) -> Iterator[str]:
                 yield target.id
 
 
-def found() -> set[tuple[str, str]]:
-    return {
+@functools.cache
+def found() -> frozenset[tuple[str, str]]:
+    return frozenset(
         (path.relative_to(package).as_posix(), name)
         for package in PACKAGES
         for path in package.rglob("*.py")
         for name in kept_in(ast.parse(path.read_text("utf-8")))
-    }
+    )
 
 
 def listed() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
