@@ -6,14 +6,13 @@ import re
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("onnxruntime_qnn")
 
 from tests import needs
 from tests.dropin.running import exec_program, program
+from tests.fakes import models as build
 
 WEIGHTS = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32) / 4
 
@@ -22,19 +21,12 @@ def write(folder: Path, shape: list[int | str | None] | None = None) -> None:
     """y = relu(x @ w) @ w, with these dimensions of x; default two free ones with names."""
     dims = ["batch", "time", 8] if shape is None else shape
     nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("MatMul", ["b", "w"], ["y"]),
+        build.node("MatMul", ["x", "w"], ["a"]),
+        build.node("Relu", ["a"], ["b"]),
+        build.node("MatMul", ["b", "w"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, dims)],
-        [numpy_helper.from_array(WEIGHTS, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, folder / "m.onnx")
+    made = build.model(nodes, [build.tensor("x", dims)], [build.tensor("y", dims)], {"w": WEIGHTS})
+    build.saved(made, folder / "m.onnx")
     np.save(folder / "w.npy", WEIGHTS)
 
 

@@ -20,6 +20,7 @@ import qnnbridge.ort as ort
 from qnnbridge._connect import default_host
 from qnnbridge.errors import CallBackFailed
 from tests.dropin.test_ort_calls_back import MineError, model, qnn_options
+from tests.fakes import models as build
 
 pytestmark = [pytest.mark.process, pytest.mark.simulator]
 
@@ -51,16 +52,9 @@ def noisy(path: Path, outputs: int = 3) -> str:
     """A model whose every run warns of each output: its shape is another than the model says."""
     names = [f"y{i}" for i in range(outputs)]
     nodes = [onnx.helper.make_node("Reshape", ["x", "shape"], [name]) for name in names]
-    inputs = [
-        onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [8]),
-        onnx.helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [2]),
-    ]
-    wrong = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [8, 1]) for name in names]
-    graph = onnx.helper.make_graph(nodes, "noisy", inputs, wrong)
-    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    made.ir_version = 9
-    onnx.save(made, path)
-    return str(path)
+    inputs = [build.tensor("x", [8]), build.tensor("shape", [2], onnx.TensorProto.INT64)]
+    wrong = [build.tensor(name, [8, 1]) for name in names]
+    return str(build.saved(build.model(nodes, inputs, wrong), path))
 
 
 NOISE = {"x": np.zeros(8, np.float32), "shape": np.array([2, 4], np.int64)}

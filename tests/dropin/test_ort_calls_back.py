@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fakes import models as build
+
 pytest.importorskip("onnxruntime")
 
 import onnx
 import onnxruntime as real
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 import qnnbridge.ort as ort
 from qnnbridge.errors import CallBackFailed, Fail
@@ -36,12 +38,8 @@ def model(path: Path, count: int = COUNT, size: int = 8) -> str:
     weights = [numpy_helper.from_array(np.full(size, 0.5 * i, np.float32), f"w{i}") for i in range(count)]
     names = ["x", *[f"y{i}" for i in range(count - 1)], "y"]
     nodes = [helper.make_node("Add", [names[i], f"w{i}"], [names[i + 1]]) for i in range(count)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name in ("x", "y")]
-    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], weights)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    made.ir_version = 9
-    onnx.save(made, path)
-    return str(path)
+    ends = [build.tensor(name, [1, size]) for name in ("x", "y")]
+    return str(build.saved(build.model(nodes, ends[:1], ends[1:], weights), path))
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnx import TensorProto, helper, save
+from onnx import TensorProto, helper
+from tests.fakes import models as build
 
 MODELS = Path(__file__).parents[1] / "models"
 
@@ -28,11 +29,7 @@ ELEMENTS = {
 
 
 def write(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: Any = ()) -> Path:
-    graph = helper.make_graph(nodes, "g", inputs, outputs, list(constants))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 9
-    save(model, str(path))
-    return path
+    return build.saved(build.model(nodes, inputs, outputs, constants), path)
 
 
 def tensor(name: str, element: int, shape: Any) -> Any:

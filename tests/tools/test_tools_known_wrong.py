@@ -19,6 +19,7 @@ from lab.sweep.generator import FAMILIES, generated
 from lab.sweep.judging import judge
 from lab.sweep.report import explained, model_to_read, page_rows
 from tests import needs
+from tests.fakes import models as build
 
 from qnnbridge_host.model.known_wrong import WrongOperator, table
 from qnnbridge_models.analyze import analyze_model
@@ -207,11 +208,9 @@ def test_paddings_that_the_model_computes_are_told_with_a_command_that_cures_the
         helper.make_node("Cast", ["pads"], ["whole"], name="cast", to=onnx.TensorProto.INT64),
         helper.make_node("Pad", ["x", "whole"], ["y"], name="border", mode="edge"),
     ]
-    value = helper.make_tensor_value_info
-    pads = onnx.numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int32), "pads")
-    graph = helper.make_graph(nodes, "g", [value("x", 1, [1, 2, 4, 4])], [value("y", 1, [1, 2, 6, 6])], [pads])
-    path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), str(path))
+    pads = {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int32)}
+    made = build.model(nodes, [build.tensor("x", [1, 2, 4, 4])], [build.tensor("y", [1, 2, 6, 6])], pads)
+    path = build.saved(made, tmp_path / "m.onnx")
     (told,) = [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"]
     assert told.what.endswith("--only shape-computations --only edge-padding")
     fix_model(path, tmp_path / "o.onnx", only=["shape-computations", "edge-padding"])

@@ -135,7 +135,7 @@ def test_a_host_that_cannot_be_started_does_not_undo_the_result(tmp_path: Path) 
 def test_a_normalization_that_no_conv_takes_in_is_right_on_qnn(shape: tuple[int, ...], tmp_path: Path) -> None:
     """Left as it is, the channel with the largest offset gets the opposite of it."""
     import onnx
-    from onnx import helper, numpy_helper
+    from onnx import helper
 
     rng = np.random.default_rng(4)
     values = {
@@ -148,13 +148,8 @@ def test_a_normalization_that_no_conv_takes_in_is_right_on_qnn(shape: tuple[int,
         helper.make_node("Tanh", ["x"], ["t"], name="before"),
         helper.make_node("BatchNormalization", ["t", *values], ["y"], name="norm"),
     ]
-    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy")
-    constants = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in values.items()]
-    made = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], constants),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
+    constants = {name: value.astype(np.float32) for name, value in values.items()}
+    made = models.model(nodes, [models.value("x", shape)], [models.value("y", shape)], constants)
     source = models.saved(made, tmp_path / "m.onnx")
     samples = models.samples_for(source, {}, 5, tmp_path / "samples")
     result = models.quantize(source, tmp_path / "q.onnx", samples, qnn=X_ELITE)

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from tests.fakes import models as build
 from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
@@ -21,17 +20,14 @@ pytestmark = pytest.mark.simulator
 def pair_model(folder: Path) -> Path:
     """Sigmoid(a + b), where both must be equally long though their names differ; and a border that QNN gets wrong."""
     nodes = [
-        helper.make_node("Add", ["a", "b"], ["s"]),
-        helper.make_node("Sigmoid", ["s"], ["y"]),
-        helper.make_node("Pad", ["s", "p"], ["z"], mode="edge"),
+        build.node("Add", ["a", "b"], ["s"]),
+        build.node("Sigmoid", ["s"], ["y"]),
+        build.node("Pad", ["s", "p"], ["z"], mode="edge"),
     ]
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, dim]) for name, dim in ("an", "bm")]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, None]) for name in "yz"]
-    pads = numpy_helper.from_array(np.asarray([0, 0, 3, 0, 0, 3], np.int64), "p")
-    graph = helper.make_graph(nodes, "pair", inputs, outputs, [pads])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(made, folder / "pair.onnx")
-    return folder / "pair.onnx"
+    inputs = [build.tensor(name, [1, 8, dim]) for name, dim in ("an", "bm")]
+    outputs = [build.tensor(name, [1, 8, None]) for name in "yz"]
+    made = build.model(nodes, inputs, outputs, {"p": np.asarray([0, 0, 3, 0, 0, 3], np.int64)})
+    return build.saved(made, folder / "pair.onnx")
 
 
 def test_each_size_has_its_verdict_and_others_are_left_out(tmp_path: Path) -> None:

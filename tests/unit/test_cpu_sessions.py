@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper
+from tests.fakes import models as build
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_protocol.errors import OrtError
@@ -14,15 +14,10 @@ COUNT = cpu._MANY_INPUTS + 1
 
 @pytest.fixture(scope="module")
 def session() -> object:
-    inputs = [helper.make_tensor_value_info(f"n{n}", 1, ["N"]) for n in range(COUNT)]
-    nodes = [
-        helper.make_node("Sum", [value.name for value in inputs], ["sum"]),
-        helper.make_node("Neg", ["sum"], ["negative"]),
-    ]
-    outputs = [helper.make_tensor_value_info(name, 1, ["N"]) for name in ("sum", "negative")]
-    model = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), ir_version=9)
-    model.opset_import[0].version = 17
-    return cpu.open_session(model.SerializeToString(), "it")
+    inputs = [build.tensor(f"n{n}", ["N"]) for n in range(COUNT)]
+    nodes = [build.node("Sum", [value.name for value in inputs], ["sum"]), build.node("Neg", ["sum"], ["negative"])]
+    outputs = [build.tensor(name, ["N"]) for name in ("sum", "negative")]
+    return cpu.open_session(build.model_bytes(nodes, inputs, outputs), "it")
 
 
 def feeds(dtype: type = np.float32) -> dict[str, np.ndarray]:

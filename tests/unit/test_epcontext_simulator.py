@@ -18,6 +18,7 @@ from qnnbridge_tools.inspection import installation_of
 pytest.importorskip("onnxruntime_qnn")
 pytest.importorskip("onnx")
 
+from tests.fakes import models as build
 from tests.unit import epcontext_models as models
 
 pytestmark = pytest.mark.simulator
@@ -80,7 +81,7 @@ def test_the_same_is_refused_before_the_host_sees_it(compiled: dict[str, Path], 
 
 
 def test_an_embedded_model_of_several_parts_loads_in_this_release(host: qnnbridge.Host, tmp_path: Path) -> None:
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper
 
     weights = [numpy_helper.from_array(np.eye(8, dtype=np.float32) * 2, name) for name in ("v", "w")]
     nodes = [
@@ -88,15 +89,7 @@ def test_an_embedded_model_of_several_parts_loads_in_this_release(host: qnnbridg
         helper.make_node("Erf", ["a"], ["b"]),  # QNN has no such operator: a part before it and one behind
         helper.make_node("MatMul", ["b", "w"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "parts",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 9
+    model = build.model(nodes, [build.tensor("x", [4, 8])], [build.tensor("y", [4, 8])], weights)
     original, path = models.save(model, tmp_path / "m.onnx"), tmp_path / "m_ctx.onnx"
     options = qnnbridge.SessionOptions()
     options.add_session_config_entry("ep.context_enable", "1")
