@@ -27,6 +27,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
 
 WORDS: Final[Any] = tuple[str, ...]
@@ -169,8 +170,6 @@ def table_of(context: typer.Context, command: str) -> tuple[dict[str, Any], Path
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from qnnbridge_protocol.errors import OptionError
-
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         return dict(toml.loads(path.read_text(encoding="utf-8")))
@@ -259,8 +258,6 @@ def _is_path(parameter: Any) -> bool:
 def _unknown(key: str, known: Iterable[str], path: Path) -> Exception:
     import difflib
 
-    from qnnbridge_protocol.errors import OptionError
-
     names = sorted(set(known))
     near = difflib.get_close_matches(key, names, 1)
     return OptionError(
@@ -271,6 +268,4 @@ def _unknown(key: str, known: Iterable[str], path: Path) -> Exception:
 
 
 def _wrong(key: str, value: object, path: Path, wanted: str) -> Exception:
-    from qnnbridge_protocol.errors import OptionError
-
     return OptionError(f'{path}: "{key}" is {value!r:.60}; it wants {wanted}.', fix="See --help of the command.")

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
 from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import (
@@ -109,8 +110,6 @@ def compile_models(request: CompileRequest) -> None:
 @command
 def bench(request: BenchRequest) -> None:
     """Measure calls, start-up and recovery, with the bridge and without."""
-    from qnnbridge_protocol.errors import OptionError
-
     html, as_json, model = request.html, request.as_json, request.model
     if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
         raise OptionError(f"{html} cannot be written: it is a folder, or lies in none.")

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperCommand
 
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_protocol.errors import NoSuchFile
+from qnnbridge_protocol.errors import NoSuchFile, OptionError
 from qnnbridge_tools import options
 from qnnbridge_tools.command_line import command
 
@@ -83,7 +83,6 @@ def exec_program(
 ) -> None:
     """Run a program written for onnxruntime through the bridge, unchanged."""
     from qnnbridge.ort._placement import POLICIES, given_sizes, policy
-    from qnnbridge_protocol.errors import OptionError
 
     chosen = policy() if provider is None else provider
     if chosen not in POLICIES:
@@ -205,7 +204,6 @@ class Program:
 
 def dimension_sizes(dims: Dimensions, buckets: Sequence[str]) -> dict[str, int | list[int]]:
     """Of `--dim` and `--bucket`. Raises `OptionError`."""
-    from qnnbridge_protocol.errors import OptionError
     from qnnbridge_tools.arguments import read_bucket_sizes
 
     sizes: dict[str, int | list[int]] = dict(dims.by_name)

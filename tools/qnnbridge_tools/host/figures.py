@@ -263,75 +263,53 @@ _READERS: Final[dict[str, Callable[[Mapping[str, Any], str], object]]] = {
 
 # --- text and table cells -------------------------------------------------------------------------------
 
-CLIENT_HEADERS = (
-    "id",
-    "pid",
-    "client",
-    "sessions",
-    "calls",
-    "calls/s",
-    "p50",
-    "p99",
-    "errors",
-    "busy",
-    "now",
-    "memory",
-)
-MODEL_HEADERS = (
-    "model",
-    "runs on",
-    "NPU memory",
-    "state",
-    "clients",
-    "calls",
-    "calls/s",
-    "p50",
-    "p90",
-    "p99",
-    "errors",
-    "opened in",
-)
 # Of `ep_source`.
 QNN_SOURCES = {"wheel": "its wheel", "windowsml": "the catalogue of Windows", "folder": "a folder"}
 KEY_SHOWN = 12
 _DAY_S = 24 * 3600
 
 
+# The columns of both tables: header and cell.
+_CLIENT_COLUMNS: Final[tuple[tuple[str, Callable[[ClientFigures], str]], ...]] = (
+    ("id", lambda one: one.id),
+    ("pid", lambda one: str(one.pid)),
+    ("client", lambda one: output.visible(one.name) or "-"),
+    ("sessions", lambda one: str(one.sessions)),
+    ("calls", lambda one: count_text(one.calls)),
+    ("calls/s", lambda one: rate_text(one.calls_per_s)),
+    ("p50", lambda one: milliseconds(one.latency_ms.p50)),
+    ("p99", lambda one: milliseconds(one.latency_ms.p99)),
+    ("errors", lambda one: str(one.errors)),
+    ("busy", lambda one: str(one.busy)),
+    ("now", lambda one: _now(one)),
+    ("memory", lambda one: size_text(one.shared_bytes) if one.shared_bytes else "-"),
+)
+_MODEL_COLUMNS: Final[tuple[tuple[str, Callable[[ModelFigures], str]], ...]] = (
+    # Labels come from applications and from file names: an escape sequence would reach the terminal.
+    ("model", lambda one: output.visible(one.label) or one.key[:KEY_SHOWN]),
+    ("runs on", lambda one: _where(one)),
+    ("NPU memory", lambda one: size_text(one.npu_bytes) if one.npu_bytes else "-"),
+    ("state", lambda one: model_state(one)),
+    ("clients", lambda one: str(one.clients)),
+    ("calls", lambda one: count_text(one.calls)),
+    ("calls/s", lambda one: rate_text(one.calls_per_s)),
+    ("p50", lambda one: milliseconds(one.latency_ms.p50)),
+    ("p90", lambda one: milliseconds(one.latency_ms.p90)),
+    ("p99", lambda one: milliseconds(one.latency_ms.p99)),
+    ("errors", lambda one: str(one.errors)),
+    # A figure that is missing reads as 0, and no session opens in no time.
+    ("opened in", lambda one: milliseconds(one.opened_ms or None)),
+)
+CLIENT_HEADERS: Final = tuple(header for header, _ in _CLIENT_COLUMNS)
+MODEL_HEADERS: Final = tuple(header for header, _ in _MODEL_COLUMNS)
+
+
 def client_row(client: ClientFigures) -> list[str]:
-    return [
-        client.id,
-        str(client.pid),
-        output.visible(client.name) or "-",
-        str(client.sessions),
-        count_text(client.calls),
-        rate_text(client.calls_per_s),
-        milliseconds(client.latency_ms.p50),
-        milliseconds(client.latency_ms.p99),
-        str(client.errors),
-        str(client.busy),
-        _now(client),
-        size_text(client.shared_bytes) if client.shared_bytes else "-",
-    ]
+    return [cell(client) for _, cell in _CLIENT_COLUMNS]
 
 
 def model_row(model: ModelFigures) -> list[str]:
-    latency = model.latency_ms
-    return [
-        # Labels come from applications and from file names: an escape sequence would reach the terminal.
-        output.visible(model.label) or model.key[:KEY_SHOWN],
-        _where(model),
-        size_text(model.npu_bytes) if model.npu_bytes else "-",
-        model_state(model),
-        str(model.clients),
-        count_text(model.calls),
-        rate_text(model.calls_per_s),
-        milliseconds(latency.p50),
-        milliseconds(latency.p90),
-        milliseconds(latency.p99),
-        str(model.errors),
-        # A figure that is missing reads as 0, and no session opens in no time.
-        milliseconds(model.opened_ms or None),
-    ]
+    return [cell(model) for _, cell in _MODEL_COLUMNS]
 
 
 def model_state(model: ModelFigures) -> str:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from qnnbridge_protocol.errors import OptionError
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonOptions:
@@ -100,7 +102,6 @@ def _option(name: str) -> str:
 def _bytes(name: str, size: str | None) -> int | None:
     if size is None:
         return None
-    from qnnbridge_protocol.errors import OptionError
     from qnnbridge_protocol.settings import parse_size
 
     number = parse_size(size)

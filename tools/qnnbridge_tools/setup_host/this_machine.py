@@ -225,10 +225,9 @@ def install_text(surroundings: Surroundings) -> str:
 
 def found_machine() -> HostMachine:
     """This computer. Raises `OptionError` if it is of a kind that QNN does not exist for."""
-    machine = HostMachine.current()
-    sdk, hexagon = driver_facts()
-    machine = dataclasses.replace(machine, system_sdk=sdk, hexagon=hexagon)
-    return dataclasses.replace(machine, python=host_python(machine.python) or _newest_arm64_python())
+    machine, npu = HostMachine.current(), driver_facts()
+    python = host_python(machine.python) or _newest_arm64_python()
+    return dataclasses.replace(machine, system_sdk=npu.system_sdk, hexagon=npu.hexagon, python=python)
 
 
 def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -268,20 +267,20 @@ class NpuTraits:
 
 def npu_traits(system_sdk: str | None, chip: str | None) -> NpuTraits:
     """The given values, else those of this computer's driver."""
-    sdk, hexagon = driver_facts()
+    found = driver_facts()
     return NpuTraits(
-        sdk if system_sdk is None else checked_sdk(system_sdk), hexagon if chip is None else read_chip(chip)
+        found.system_sdk if system_sdk is None else checked_sdk(system_sdk),
+        found.hexagon if chip is None else read_chip(chip),
     )
 
 
-def driver_facts() -> tuple[str | None, int | None]:
-    """QNN version of the NPU driver, and the Hexagon version of the chip; ``None`` where this computer has none."""
+def driver_facts() -> NpuTraits:
     from qnnbridge_tools.doctor.subjects.computer import survey_computer, survey_driver
 
     # These two answers alone: a whole survey starts the host's interpreter.
     machine = RealMachine()
     driver = survey_driver(machine)
-    return _usable_sdk(driver.runtime), survey_computer(machine, driver).arch
+    return NpuTraits(_usable_sdk(driver.runtime), survey_computer(machine, driver).arch)
 
 
 def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
