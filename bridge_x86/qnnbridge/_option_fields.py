@@ -292,6 +292,13 @@ class HasFields:
         # A copy first: another thread may assign meanwhile.
         return {name: value for name, value in self._values.copy().items() if value != fields[name].default}
 
+    def take_fields(self, source: object) -> None:
+        """Those of other options, ours or onnxruntime's; an older onnxruntime lacks the newer attributes."""
+        for name, field in self.fields().items():
+            value = getattr(source, name, field.default)
+            if value != field.default:
+                setattr(self, name, value)
+
     def __setattr__(self, name: str, value: Any) -> None:
         try:
             object.__setattr__(self, name, value)

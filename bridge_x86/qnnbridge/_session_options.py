@@ -405,8 +405,7 @@ class SessionOptions(HasFields):
     def twin(self) -> SessionOptions:
         """Other options with the same contents."""
         twin = SessionOptions()
-        for name, value in self.changed_fields().items():
-            setattr(twin, name, value)
+        twin.take_fields(self)
         for name in self.__slots__:
             value = getattr(self, name)
             setattr(twin, name, value.copy() if isinstance(value, (dict, list)) else value)

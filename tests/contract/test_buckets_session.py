@@ -166,6 +166,21 @@ def test_a_call_that_is_too_large_runs_on_the_cpu_where_that_is_allowed_and_it_s
         assert "runs on the CPU, as overflow='cpu' allows" in caplog.text
 
 
+def test_a_call_of_sizes_that_contradict_each_other_warns_at_the_line_of_the_application(
+    host: qnnbridge.Host,
+) -> None:
+    shown = model(
+        [node("Add", ["x", "scale"], ["y"])],
+        [tensor("x", ["seq"]), tensor("scale", ["seq"])],
+        [tensor("y", ["seq"])],
+    )
+    with open_session(host, shown.SerializeToString(), overflow="cpu") as session:
+        with pytest.warns(qnnbridge.CpuFallbackWarning, match="is 3 in input 'x'") as warned:
+            (y,) = session.run(None, {"x": np.ones(3, np.float32), "scale": SCALE})
+        assert warned[0].filename == __file__
+        assert np.array_equal(y, np.full(3, 3, np.float32))
+
+
 def test_several_dimensions_have_a_variant_for_each_combination_made_when_needed(host: qnnbridge.Host) -> None:
     with open_session(host, buckets={"seq": [4, 8], "batch": [1, 3]}) as session:
         for length, batch in [(3, 1), (5, 2), (8, 3), (4, 1)]:

@@ -19,7 +19,7 @@ import os
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._node import ModelMetadata, NodeArg, checked_name
 from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, wrong_type
@@ -92,7 +92,8 @@ class RunOptions(HasFields):
 
     def copy(self) -> RunOptions:
         """The same settings, for one run that can be stopped alone."""
-        twin = _copy_fields(self, RunOptions())
+        twin = RunOptions()
+        twin.take_fields(self)
         twin._config_entries.update(self._config_entries)
         twin._adapters.extend(self._adapters)
         twin._flag.assign(self.terminate)
@@ -135,9 +136,6 @@ class RunOptions(HasFields):
         return RunSpec(options=options, config_entries=dict(self._config_entries))
 
 
-O = TypeVar("O", bound=HasFields)  # noqa: E741 - options
-
-
 def coerce_session_options(options: object, *, providers_given: bool = False) -> SessionOptions:
     """Our `SessionOptions` for the application's argument: ours as it is, ``None``, or onnxruntime's own.
 
@@ -164,7 +162,8 @@ def coerce_session_options(options: object, *, providers_given: bool = False) ->
     )
     from qnnbridge_protocol.config_keys import SESSION_KEYS
 
-    ours = _copy_fields(options, SessionOptions())
+    ours = SessionOptions()
+    ours.take_fields(options)
     for key, value in _entries(getattr(options, "get_session_config_entry"), sorted(SESSION_KEYS)):  # noqa: B009
         ours.add_session_config_entry(key, value)
     return ours
@@ -182,7 +181,8 @@ def coerce_run_options(options: object) -> RunOptions:
     _require_foreign(options, "RunOptions", "run_options")
     from qnnbridge_protocol.config_keys import QNN_RUN_KEYS, RUN_KEYS
 
-    ours = _copy_fields(options, RunOptions())
+    ours = RunOptions()
+    ours.take_fields(options)
     ours.terminate = getattr(options, "terminate", False)
     for key, value in _entries(getattr(options, "get_run_config_entry"), sorted(RUN_KEYS | QNN_RUN_KEYS)):  # noqa: B009
         ours.add_run_config_entry(key, value)
@@ -195,15 +195,6 @@ def _require_foreign(options: object, name: str, argument: str) -> None:
         raise errors.RemoteTypeError(
             f"{argument} must be a {name} or None, not {cls.__name__}.", fix=f"Pass qnnbridge.{name}()."
         )
-
-
-def _copy_fields(source: object, target: O) -> O:
-    for name, field in type(target).fields().items():
-        # An older onnxruntime lacks the newer attributes.
-        value = getattr(source, name, field.default)
-        if value != field.default:
-            setattr(target, name, value)
-    return target
 
 
 def _entries(get: Callable[[str], str], keys: Iterable[str]) -> list[tuple[str, str]]:
