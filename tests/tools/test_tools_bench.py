@@ -27,18 +27,26 @@ MODELS = Path(__file__).parents[1] / "models"
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """The document and the page of one run with a model that is not ours."""
-    page = tmp_path_factory.mktemp("bench") / "page.html"
+    """The document and the page of one run with a model that is not ours: with free dimensions, on QNN."""
+    pytest.importorskip("onnxruntime_qnn")
+    folder = tmp_path_factory.mktemp("bench")
+    page, state = folder / "page.html", folder / "state"
+    sizes = [part for name in ("N=1", "M1=12", "M2=12") for part in ("--dim", name)]
+    np.save(folder / "x.npy", np.ones((1, 12, 12, 3), np.float32))
+    given = ("--input", f"input_1={folder / 'x.npy'}", "--html", page)
     done = in_a_process(
-        "bench", "--model", MODELS / "sigmoid.onnx", "--provider", "cpu", "--quick", "--json", "--html", page
+        *("bench", "--model", MODELS / "pnet.onnx", "--quick", "--json", *sizes, *given),
+        QNNBRIDGE_STATE_DIR=str(state),
     )
     assert done.returncode == 0, done.stderr
+    assert "SIGKILL" not in done.stderr, "the hosts that it kills itself are no news"
+    assert not (state / "crashes").exists(), "and no crash of the user's"
     return json.loads(done.stdout), page.read_text(encoding="utf-8")
 
 
 def test_all_ways_are_measured_and_related_to_one_process(measured: tuple[dict[str, Any], str]) -> None:
     (calls,) = measured[0]["calls"]
-    assert calls["name"] == "sigmoid.onnx"
+    assert calls["name"] == "pnet.onnx"
     assert list(calls["ways"]) == list(WAYS)
     for way in calls["ways"].values():
         assert 0 < way["best_us"] <= way["median_us"]
@@ -70,7 +78,7 @@ def test_the_page_is_whole_and_needs_nothing_else(measured: tuple[dict[str, Any]
     reader = Reader()
     reader.feed(measured[1])
     assert reader.bars == len(WAYS)
-    assert "sigmoid.onnx" in measured[1]
+    assert "pnet.onnx" in measured[1]
 
 
 @pytest.mark.parametrize(
@@ -96,18 +104,9 @@ def test_what_cannot_be_measured_is_refused_before_a_host_is_started(
 
 @pytest.mark.simulator
 def test_a_model_with_free_dimensions_is_measured_on_qnn_with_those_that_are_given(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    measured: tuple[dict[str, Any], str],
 ) -> None:
-    pytest.importorskip("onnxruntime_qnn")
-    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path))
-    sizes = [part for name in ("N=1", "M1=12", "M2=12") for part in ("--dim", name)]
-    np.save(tmp_path / "x.npy", np.ones((1, 12, 12, 3), np.float32))
-    given = ("--input", f"input_1={tmp_path / 'x.npy'}")
-    done = in_a_process("bench", "--model", MODELS / "pnet.onnx", "--quick", "--json", *sizes, *given)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["placement"]["qnn_nodes"] > 0
-    assert "SIGKILL" not in done.stderr, "the hosts that it kills itself are no news"
-    assert not (tmp_path / "crashes").exists(), "and no crash of the user's"
+    assert measured[0]["placement"]["qnn_nodes"] > 0
 
 
 @pytest.mark.simulator

@@ -68,7 +68,7 @@ def test_keys_are_options_and_paths_are_relative_to_the_file(tmp_path: Path) -> 
         embed = false
         """,
     )
-    assert result.returncode == 0, result.output
+    assert result.exit_code == 0, result.output
     first, second = (json.loads(line) for line in result.stdout.splitlines())
     assert first[:2] == [str(tmp_path / "m.onnx"), str(tmp_path / "out")]
     assert first[2] == [str(tmp_path / "a"), str(tmp_path / "b.npz")]
@@ -99,7 +99,7 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
 )
 def test_mistakes_are_told_without_a_trace(text: str, words: str, tmp_path: Path) -> None:
     result = told(tmp_path, text, "m", "-o", "b")
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
 
@@ -107,7 +107,7 @@ def test_mistakes_are_told_without_a_trace(text: str, words: str, tmp_path: Path
 def test_a_near_key_is_suggested_and_a_missing_file_is_told(tmp_path: Path) -> None:
     assert 'Did you mean "percentile"' in told(tmp_path, "percentle = 1.0").output
     missing = CliRunner().invoke(small, ["quantize", "--config", str(tmp_path / "no.toml"), "m", "-o", "b"])
-    assert missing.returncode == 2
+    assert missing.exit_code == 2
     assert "There is no file" in missing.output
 
 
