@@ -42,7 +42,7 @@ PERFORMANCE_MODES = (
 # Case counts. For any other word QNN logs a warning and takes htp.
 BACKEND_TYPES = ("htp", "gpu", "cpu", "saver", "ir", "genie")
 PRIORITIES = ("normal", "low", "normal_low", "normal_high", "high", "high_plus", "critical", "critical_plus")
-# Before 2.5 QNN had four levels: low, normal, normal_high and high, as the documentation of ONNX Runtime names them.
+# Before 2.5 QNN had four levels: low, normal, normal_high and high, as ONNX Runtime's documentation names them.
 _PRIORITIES_SINCE = dict.fromkeys(("normal_low", "high_plus", "critical", "critical_plus"), (2, 5))
 
 
