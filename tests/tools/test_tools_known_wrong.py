@@ -35,7 +35,7 @@ _GENERATED = 300
 
 @pytest.mark.simulator
 @pytest.mark.process
-@pytest.mark.parametrize("row", needs.some(ROWS.values()), ids=needs.some(ROWS))
+@pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
 def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Worker) -> None:
     refused = "finalized" in row.says
     assert worker.run(Case.from_words(row.example))["status"] == ("failed" if refused else "wrong")
@@ -43,7 +43,7 @@ def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Wor
 
 @pytest.mark.simulator
 @pytest.mark.process
-@pytest.mark.parametrize("row", needs.some(CURED.values()), ids=needs.some(CURED))
+@pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
 def test_the_rewrite_of_a_row_is_right_on_qnn(row: WrongOperator, worker: Worker) -> None:
     result = worker.run(Case.from_words(row.example), row.rewrite)
     assert result["status"] == "right", result
@@ -153,7 +153,7 @@ def test_a_gelu_in_floats_is_left_to_onnxruntime(tmp_path: Path) -> None:
     assert fix_model(path, tmp_path / "o.onnx", only=["gelu"]).steps == ()
 
 
-@pytest.mark.parametrize("row", needs.some(ROWS.values()), ids=needs.some(ROWS))
+@pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
 def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model_to_read(Case.from_words(row.example)), str(path))
@@ -166,7 +166,7 @@ def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: 
     assert found[0].what.startswith("qnnbridge fix" if row.rewrite else row.advice)
 
 
-@pytest.mark.parametrize("row", needs.some(CURED.values()), ids=needs.some(CURED))
+@pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
 def test_a_cured_model_is_not_called_wrong_any_more(row: WrongOperator, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(float_model(Case.from_words(row.example)), str(path))
