@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from qnnbridge._node import Node
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of, from_ort_type
 from qnnbridge_protocol.tensors import Sparse, Typed
@@ -79,6 +78,17 @@ def make_rule(
         required=declared.kind != "optional" and not overridable,
         role=role,
     )
+
+
+class Node(Protocol):
+    """An input or output, of a file or of a session: `NodeInfo` and `NodeArg` are such."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def shape(self) -> Any: ...
 
 
 def rule_of(node: Node, overridable: bool = False, role: Role = "input") -> FeedRule:

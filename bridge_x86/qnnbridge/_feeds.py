@@ -20,6 +20,7 @@ from qnnbridge._feed_rules import (
     INVALID_ARGUMENT,
     Array,
     FeedRule,
+    Node,
     check_sparse,
     check_tensor,
     make_rule,
@@ -31,7 +32,7 @@ from qnnbridge._feed_rules import (
     wrong_element,
     wrong_kind,
 )
-from qnnbridge._node import Node, checked_name
+from qnnbridge._node import checked_name
 from qnnbridge._option_fields import suggest
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._sparse_tensor import SparseTensor

@@ -21,8 +21,7 @@ import numpy as np
 
 from qnnbridge._fastpath.call import Wish
 from qnnbridge._fastpath.memory import SHARED_BYTES, ArraySource, SharedBlock, allocate
-from qnnbridge._feed_rules import INVALID_ARGUMENT, check_tensor, rule_of
-from qnnbridge._node import Node
+from qnnbridge._feed_rules import INVALID_ARGUMENT, Node, check_tensor, rule_of
 from qnnbridge._ort_value import OrtValue, as_numpy, checked_shape, element_from, typed_view
 from qnnbridge._providers import require_cpu
 from qnnbridge._sparse_tensor import SparseTensor

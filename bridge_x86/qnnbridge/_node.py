@@ -6,7 +6,7 @@ Plain data from the host's report, not changed afterwards; any thread may read i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from qnnbridge_protocol.errors import RemoteTypeError
 from qnnbridge_protocol.specs import NodeInfo
@@ -24,17 +24,6 @@ def checked_name(name: object, what: str) -> str:
         except UnicodeEncodeError:
             raise RemoteTypeError(f"{what} must be text, which {name!r:.100} is not: it has half a pair.") from None
     return name
-
-
-class Node(Protocol):
-    """An input or output, of a file or of a session: `NodeInfo` and `NodeArg` are such."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def shape(self) -> Any: ...
 
 
 class NodeArg:

@@ -192,6 +192,15 @@ def test_notes_say_where_the_processes_ran(measured: tuple[dict[str, Any], str])
 
 
 @pytest.mark.process
+def test_without_qnn_the_cpu_is_measured() -> None:
+    done = in_a_process("bench", "--model", MODELS / "sigmoid.onnx", "--provider", "cpu", "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["placement"]["qnn_nodes"] == 0
+    assert [(call["name"], list(call["ways"])) for call in found["calls"]] == [("sigmoid.onnx", list(WAYS))]
+
+
+@pytest.mark.process
 def test_a_process_that_never_answers_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "TIMEOUT_S", 0.5)
     begun = time.monotonic()

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qnnbridge._fastpath import Room, Sharing, slab_numbers
-from qnnbridge._feed_rules import Role, check_shape, rule_of
-from qnnbridge._node import Node
+from qnnbridge._feed_rules import Node, Role, check_shape, rule_of
 from qnnbridge._option_fields import suggest
 from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import SharedMemory, ShareHandle

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from qnnbridge._node import Node
+from qnnbridge._feed_rules import Node
 from qnnbridge._ort_value import OrtValue
 from qnnbridge.speech._audio import Array
 from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported, RemoteRuntimeError

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from qnnbridge._feed_rules import Node
 from qnnbridge._inference_session import InferenceSession
-from qnnbridge._node import Node
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.create import identify
 from qnnbridge._session_options import SessionOptions
