@@ -12,7 +12,7 @@ import itertools
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -22,6 +22,9 @@ from qnnbridge_protocol.elements import LAYOUTS, ElementType, from_ort_type, mea
 from qnnbridge_protocol.tensors import Typed
 from qnnbridge_serve.errors import Refused, wrong
 from qnnbridge_serve.json_reading import Check, Take, read_numbers, read_texts
+
+if TYPE_CHECKING:
+    from qnnbridge import NodeArg
 
 DATATYPES: Final[Mapping[ElementType, str]] = {
     ElementType.BOOL: "BOOL",
@@ -45,17 +48,6 @@ BINARY_ONLY: Final = frozenset({ElementType.FLOAT16, ElementType.BFLOAT16})
 
 # The protocol's own name for a model in the form of ONNX, whatever runs it.
 PLATFORM: Final = "onnx_onnxv1"
-
-
-class DeclaredTensor(Protocol):
-    """`qnnbridge.NodeArg` is such."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def shape(self) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +101,7 @@ class Contract:
 
 
 def make_contract(
-    inputs: Iterable[DeclaredTensor], overridable: Iterable[DeclaredTensor], outputs: Iterable[DeclaredTensor]
+    inputs: Iterable[NodeArg], overridable: Iterable[NodeArg], outputs: Iterable[NodeArg]
 ) -> Contract:
     """Raises `errors.OptionError` for a model that cannot be served."""
     fed: dict[str, TensorSpec] = {}
@@ -141,7 +133,7 @@ def make_contract(
     return Contract(fed, required, given, unnamed)
 
 
-def _tensor_spec(node: DeclaredTensor) -> TensorSpec | None:
+def _tensor_spec(node: NodeArg) -> TensorSpec | None:
     try:
         declared = from_ort_type(node.type)
     except errors.NotImplemented:
