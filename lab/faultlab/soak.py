@@ -274,7 +274,9 @@ class Soak:
 
     def _call(self, work: Callable[[], Any], timeout: float | None) -> _Outcome:
         supervisor = self._host.supervisor
-        generation = supervisor.counters.generation
+        running = supervisor.running
+        # The first generation that can die under this call.
+        first = supervisor.counters.generation + 1 if running is None else running.generation
         clock = FairClock()
         result = error = None
         try:
@@ -292,8 +294,10 @@ class Soak:
             )
         self.ledger.check("alive", seconds < STUCK_AFTER_S, f"a call took {seconds:.0f} s")
         self._judge_words(error)
-        # Not `stats.crashes`: the ends that a deadline asked for are deaths to the others.
-        deaths = supervisor.counters.generation - generation
+        # Not `stats.crashes`: the ends that a deadline asked for are deaths to the others. The error names the last
+        # generation that died under the call; the counter may not have come to the next one yet.
+        details = error.details if isinstance(error, errors.BridgeError) else {}
+        deaths = details.get("generation", supervisor.counters.generation) - first + 1
         return _Outcome(seconds, result, error, deaths)
 
     def _judge(self, outcome: _Outcome, expected: Any, name: str) -> None:
