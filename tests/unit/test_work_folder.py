@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from tests import needs
 
-from qnnbridge_host.cache.files import MARK, SETTLED_S, sweep, work_folder
+from qnnbridge_host.cache.files import EARLIER_MARK, MARK, SETTLED_S, sweep, work_folder
 
 HOLDS_ONE = """
 import sys, time
@@ -82,3 +83,24 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert sweep(str(shared), "qnnbridge-test-") == 0
     assert victim.exists()
     assert inside.exists()
+
+
+def test_what_an_earlier_version_left_beside_compiled_models_is_swept_by_its_own_lock(tmp_path: Path) -> None:
+    names = (
+        ".qnnbridge-compile-left",
+        ".qnnbridge-compile-used",
+        ".qnnbridge-compile-foreign",
+        "qnnbridge-compile-own",
+    )
+    left, used, foreign, own = (tmp_path / name for name in names)
+    for folder in (left, used, own):
+        (folder / "out").mkdir(parents=True)
+        (folder / EARLIER_MARK).touch()
+    foreign.mkdir()
+    for folder in (left, used, foreign, own):
+        age(folder)
+    with FileLock(used / EARLIER_MARK), work_folder("compile", str(tmp_path), hidden=True):
+        assert not left.exists()
+        assert used.exists(), "its process lives"
+    assert foreign.exists(), "no lock says that nobody has it"
+    assert sweep(str(tmp_path), "qnnbridge-compile-") == 0, "no folder of an earlier version"

@@ -268,6 +268,8 @@ class WaitPolicy:
 
 # Only in these folders: others are swept by nothing.
 MARK: Final = ".qnnbridge-work"
+# The same lock by the name that earlier versions gave it, in their hidden folders beside compiled models.
+EARLIER_MARK: Final = ".lock"
 # A folder that is younger may not be locked yet.
 SETTLED_S: Final = 60.0
 
@@ -319,6 +321,8 @@ def _is_abandoned(folder: str) -> bool:
     from filelock import FileLock, Timeout
 
     mark = os.path.join(folder, MARK)
+    if os.path.basename(folder).startswith(".") and not os.path.lexists(mark):
+        mark = os.path.join(folder, EARLIER_MARK)
     try:
         # No link is followed: in a folder that all users share, another one may have put it there.
         about, marked = os.lstat(folder), os.lstat(mark)

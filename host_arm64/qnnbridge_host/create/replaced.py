@@ -175,7 +175,6 @@ def _rewritten(
     source: ModelSource, wanted: Mapping[str, Any], folder: str, target: Path, order: WorkOrder
 ) -> FixedModel:
     """In a worker. `target` is an empty folder."""
-    from qnnbridge_host.create.replaced import FixedModel
     from qnnbridge_host.create.worker import Worker
 
     with work_folder("fix") as work:
@@ -376,7 +375,6 @@ def _kept_wrapped(
     source: ModelSource, request: WrapRequest, settings: CacheSettings, order: WorkOrder, library: str
 ) -> bytes:
     """Raises `OSError` where the cache cannot be used."""
-    from qnnbridge_host.create.replaced import FixedModel
 
     def build(target: Path) -> FixedModel:
         written = target / WITHOUT_A_NAME
