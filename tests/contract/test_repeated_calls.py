@@ -117,6 +117,18 @@ def test_an_output_that_is_an_input_too_is_the_input(quick: qnnbridge.Host) -> N
             np.testing.assert_array_equal(same, x)
 
 
+def test_an_output_that_is_declared_as_optional_arrives_each_time(quick: qnnbridge.Host) -> None:
+    # ONNX Runtime binds no memory to it: the second call failed with "Only binding Tensors is currently supported".
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, ["n"]))
+    ends = [helper.make_value_info("x", kind)], [helper.make_value_info("y", kind)]
+    graph = helper.make_graph([node("Identity", ["x"], ["y"])], "g", *ends)
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    x = np.arange(5, dtype=np.float32)
+    with session(quick, data) as same:
+        for number in range(4):
+            assert same.run(None, {"x": x + number})[0].tolist() == (x + number).tolist()
+
+
 def test_other_names_types_and_shapes_are_refused_as_ever(quick: qnnbridge.Host) -> None:
     with session(quick) as adds:
         good = {"x": np.zeros(3, np.float32)}

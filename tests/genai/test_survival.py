@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 import qnnbridge
@@ -25,12 +27,12 @@ from qnnbridge.errors import (
     ModelQuarantined,
     StateLost,
 )
-from qnnbridge.genai import _generation
+from qnnbridge.genai import _generation, _model
 from tests import needs
 from tests.genai.conftest import Folders, prompt
 from tests.genai.kills import Killer, run
 from tests.genai.plain_loop import PlainLoop
-from tests.genai.tiny_decoders import Sizes, write_model
+from tests.genai.tiny_decoders import VOCABULARY, Sizes, write_model
 
 pytestmark = [pytest.mark.process, pytest.mark.simulator, needs.posix]
 
@@ -87,6 +89,85 @@ def test_a_kill_between_turns_and_while_nothing_runs(folders: Folders, own_host:
     assert step(one, 4) == truth.generate([*prompt(9), *first, *prompt(5, 3)], 4)
     killer.kill()
     assert tokenizer.decode(tokenizer.encode("still here")) == "still here"
+
+
+@pytest.fixture
+def with_adapter(tmp_path: Path) -> tuple[Path, Path, int]:
+    """A model whose adapter makes it say one token, the adapter's file, and the token."""
+    ort, token = pytest.importorskip("onnxruntime"), 42
+    write_model(tmp_path, "dynamic")
+    path, file = tmp_path / "model.onnx", tmp_path / "says.onnx_adapter"
+    model = onnx.load(path)
+    (last,) = (node for node in model.graph.node if "logits" in node.output)
+    last.output[list(last.output).index("logits")] = "without"
+    model.graph.node.append(onnx.helper.make_node("Add", ["without", "delta"], ["logits"]))
+    delta = np.zeros(VOCABULARY, np.float32)
+    # An input with a value: an adapter replaces it.
+    model.graph.initializer.append(onnx.numpy_helper.from_array(delta, "delta"))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("delta", onnx.TensorProto.FLOAT, [VOCABULARY]))
+    onnx.save(model, path)
+    delta[token] = 1e4
+    adapter = ort.AdapterFormat()
+    adapter.set_parameters({"delta": ort.OrtValue.ortvalue_from_numpy(delta)})
+    adapter.export_adapter(str(file))
+    return tmp_path, file, token
+
+
+def test_an_adapter_is_loaded_again_in_the_next_host(
+    with_adapter: tuple[Path, Path, int], own_host: qnnbridge.Host
+) -> None:
+    folder, file, token = with_adapter
+    model = genai.Model(folder, host=own_host)
+    adapters = genai.Adapters(model)
+    adapters.load(file, "unloaded")
+    adapters.load(file, "says")
+    adapters.unload("unloaded")
+    plain, one = generator(model), generator(model)
+    one.set_active_adapter(adapters, "says")
+    for each in (plain, one):
+        each.append_tokens(prompt(9))
+    assert step(one, 3) == [token] * 3
+    first = step(plain, 3)
+    assert token not in first
+    for _ in range(2):
+        Killer(own_host).kill()
+        assert step(one, 4) == [token] * 4
+    assert first + step(plain, 3) == PlainLoop(folder).generate(prompt(9), 6)
+    other = generator(model)
+    other.set_active_adapter(adapters, "unloaded")
+    with pytest.raises(GenerationError, match="unloaded"):
+        other.append_tokens(prompt(9))
+
+
+def test_no_thread_gets_adapters_that_are_still_loaded_again(
+    with_adapter: tuple[Path, Path, int], own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, file, _ = with_adapter
+    adapters = genai.Adapters(genai.Model(folder, host=own_host))
+    adapters.load(file, "says")
+    Killer(own_host).kill()
+    loads, go_on, call = threading.Event(), threading.Event(), _model.call_object
+
+    def slow(process: Any, *arguments: Any) -> Any:
+        # The call that finds the host dead is one of the first generation.
+        if process.generation > 1:
+            loads.set()
+            assert go_on.wait(30)
+        return call(process, *arguments)
+
+    monkeypatch.setattr(_model, "call_object", slow)
+    loading = threading.Thread(target=adapters.load, args=(file, "further"))
+    loading.start()
+    try:
+        assert loads.wait(30)
+        process = own_host.supervisor.current
+        assert process is not None
+        with pytest.raises(Deadline):
+            adapters.number_in(process, time.monotonic() + 0.2)
+    finally:
+        go_on.set()
+        loading.join(30)
+    assert adapters.number_in(process, None) > 0
 
 
 def test_sampling_says_that_it_was_seeded_anew(folders: Folders, own_host: qnnbridge.Host) -> None:

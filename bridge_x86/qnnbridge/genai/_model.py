@@ -61,6 +61,9 @@ T = TypeVar("T")
 # Header, buffers and context of the request that makes an object in a process.
 MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], tuple[Any, ...], CallContext]"]
 
+# Process, number of the object there, deadline.
+Complete = Callable[["HostProcess", int, "float | None"], None]
+
 # How often a daemon's host died under a connection that stayed.
 _losses: weakref.WeakKeyDictionary[Host, int] = weakref.WeakKeyDictionary()
 
@@ -141,14 +144,18 @@ def operation_request(
 class Remade:
     """An object of the host that is made again in each generation. Any thread.
 
-    kind: its name. make: gives header, buffers and context of the request that makes it in this process. It must
-    not refer to what owns this: the owner would stay until the garbage collector runs.
+    kind: its name. make: gives header, buffers and context of the request that makes it in this process. complete:
+    puts into a new one, by its number, what it must have before any thread uses it. Neither may refer to what owns
+    this: the owner would stay until the garbage collector runs.
     """
 
-    def __init__(self, host: Host, kind: str, make: MakeRequest | None = None) -> None:
+    def __init__(
+        self, host: Host, kind: str, make: MakeRequest | None = None, complete: Complete | None = None
+    ) -> None:
         self.host = host
         self._kind = kind
         self._make = make
+        self._complete = complete
         self._lock = RLock()  # for `in_turn`
         self._object: HostObject | None = None
         self._made_after = 0
@@ -197,7 +204,11 @@ class Remade:
         self._made(frame)
         self._made_after = losses
         self.times_made += 1
-        return HostObject(self.host, process.generation, field(frame.header, "object", "int"), self._kind)
+        made = HostObject(self.host, process.generation, field(frame.header, "object", "int"), self._kind)
+        if self._complete is not None:
+            # If it fails, the object goes with its last reference, and the next call makes another.
+            self._complete(process, made.number, deadline)
+        return made
 
     def _request(self, process: HostProcess, deadline: float | None) -> Any:
         assert self._make is not None
@@ -345,7 +356,15 @@ class RemoteModel(Remade):
                 self.host.supervisor.check_quarantine(self.context)
             raise
 
-    def child(self, kind: str, operation: str, arguments: Any, *others: Remade, values: Any = None) -> Remade:
+    def child(
+        self,
+        kind: str,
+        operation: str,
+        arguments: Any,
+        *others: Remade,
+        values: Any = None,
+        complete: Complete | None = None,
+    ) -> Remade:
         """An object that an operation of the model makes. arguments, values: give the request's, each time."""
 
         def make(process: HostProcess, deadline: float | None) -> Any:
@@ -354,7 +373,7 @@ class RemoteModel(Remade):
             header |= {"op": "object.call", "object": self.number_in(process, deadline), "operation": operation}
             return {**header, "objects": numbers}, buffers, self.context
 
-        return Remade(self.host, kind, make)
+        return Remade(self.host, kind, make, complete)
 
     def _request(self, _process: HostProcess, _deadline: float | None) -> Any:
         import numpy as np
@@ -466,9 +485,17 @@ class Adapters:
     """LoRA adapters of a model, for `Generator.set_active_adapter`."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model._remote
         self._loaded: dict[str, str] = {}
-        self._remade: Remade = self._model.child("GenaiAdapters", "adapters", dict)
+        remote, loaded = model._remote, self._loaded
+
+        def load_all(process: HostProcess, number: int, deadline: float | None) -> None:
+            # A copy: another thread may load a further one meanwhile.
+            for name, path in list(loaded.items()):
+                arguments = {"path": path, "name": name}
+                call_object(process, number, "load", arguments, (), deadline, remote.context)
+
+        self._model = remote
+        self._remade: Remade = remote.child("GenaiAdapters", "adapters", dict, complete=load_all)
 
     def load(self, adapter_file_path: str | os.PathLike[str], adapter_name: str) -> None:
         """Load an adapter's file."""
@@ -484,18 +511,7 @@ class Adapters:
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
         """Its number in this process, with all adapters loaded."""
-        # A later death of the host through a daemon counts, too: `number_in` alone knows whether it made another.
-        made_before = self._remade.times_made
-        number = self._remade.number_in(process, deadline)
-        try:
-            for name, path in self._loaded.items() if self._remade.times_made > made_before else ():
-                call_object(
-                    process, number, "load", {"path": path, "name": name}, (), deadline, self._model.context
-                )
-        except BaseException:
-            self._remade.forget()  # it has not all of them
-            raise
-        return number
+        return self._remade.number_in(process, deadline)
 
     def _call(self, operation: str, arguments: dict[str, Any]) -> None:
         context = self._model.context
