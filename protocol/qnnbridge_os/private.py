@@ -179,8 +179,10 @@ if sys.platform == "win32":
     _ERROR_ALREADY_EXISTS = 183
 
     # The system and administrators can do everything anyway; "owner" and "creator owner" mean its owner, in other
-    # words.
-    _TRUSTED = {SYSTEM, ADMINISTRATORS, "S-1-5-18", "S-1-5-32-544", "OW", "CO", "S-1-3-0", "S-1-3-4"}
+    # words. LA is this computer's built-in administrator.
+    _TRUSTED = {SYSTEM, ADMINISTRATORS, "LA", "S-1-5-18", "S-1-5-32-544", "OW", "CO", "S-1-3-0", "S-1-3-4"}
+    # SDDL has words for the accounts of services, and never their SIDs.
+    _SERVICES = {"S-1-5-19": "LS", "S-1-5-20": "NS"}
     kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)
 
     def default_runtime_folder() -> Path:
@@ -208,18 +210,20 @@ if sys.platform == "win32":
 
     def fault_of(sddl: str, me: str) -> str | None:
         """Why an owner and an access list are not those of something that only the user `me` may use."""
-        owner = owner_of(sddl)
+        owner, ours = owner_of(sddl), {me, _SERVICES.get(me, me), *_TRUSTED}
         # What an elevated program makes belongs to the group of administrators.
-        if owner not in {me, *_TRUSTED}:
+        if owner not in ours:
             return f"it belongs to {owner}, not to you ({me})"
         allowed = allowed_in(sddl)
         if allowed is None:
             return "everybody may use it"
-        others = allowed - _TRUSTED - {me}
+        others = allowed - ours
         return f"others may use it ({', '.join(sorted(others))})" if others else None
 
     def how_to_make_private(path: Path) -> str | None:
-        return f'If no other user needs it: icacls "{path}" /inheritance:r /grant:r "%USERNAME%:(OI)(CI)F"'
+        # By the SID: cmd and PowerShell write a variable differently.
+        inherit = "(OI)(CI)" if path.is_dir() else ""
+        return f'If no other user needs it: icacls "{path}" /inheritance:r /grant:r "*{user_sid()}:{inherit}F"'
 
     def read_private_file(path: Path, limit: int) -> bytes:
         """The beginning of a file that only this user can have written: what was opened is looked at, not its name,

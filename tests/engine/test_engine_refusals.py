@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from engine_models import CPU, FLOAT, MODELS, QNN, model, node, relu, relu_then_det, tensor
 from onnx import TensorProto
@@ -55,6 +56,41 @@ def test_a_model_without_any_operator_for_qnn_says_that_none_can_run(create: Any
     assert isinstance(error, errors.PlacementRefused)
     assert "No node of logreg_iris.onnx" in error.message
     assert error.details["cpu_nodes"] == 3
+
+
+@pytest.mark.parametrize("damage", ["missing", "short"])
+@pytest.mark.parametrize("provider", [QNN, CPU])
+@pytest.mark.parametrize("operator", ["Conv", "MatMul"])
+def test_a_file_of_weights_that_is_not_whole_is_named(
+    create: Any, tmp_path: Path, operator: str, provider: str, damage: str
+) -> None:
+    """QNN reports it as an operator that it does not support, or with three words."""
+    shape = [4, 3, 3, 3] if operator == "Conv" else [8, 16]
+    made = model(
+        [node(operator, ["x", "w"], ["y"])],
+        [tensor("x", [1, 3, 8, 8] if operator == "Conv" else [1, 8])],
+        [tensor("y", [1, 4, 6, 6] if operator == "Conv" else [1, 16])],
+        [onnx.numpy_helper.from_array(np.ones(shape, np.float32), "w")],
+    )
+    path, weights = tmp_path / "m.onnx", tmp_path / "m.data"
+    onnx.save(made, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    create(path, provider=provider)
+    size = weights.stat().st_size
+    if damage == "missing":
+        weights.unlink()
+    else:
+        os.truncate(weights, size // 2)
+    error = refusal_of(create, path, provider=provider)
+    assert "weights" in (error.cause or "")
+    assert "Copy or download" in (error.fix or "")
+    said = (
+        "No such file"
+        if damage == "missing"
+        else f"has {size // 2} bytes, and the model reads it up to byte {size}"
+    )
+    assert len(error.evidence) == 1
+    assert said in error.evidence[0]
+    assert str(weights) in error.evidence[0]
 
 
 def test_looking_for_the_refused_nodes_writes_no_file_of_its_own(create: Any, tmp_path: Path) -> None:

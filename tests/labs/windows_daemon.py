@@ -171,6 +171,21 @@ def folder_that_others_may_use() -> Any:
 
 
 @fact
+def users_that_sddl_has_words_for() -> Any:
+    """The built-in administrator, and services: a daemon of theirs has to accept its own folder."""
+    administrator = security.fault_of("O:LAD:P(A;OICI;FA;;;LA)(A;OICI;FA;;;SY)", "S-1-5-21-1-2-3-500")
+    service = security.fault_of("O:LSD:P(A;OICI;FA;;;LS)(A;OICI;FA;;;SY)", "S-1-5-19")
+    other = security.fault_of("O:LSD:P(A;OICI;FA;;;LS)(A;OICI;FA;;;NS)", "S-1-5-19")
+    return [administrator, service, other]
+
+
+@fact
+def command_for_any_shell() -> Any:
+    command = security.how_to_make_private(Path(tempfile.gettempdir())) or ""
+    return ["%" in command, f"*{security.user_sid()}:(OI)(CI)F" in command]
+
+
+@fact
 def file_is_judged_as_it_was_opened() -> Any:
     """Its name is asked by nobody: another file may have it by now."""
     with tempfile.TemporaryDirectory() as parent:

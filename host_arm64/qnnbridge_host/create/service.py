@@ -65,7 +65,7 @@ class ModelService:
         scan = source.scan
         described = ModelDescription(source.identity, readable=False)
         if scan is not None and scan.format == "onnx":
-            ends, files = (scan.inputs, scan.outputs), scan.external_files
+            ends, files = (scan.inputs, scan.outputs), tuple(scan.external_files)
             described = ModelDescription(
                 source.identity, True, *ends, external=files, metadata=fitting(scan.properties)
             )

@@ -34,6 +34,7 @@ from qnnbridge_host.engine.ort_errors import Circumstances, is_cpu_fallback_refu
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLBACK, PROVIDER
 from qnnbridge_host.machine import Installed, parse_version
+from qnnbridge_host.model.scan import lacking_weights
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
 from qnnbridge_protocol.limits import fitting
@@ -133,9 +134,10 @@ class OrtEngine:
             session = self._make(spec, source, choice, choice.entries, tensors, on_phase, stop)
             info = self._info(session, choice, time.perf_counter() - started)
         except Exception as error:
-            if choice.strict and is_cpu_fallback_refusal(error):
+            lacking = _lacking(spec) if circumstances.model_path is not None else ()
+            if choice.strict and is_cpu_fallback_refusal(error) and not lacking:
                 raise self._refused(spec, source, choice, tensors, on_phase) from error
-            raise translate(error, circumstances) from error
+            raise translate(error, circumstances._replace(lacking=lacking)) from error
         return OrtSession(self._ort, session, info, circumstances, self._qnn.version, tensors)
 
     def _make(
@@ -259,6 +261,13 @@ def _cancel_loading(options: Any) -> None:
     cancel = getattr(options, "set_load_cancellation_flag", None)
     if cancel is not None:  # else the session is made, and closed by its creator
         cancel(True)
+
+
+def _lacking(spec: SessionSpec) -> tuple[str, ...]:
+    # What the application gives in their place need not be there.
+    if spec.model_path is None or spec.files_in_memory or spec.external_initializers:
+        return ()
+    return tuple(lacking_weights(spec.model_path))
 
 
 def _source(spec: SessionSpec, model: Any) -> str | bytes:

@@ -27,11 +27,13 @@ class Circumstances(NamedTuple):
     """The facts of the call for the rules.
 
     soc_model: the chip that the session computes for, if one was said. simulator: it runs on the HTP simulator.
+    lacking: what files with weights of the model lack (`scan.lacking_weights`).
     """
 
     model_path: str | None = None
     soc_model: str | None = None
     simulator: bool = False
+    lacking: tuple[str, ...] = ()
 
 
 Text = str | Callable[[Circumstances], str]
@@ -46,6 +48,8 @@ class HintRule(NamedTuple):
 
 def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | None]:
     """Cause and fix for an error text, as far as known."""
+    if circumstances.lacking:
+        return _LACKING_CAUSE, _LACKING_FIX
     if any(words in text for words in _NOT_A_MODEL):
         return _not_a_model(circumstances.model_path)
     for rule in _RULES:
@@ -56,6 +60,13 @@ def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | Non
 
 def _say(text: Text, circumstances: Circumstances) -> str:
     return text if isinstance(text, str) else text(circumstances)
+
+
+_LACKING_CAUSE = "The model keeps weights in files beside it, and these are not all there, or not to their end."
+_LACKING_FIX = (
+    "Copy or download the model again, with all files that belong to it, and leave them their names "
+    "(`qnnbridge inspect` lists them)."
+)
 
 
 def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
@@ -262,10 +273,12 @@ def translate(error: Exception, circumstances: Circumstances | None = None) -> B
     text = str(error)
     cls = _class_of(error, text)
     details = details_of(cls, text)
-    cause, fix = hint(text, circumstances or Circumstances())
+    given = circumstances or Circumstances()
+    cause, fix = hint(text, given)
     if details.get("npu_memory"):
         cause, fix = MEMORY_CAUSE, MEMORY_FIX
-    return cls(text, cause=cause, fix=fix, details={"type": type(error).__name__, **details})
+    details = {"type": type(error).__name__, **details}
+    return cls(text, cause=cause, fix=fix, evidence=given.lacking, details=details)
 
 
 def is_cpu_fallback_refusal(error: Exception) -> bool:

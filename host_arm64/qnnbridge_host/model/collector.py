@@ -88,6 +88,9 @@ _LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
 _NO_VERSION: Final = 2**63 - 1
 
 
+# Of a number of bytes: 2**63 has 19.
+_MOST_DIGITS: Final = 20
+
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -97,7 +100,7 @@ class ModelScan(NamedTuple):
     format: "ort" is ONNX Runtime's own format; of such a file nothing but the size is known.
     ep_contexts: the compiled parts, in order of the file. lookalikes: nodes that only look like one.
     files: paths of other files as the model has them, each once, in order: of tensors and of context binaries;
-    external_files are those of tensors alone.
+    external_files are those of tensors alone, with the bytes that each must have.
     inputs: without initializers. node_count, ops: nodes of the main graph and of the graphs inside of it, by
     operator (with the domain, unless that is ONNX's own); 0 and empty if they were not counted. function_nodes:
     those in bodies of functions. properties: what the model says of itself by ONNX Runtime's names, and `metadata`.
@@ -109,7 +112,7 @@ class ModelScan(NamedTuple):
     ep_contexts: tuple[EpContextNode, ...] = ()
     lookalikes: tuple[EpContextNode, ...] = ()
     files: tuple[str, ...] = ()
-    external_files: tuple[str, ...] = ()
+    external_files: Mapping[str, int] = _NONE
     inputs: tuple[NodeInfo, ...] = ()
     outputs: tuple[NodeInfo, ...] = ()
     opsets: Mapping[str, int] = _NONE
@@ -161,7 +164,7 @@ class _Collector:
         self._contexts: list[EpContextNode] = []
         self._lookalikes: list[EpContextNode] = []
         self._files: dict[str, None] = {}
-        self._external: dict[str, None] = {}
+        self._external: dict[str, int] = {}
         self._inputs: list[NodeInfo] = []
         self._outputs: list[NodeInfo] = []
         self._opsets: dict[str, int] = {}
@@ -259,14 +262,16 @@ class _Collector:
             return
         if parent.kind is schema.MODEL:
             self._metadata[key] = entry.text(schema.ENTRY_VALUE) or ""
-        # Neither offset nor length: a file counts as a whole, whichever part of it a tensor takes.
-        elif key == "location":
+        elif key in ("location", "offset", "length"):
             parent.notes[key] = entry.text(schema.ENTRY_VALUE)
 
     def _close_tensor(self, tensor: Message) -> None:
         # ONNX Runtime goes by data_location: the path in a tensor that holds its own data counts for nothing.
         if tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
-            self._add_file(tensor.notes.get("location"), self._external)
+            path = self._add_file(tensor.notes.get("location"))
+            if path:
+                end = _count(tensor.notes.get("offset")) + _count(tensor.notes.get("length"))
+                self._external[path] = max(end, self._external.get(path, 0))
         parent = tensor.parent
         if parent is not None and parent.kind is schema.SPARSE_TENSOR:
             parent.notes.setdefault("name", tensor.text(schema.TENSOR_NAME))  # values come first, and are named
@@ -313,12 +318,13 @@ class _Collector:
         self._add_file(found.cache_path)
         self._add_file(found.dlc_path)
 
-    def _add_file(self, path: object, also: dict[str, None] | None = None) -> None:
+    def _add_file(self, path: object) -> str:
+        """The path; "" if it is none."""
         # No file has a name with a NUL, and `os.stat` raises ValueError for it instead of OSError.
-        if isinstance(path, str) and path and "\0" not in path:
-            self._files[path] = None
-            if also is not None:
-                also[path] = None
+        if not isinstance(path, str) or not path or "\0" in path:
+            return ""
+        self._files[path] = None
+        return path
 
     # --- the end ---
 
@@ -346,7 +352,7 @@ class _Collector:
             ep_contexts=tuple(self._contexts),
             lookalikes=tuple(self._lookalikes),
             files=tuple(self._files),
-            external_files=tuple(self._external),
+            external_files=self._external,
             inputs=tuple(
                 node for node in self._inputs if not (weights_are_inputs and node.name in self._initializers)
             ),
@@ -413,6 +419,11 @@ def _text(notes: Mapping[str, object], name: str) -> str | None:
 def _number(notes: Mapping[str, object], name: str) -> int | None:
     value = notes.get(name)
     return signed(value) if isinstance(value, int) else None
+
+
+def _count(text: object) -> int:
+    """Of bytes, as the file has it: a text; 0 for what is none, or larger than any file."""
+    return int(text) if isinstance(text, str) and text.isdecimal() and len(text) < _MOST_DIGITS else 0
 
 
 def _in_function(message: Message | None) -> bool:

@@ -156,6 +156,29 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
     )
 
 
+def lacking_weights(path: str) -> list[str]:
+    """What the files lack that hold weights of a model, one sentence each. Nothing for a model that cannot be read.
+
+    For the explanation of an error: ONNX Runtime names the file in some of its texts, and QNN refuses the operator
+    whose weights it could not read, as if it did not support that.
+    """
+    try:
+        ends = scan_model(path, count_nodes=False).external_files
+    except (InvalidProtobuf, NoSuchFile):
+        return []
+    found = []
+    for name, end in ends.items():
+        beside = os.path.join(os.path.dirname(path), name)
+        try:
+            size = os.stat(beside).st_size
+        except OSError as error:
+            found.append(f"{beside}: {error.strerror or error}.")
+            continue
+        if size < end:
+            found.append(f"{beside} has {size} bytes, and the model reads it up to byte {end}.")
+    return found
+
+
 # --- compiled models -----------------------------------------------------------------------------------
 # A compiled model (EPContext) holds no weights that a tool could read, only an opaque context binary. ONNX Runtime
 # and the quantizer find that out late, and say NOT_IMPLEMENTED or worse. Every command that works on a model's
