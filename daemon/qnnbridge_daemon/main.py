@@ -64,9 +64,9 @@ _LOOK_INTERVAL_S: Final = 1.0
 # Between two tries of the lock: an application that has lost the daemon starts one, too.
 _TURN_INTERVAL_S: Final = 0.005
 _WAITING_INTERVAL_S: Final = 0.5
-# `qnnbridge host status` has the lock for a moment where no daemon does. A service manager takes "there is one
-# already" as final; the starter of a background daemon looks again.
-_FOREGROUND_PATIENCE_S: Final = 0.5
+# A command that looks whether there is a daemon has the lock for some microseconds where there is none. A service
+# manager takes "there is one already" as final. The starter of a background daemon looks for one meanwhile.
+_LOOK_PATIENCE_S: Final = 0.5
 _SIGNALS_FOR_AT_ONCE: Final = 2
 
 _log = logging.getLogger("qnnbridge.daemon")
@@ -213,9 +213,9 @@ class Daemon:
 def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
     """Wait for the lock; False after the timeout, or if the starting process is gone."""
     now = report_at = time.monotonic()
-    end = now + (_FOREGROUND_PATIENCE_S if options.foreground else options.take_over_s)
+    end = now + max(options.take_over_s, _LOOK_PATIENCE_S)
     while now < end:
-        if options.detached and now >= report_at:
+        if options.detached and options.take_over_s and now >= report_at:
             # The starter is gone: nobody wants this daemon any more.
             if not _answer_starter(WAITING):
                 return False

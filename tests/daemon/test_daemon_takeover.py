@@ -6,14 +6,16 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from filelock import FileLock
 
-from qnnbridge._daemon.discovery import TAKE_OVER, Starting, make_runtime_folder, write_discovery
+from qnnbridge._daemon.discovery import DETACHED, TAKE_OVER, Starting, make_runtime_folder, write_discovery
 from qnnbridge_daemon import main
 from qnnbridge_daemon.main import LOCK_NAME, FolderLock, parse_options
 from qnnbridge_tools.host import link
@@ -122,4 +124,26 @@ def test_a_command_that_looks_whether_there_is_a_daemon_keeps_none_from_starting
             return self.taken.pop(0)
 
     assert main._wait_for_turn(BusyForAMoment(), parse_options(["--foreground"]))
-    assert not main._wait_for_turn(BusyForAMoment(), parse_options([]))
+    assert main._wait_for_turn(BusyForAMoment(), parse_options([DETACHED]))
+
+
+def test_looks_without_end_keep_no_daemon_from_starting_and_none_says_that_there_is_another() -> None:
+    make_runtime_folder()
+    started = threading.Event()
+
+    def look() -> None:
+        while not started.is_set():
+            link.is_running()
+
+    with ThreadPoolExecutor(2) as pool:
+        lookers = [pool.submit(look) for _ in range(2)]
+        try:
+            # The lock's file is there from now on, so every look takes it.
+            with FileLock(make_runtime_folder() / LOCK_NAME):
+                successor = Starting()
+            assert successor.wait(time.monotonic() + GRACE_S) == "ready"
+        finally:
+            started.set()
+        for looker in lookers:
+            looker.result(GRACE_S)
+    host("stop")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +19,14 @@ from tests.fakes.hosts import fake_host, script
 import qnnbridge
 from qnnbridge import errors
 from qnnbridge._supervision import host_process
+from qnnbridge._supervision.blame import NativeCall, Quarantine
 
 X = np.arange(6, dtype=np.float32)
 KILLS = 5
+
+
+def label_of(model: bytes) -> str:
+    return f"<{len(model)} bytes, sha256 {hashlib.sha256(model).hexdigest()[:12]}>"
 
 
 def kill_when_inside(host: qnnbridge.Host, note: Path, times: int) -> threading.Thread:
@@ -88,6 +97,68 @@ def test_a_call_that_waits_its_turn_survives_the_deaths_that_others_cause(tmp_pa
         for session in killers:
             with pytest.raises(errors.ModelQuarantined):
                 session.run(None, {"x": X})
+
+
+def test_models_that_kill_do_not_keep_the_host_from_the_next_one() -> None:
+    """A walk through a folder of models, of which the first three kill two hosts each and none does good work."""
+    with fake_host() as host:
+        for number in range(3):
+            with pytest.raises(errors.HostCrashed):
+                qnnbridge.InferenceSession(script(scale=number, on_create=["segv"]), host=host)
+        assert host.stats.crashes == 6
+        good = qnnbridge.InferenceSession(script(scale=3), host=host)
+        assert np.array_equal(good.run(None, {"x": X})[0], X * 3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_call_of_an_innocent_model_fails_whatever_others_do_beside_it(seed: int) -> None:
+    """Sessions are created at once and run at once; one or two models kill until they are in quarantine."""
+    dice = random.Random(seed)
+
+    def nap() -> str:
+        return f"sleep:{dice.random() * 0.05}"
+
+    def model(**what: Any) -> bytes:
+        return script(npu=dice.random() < 0.4, **what)
+
+    good = {n: model(scale=n, on_create=[nap()], on_run=[nap()]) for n in range(3, 3 + dice.randint(2, 5))}
+    bad = [model(scale=-n, **{dice.choice(["on_create", "on_run"]): [nap(), "segv"]}) for n in range(2)]
+    end = time.monotonic() + 60
+    with fake_host() as host, ThreadPoolExecutor(8) as pool:
+
+        def kill(poison: bytes) -> None:
+            while time.monotonic() < end:
+                try:
+                    qnnbridge.InferenceSession(poison, host=host).run(None, {"x": X})
+                except errors.ModelQuarantined:
+                    return
+                except errors.HostCrashed:
+                    pass
+            raise AssertionError("it was never found")
+
+        def work(scale: int) -> None:
+            while not all(killer.done() for killer in killers):
+                session = qnnbridge.InferenceSession(good[scale], host=host)
+                for _ in range(5):
+                    assert np.array_equal(session.run(None, {"x": X})[0], X * np.float32(scale))
+
+        killers = [pool.submit(kill, poison) for poison in bad]
+        for future in [*(pool.submit(work, scale) for scale in good), *killers]:
+            future.result(90)
+    assert {account.model for account in Quarantine().accounts()} == {label_of(poison) for poison in bad}
+
+
+def test_a_session_whose_entry_of_the_cache_is_suspected_is_made_alone() -> None:
+    entry, alone = "e" * 64, list[bool]()
+    with fake_host() as host:
+        session = qnnbridge.InferenceSession(script(scale=3), host=host)
+        beside = NativeCall("f" * 64, "", "running")
+        host.blame.on_death(None, [NativeCall(entry, "", "creating", entry=True), beside], "hung")
+        session._remote._book_on(entry, "model.onnx", entry=True)
+        session._remote._while_busy = lambda: alone.extend(host._isolation._inside.values())
+        host.restart()
+        assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
+    assert alone == [True]
 
 
 def test_the_deadline_ends_the_repetitions() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -67,6 +69,29 @@ def test_qnn_code_1011_means_a_new_process_at_once(tmp_path):
         session = qnnbridge.InferenceSession(model, host=host)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 2)
         assert host.stats.generation == 2
+
+
+def test_a_call_beside_the_one_that_loses_the_npu_does_not_pay_for_it(tmp_path):
+    """Both hosts end while it is inside native code, and its `retry` of 1 is for what it does itself."""
+    text = f"QNN graph execute error. Error: X, Code: {(3 << 24 << 16) | 1011}"
+    inside, done = tmp_path / "inside", tmp_path / "done"
+    with fake_host() as host, ThreadPoolExecutor(1) as pool:
+        losing = qnnbridge.InferenceSession(script(on_run=["sleep:0.3", f"raise:ort.EPFail={text}"]), host=host)
+        beside = qnnbridge.InferenceSession(
+            script(scale=3, npu=False, on_run=[f"note:{inside}", f"wait:{done}"]), host=host
+        )
+        call = pool.submit(beside.run, None, {"x": X})
+        try:
+            while not inside.exists():
+                time.sleep(0.002)
+            with pytest.raises(errors.EPFail):
+                losing.run(None, {"x": X})
+        finally:
+            done.touch()
+        assert np.array_equal(call.result(60)[0], X * 3)
+        assert host.stats.crashes == 2
+        with pytest.raises(errors.ModelQuarantined):
+            losing.run(None, {"x": X})
 
 
 def test_an_ordinary_failure_of_the_provider_is_told_and_nothing_else_happens():

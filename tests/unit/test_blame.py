@@ -10,7 +10,15 @@ import time
 import pytest
 
 from qnnbridge._diagnosis.exit_codes import ExitStatus
-from qnnbridge._supervision.blame import MAX_REPLIES_ALONE, Blame, Deadline, IsolationLock, NativeCall, Points
+from qnnbridge._supervision.blame import (
+    MAX_REPLIES_ALONE,
+    WINDOW_S,
+    Blame,
+    Deadline,
+    IsolationLock,
+    NativeCall,
+    Points,
+)
 from qnnbridge._transport.channel import CallContext
 
 SEGV = ExitStatus(-11, "posix")
@@ -57,6 +65,27 @@ def test_a_good_reply_alone_acquits_and_takes_the_share_back() -> None:
     assert not blame.must_run_alone(B.fingerprint)
     assert blame.must_run_alone(A.fingerprint)
     assert blame.on_good_reply(B) == []
+
+
+def test_a_model_that_was_running_has_to_run_for_its_acquittal_and_one_in_the_making_only_to_be_made() -> None:
+    blame, making = Blame(), call("b", "creating")
+    blame.on_death(SEGV, [A, making])
+    assert blame.on_good_reply(call("a", "creating")) == []
+    assert blame.must_run_alone(A.fingerprint)
+    assert blame.on_good_reply(making) == [Points(making, -0.5)]
+    assert blame.on_good_reply(A) == [Points(A, -0.5)]
+
+
+def test_a_suspect_that_nobody_uses_any_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    blame = Blame()
+    blame.on_death(SEGV, [A, B])
+    begin = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: begin + WINDOW_S - 5)
+    assert blame.active
+    assert not blame.quiet
+    monkeypatch.setattr(time, "monotonic", lambda: begin + WINDOW_S + 5)
+    assert not blame.active
+    assert blame.quiet
 
 
 def test_a_death_alone_leaves_one_suspect() -> None:

@@ -207,6 +207,17 @@ def test_kills_from_outside_slow_it_down_but_do_not_open_the_breaker(clock: Fake
     assert delay_s == 30
 
 
+def test_deaths_that_are_booked_on_models_neither_open_the_breaker_nor_delay_the_next_model(
+    clock: FakeClock,
+) -> None:
+    policy = full_delay(clock)
+    for _ in range(50):
+        live(policy, clock, seconds=0.5)
+        policy.on_death(CRASHED, booked=True)
+        assert policy.next_start().delay_s == 0
+    assert policy.state == "closed"
+
+
 def test_what_a_restart_cannot_cure_is_never_tried_again(clock: FakeClock) -> None:
     policy = full_delay(clock)
     policy.on_start()

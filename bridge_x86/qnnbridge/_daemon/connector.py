@@ -412,5 +412,7 @@ class ReconnectPolicy(RestartPolicy):
         # No breaker: connecting costs nothing but the attempt, and the daemon may come back at any moment.
         super().__init__(first_delay_s=0.05, max_delay_s=1.0, breaker_deaths=1_000_000)
 
-    def on_death(self, status: ExitStatus | None = None, incurable: BridgeError | None = None) -> None:
+    def on_death(
+        self, status: ExitStatus | None = None, incurable: BridgeError | None = None, *, booked: bool = False
+    ) -> None:
         super().on_death(status)

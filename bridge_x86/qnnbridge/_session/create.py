@@ -79,7 +79,8 @@ class CreateRequest:
     spec: the recipe's, or its rest. dynamic: options to set at once. again: the session was made before,
     so nothing is compiled for it now. cached: it may come from the cache. quarantined: fingerprints that are
     refused. invalid_entries: of the cache, that killed a host. retry, kill_after_s: for a daemon. stop: setting its
-    `terminate` from another thread withdraws the request.
+    `terminate` from another thread withdraws the request. suspect: the model or the entry that the last death was
+    booked on; it runs alone if it is suspected.
     """
 
     recipe: SessionRecipe
@@ -92,6 +93,7 @@ class CreateRequest:
     retry: int = 0
     kill_after_s: float | None = None
     stop: Terminable | None = None
+    suspect: CallContext | None = None
 
     def message(self, deadline: float | None) -> tuple[dict[str, Any], tuple[Any, ...]]:
         """Header and buffers."""
@@ -249,7 +251,7 @@ def create(
         # host before its first session.
         host.repeat_remembered(process, deadline)
         with (
-            host.isolate(context, deadline),
+            host.isolate(request.suspect or context, deadline),
             TerminateRelay(cancellation, process.channel) as canceled,
             TerminateRelay(request.stop, process.channel) as withdrawn,
         ):

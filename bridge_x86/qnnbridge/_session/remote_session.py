@@ -367,6 +367,7 @@ class RemoteSession(ReplayingSession):
 
     def _create(self, process: HostProcess, deadline: float | None) -> None:
         host, recipe, again = self.host, self.recipe, bool(self._generation)
+        suspect = self._create_context
         if host.blame.active and not recipe.fingerprint and not host.is_daemon:
             # A suspect runs alone; for that it must be known which model this is.
             self.describe(deadline)
@@ -396,6 +397,7 @@ class RemoteSession(ReplayingSession):
             retry=self.retry,
             kill_after_s=None if self._kill_at is None else _seconds_until(self._kill_at),
             stop=self._stop,
+            suspect=suspect if host.blame.must_run_alone(suspect.fingerprint) else None,
         )
         news = RequestNews(recipe.label, WaitLog(lambda: news.label))
         if recipe.fingerprint:

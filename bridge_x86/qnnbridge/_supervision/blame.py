@@ -5,9 +5,10 @@ queue cannot. The rules:
 
 - One suspect gets 1 point. Of k suspects each gets 1/k, and from then on all of them are run alone
   (`IsolationLock`), so that a second death has one suspect.
-- A suspect that gives a good reply alone is acquitted: it loses its share of that death. Each time a model becomes
-  a suspect in company again, it needs twice as many good replies alone as the last time (1, 2, 4 ... 16), so that a
-  model that kills only sometimes is caught too, and does not escape by one lucky run.
+- A suspect that gives a good reply alone is acquitted: it loses its share of that death. A model that was running
+  has to run for it: that it can be created says nothing. Each time a model becomes a suspect in company again, it
+  needs twice as many good replies alone as the last time (1, 2, 4 ... 16), so that one that kills only sometimes is
+  caught too, and does not escape by one lucky run. One that is not used any more is forgotten after ten minutes.
 - A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by ourselves gives no points,
   nor does one whose exit code could not be read. Nor does SIGKILL, however often: random kills strike the same
   model again and again. Only where the kernel says that its own out-of-memory killer struck, the third such death
@@ -81,10 +82,12 @@ class Points:
 
 @dataclasses.dataclass
 class _Isolated:
-    """A suspect that must run alone. needed: good replies until it may run with others again."""
+    """A suspect that must run alone. needed: good replies until it may run with others again. until: on
+    `time.monotonic`; its points are void then."""
 
     needed: int
     shares: list[Points]
+    until: float = 0.0
 
 
 class Blame:
@@ -102,6 +105,11 @@ class Blame:
     @property
     def active(self) -> bool:
         """Whether any model must run alone. Cheap: asked before every call."""
+        if self._isolated:
+            now = time.monotonic()
+            # One that nobody uses any more would keep all others off the fast path.
+            for fingerprint in [name for name, one in self._isolated.copy().items() if one.until < now]:
+                self.forget(fingerprint)
         return bool(self._isolated)
 
     @property
@@ -146,7 +154,7 @@ class Blame:
         with self._lock:
             self._kills.pop(call.fingerprint, None)
             isolated = self._isolated.get(call.fingerprint)
-            if isolated is None:
+            if isolated is None or (isolated.shares[-1].call.phase == "running" and call.phase != "running"):
                 return []
             isolated.needed -= 1
             if isolated.needed > 0:
@@ -175,6 +183,7 @@ class Blame:
         isolated = self._isolated.setdefault(fingerprint, _Isolated(0, []))
         isolated.needed = min(MAX_REPLIES_ALONE, 2**before)
         isolated.shares.append(share)
+        isolated.until = time.monotonic() + WINDOW_S
 
 
 def _may_be_its_fault(status: ExitStatus) -> bool:

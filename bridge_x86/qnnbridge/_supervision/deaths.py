@@ -48,8 +48,9 @@ class DeathReport:
     """error: for the callers. status: how the process ended, ``None`` if that is not known.
 
     on_purpose: we ended it, for the application or because its work was not wanted any more: no crash.
-    from_outside: no call caused it: another process, a lack of memory, or another call's deadline ended it.
-    suspects: the requests that were inside native code.
+    from_outside: no call that was under way caused it: another process, a lack of memory, the deadline of another
+    call or the NPU that it lost ended it. suspects: the requests that were inside native code. undecided: those of
+    them whose models run alone from now on, so the next death says which it was. booked: it counts against a model.
     """
 
     error: HostError
@@ -57,6 +58,8 @@ class DeathReport:
     on_purpose: bool = False
     from_outside: bool = False
     suspects: frozenset[int] = frozenset()
+    undecided: frozenset[int] = frozenset()
+    booked: bool = False
 
 
 class DeathHandler(Protocol):
@@ -142,7 +145,7 @@ class Investigator:
         record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
         # After the report is written, whose path the account names.
-        self._book(record, failure, report, suspect)
+        models = self._book(record, failure, report, suspect)
         if isinstance(failure.reason, HostError):
             error: HostError = failure.reason
             error.details.setdefault("report", str(report) if report else None)
@@ -156,8 +159,11 @@ class Investigator:
             error,
             status,
             on_purpose,
-            on_purpose or _from_outside(record, failure),
+            # The call that found the NPU lost has its answer; it alone is to blame.
+            on_purpose or suspect is not None or _from_outside(record, failure),
             frozenset(call.request_id for call in record.suspects),
+            frozenset(call.request_id for call in record.suspects if models > 1 and call.fingerprint),
+            models > 0,
         )
 
     def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
@@ -235,7 +241,8 @@ class Investigator:
 
     def _book(
         self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: CallContext | None
-    ) -> None:
+    ) -> int:
+        """The number of models that it counts against. Several are run alone from now on."""
         suspects = [
             NativeCall(call.fingerprint, call.options_hash, str(call.phase), call.model, call.entry)
             for call in record.suspects
@@ -249,13 +256,15 @@ class Investigator:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
         elif record.memory_ran_out:
             why = "memory-ran-out"
-        for points in self._blame.on_death(record.exit, suspects, why):
+        booked = self._blame.on_death(record.exit, suspects, why)
+        for points in booked:
             text = record.exit.describe() if record.exit is not None else ""
             account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
             if account is not None:
                 # In quarantine the model is refused, so it has nothing more to prove, and others need not
                 # wait for it.
                 self._blame.forget(points.call.fingerprint)
+        return len(booked)
 
 
 def _surroundings(

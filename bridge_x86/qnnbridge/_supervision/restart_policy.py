@@ -6,7 +6,8 @@ trying for a while. The worth of a generation decides:
 - **productive**: it answered at least one call well. Whatever ended it, the next start has no delay, the delay's
   exponent is back at zero and the breaker's list is empty. A host that is killed from outside 200 times a minute
   while it works in between must go on working, and such a cycle cannot spin, since each turn pays for a whole start
-  and gives an answer. A model that kills the host every time is the quarantine's business, not this module's.
+  and gives an answer. A model that kills the host every time is the quarantine's business, not this module's: so a
+  death that is booked on models neither delays the next start nor counts for the breaker, which other models need.
 - **settled**: it answered nothing, but was ready for a minute (no call came). It resets the exponent too.
 - **barren**: everything else. The next start waits ``0.25 s x 2^n`` with full jitter, at most 30 s, where n is the
   number of barren generations in a row before the one that died.
@@ -179,10 +180,12 @@ class RestartPolicy:
             self._proved = True
             self._recover()
 
-    def on_death(self, status: ExitStatus | None = None, incurable: BridgeError | None = None) -> None:
+    def on_death(
+        self, status: ExitStatus | None = None, incurable: BridgeError | None = None, *, booked: bool = False
+    ) -> None:
         """The generation ended without being asked to, or did not come up.
 
-        incurable: what `next_start` raises from now on, if a restart cannot help.
+        incurable: what `next_start` raises from now on, if a restart cannot help. booked: on models.
         """
         with self._lock:
             now = self._clock.monotonic()
@@ -193,7 +196,7 @@ class RestartPolicy:
             if incurable is not None:
                 self._incurable = incurable
             # No delay and nothing counted, whatever ended it.
-            elif productive:
+            elif productive or booked:
                 self._not_before = now
             else:
                 if settled:

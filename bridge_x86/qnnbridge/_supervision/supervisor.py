@@ -186,23 +186,25 @@ class Supervisor:
         """Whether the call that got `failure` may have caused the death that `lost` has looked into.
 
         It may not if the end came from outside, if others were inside native code and it was not, or if the host
-        never had its request.
+        never had its request. Nor does it count if several models were inside: repeated alone, each shows what it
+        does.
         """
         report = self._deaths[process]
         own = failure.request_id
         # With suspects named by the host only they may have caused it. Without, any request that the host had
         # may have.
         if report.from_outside or report.suspects:
-            return own in report.suspects and not report.from_outside
+            return own in report.suspects - report.undecided and not report.from_outside
         return any(one.request_id == own and one.sent for one in process.channel.requests.lost)
 
     def npu_lost(self, process: HostProcess, error: BridgeError, context: CallContext) -> None:
         """The NPU cannot be used from `process` any more (QNN 1011, or resets again and again): end it."""
-        # First the failure, so that no caller takes this host for usable while its end is being looked into.
-        failure = process.channel.fail(error)
 
         def investigate() -> None:
+            # The failure under the lock: else another call that it ends could look into it first, and would not
+            # know whose fault it is.
             with self._death_lock:
+                failure = process.channel.fail(error)
                 if process not in self._deaths:
                     self._deaths[process] = self._investigate(process, failure, context)
 
@@ -402,7 +404,7 @@ class Supervisor:
             _log.warning("%s %s", error.message, error.cause or "")
         # What a model does to the host is no reason to give the host up for the other models.
         incurable = error.retry == "pointless" and not error.details.get("suspects")
-        self._policy.on_death(finding.status, error if incurable else None)
+        self._policy.on_death(finding.status, error if incurable else None, booked=finding.booked)
         return finding
 
 

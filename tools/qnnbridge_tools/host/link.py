@@ -178,7 +178,7 @@ def is_running() -> bool:
     # The operating system frees the lock of a process that ends, however it ends.
     lock = FileLock(path, mode=0o600)
     try:
-        # Held for a moment only; a daemon that starts in that moment finds it taken (`_FOREGROUND_PATIENCE_S`).
+        # Held for some microseconds. A daemon that starts meanwhile tries again (`_LOOK_PATIENCE_S`).
         lock.acquire(timeout=0)
     except Timeout:
         return True
