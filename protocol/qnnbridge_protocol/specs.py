@@ -183,6 +183,15 @@ class SessionSpec(Record):
         return (*self.initializers, *self.external_initializers, *files)
 
     @property
+    def again(self) -> SessionSpec:
+        """To make the session once more: its compiled model is there, and ONNX Runtime overwrites none."""
+        if self.config_entries.get("ep.context_enable", "0") in ("", "0"):
+            return self
+        entries = {key: text for key, text in self.config_entries.items() if key != "ep.context_enable"}
+        # What writes a compiled model is not rewritten unasked, and is not from now on.
+        return dataclasses.replace(self, config_entries=entries, fix=self.fix or FixSpec(when="never"))
+
+    @property
     def options_hash(self) -> str:
         """Of everything but the model: quarantines and manifests recognise equal options by it."""
         import hashlib

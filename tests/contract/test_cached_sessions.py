@@ -372,6 +372,23 @@ def test_after_a_restart_without_a_good_entry_it_comes_back_from_the_model(what:
         assert open_session(host).cache.state == "miss"
 
 
+def test_after_a_restart_a_session_that_wrote_its_compiled_model_comes_back_too(tmp_path: Path) -> None:
+    """ONNX Runtime refuses to write over the file: the session was lost with its host."""
+    options = qnnbridge.SessionOptions()
+    options.add_session_config_entry("ep.context_enable", "1")
+    options.add_session_config_entry("ep.context_file_path", str(tmp_path / "out.onnx"))
+    with qnnbridge.Host() as host:
+        session = open_session(host, sess_options=options)
+        feeds = input_of(session)
+        expected, looks = session.run(None, feeds), shown(session)
+        written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        host.restart()
+        assert equal_bits(session.run(None, feeds), expected)
+        assert (session.generation, shown(session), session.cache.state) == (2, looks, "off")
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
+        assert len(written) == 2
+
+
 def test_the_entry_of_a_living_session_is_not_evicted(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

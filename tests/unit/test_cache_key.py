@@ -172,6 +172,17 @@ def test_of_a_library_that_an_option_names_the_contents_count_and_not_the_folder
     assert named("a", b"1") != named("a", b"2")
 
 
+@pytest.mark.parametrize("option", ["backend_path", "op_affinity"])
+def test_a_file_that_a_session_entry_names_counts_as_one_of_a_provider_option(option: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    keys = set()
+    for contents in (b"1", b"2"):
+        file.write_bytes(contents)
+        entries = {f"ep.qnnexecutionprovider.{option}": str(file)}
+        keys.add(key(spec=dataclasses.replace(SPEC, config_entries=entries)))
+    assert len(keys) == 2
+
+
 def test_a_replaced_library_is_seen_and_a_text_beside_it_is_not(tmp_path: Path) -> None:
     library = tmp_path / "libQnnHtp.so"
     library.write_bytes(b"one")

@@ -1,15 +1,19 @@
-"""Hostile configs of models for generation: one typed error each."""
+"""Hostile configs of models for generation: one typed error each. What is remembered of a stage."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from qnnbridge_host.model.genai_folder import CONFIG, read_folder
+from qnnbridge_host.genai.models import place
+from qnnbridge_host.model.genai_folder import CONFIG, GenaiStage, read_folder
 from qnnbridge_protocol.errors import GenerationFolderInvalid
+from qnnbridge_protocol.specs import Placement, SessionSpec
 
 DECODER: dict[str, Any] = {"filename": "model.onnx"}
 
@@ -49,3 +53,22 @@ def test_a_change_of_a_config_that_does_not_fit_it_is_refused(
     (tmp_path / CONFIG).write_text(json.dumps({"model": model}), "utf-8")
     with pytest.raises(GenerationFolderInvalid):
         read_folder(str(tmp_path), [step])
+
+
+def test_where_a_stage_runs_is_found_out_anew_for_another_file_of_the_same_size_and_date(tmp_path: Path) -> None:
+    file, cache = tmp_path / "stage.onnx", str(tmp_path / "cache")
+    folder: Any = SimpleNamespace(stages=[GenaiStage("decoder", str(file), (("qnn", {}),))])
+    probed: list[SessionSpec] = []
+
+    def probe(spec: SessionSpec) -> Placement:
+        probed.append(spec)
+        return Placement(qnn_nodes=1, known=True)
+
+    for contents in (b"one", b"one", b"two"):
+        if not file.exists() or file.read_bytes() != contents:
+            fresh = tmp_path / "fresh"
+            fresh.write_bytes(contents)
+            os.utime(fresh, ns=(1, 1))
+            os.replace(fresh, file)
+        place(folder, probe, cache, {}, strict=True)
+    assert len(probed) == 2

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import needs
 
+from qnnbridge_host.graph.files import link_files
 from qnnbridge_host.model.scan import scan_open
 from qnnbridge_protocol.errors import InvalidProtobuf
 
@@ -193,3 +195,15 @@ def test_messages_one_in_the_other_without_end_are_given_up() -> None:
     started = time.perf_counter()
     assert referenced_files(b"\x3a" + bytes([len(data) & 0x7F | 0x80, len(data) >> 7 & 0x7F]) + data) == []
     assert time.perf_counter() - started < 5
+
+
+@needs.posix
+def test_of_weights_that_are_links_the_files_are_linked(tmp_path: Path) -> None:
+    """Caches of model hubs keep each file once, and give it its name by a relative link."""
+    blobs, snapshot, work = (tmp_path / name for name in ("blobs", "snapshot", "work"))
+    for folder in (blobs, snapshot, work):
+        folder.mkdir()
+    (blobs / "1f").write_bytes(b"weights")
+    (snapshot / "w.bin").symlink_to("../blobs/1f")
+    link_files(snapshot, ["w.bin"], work / "candidate")
+    assert (work / "candidate" / "w.bin").read_bytes() == b"weights"

@@ -19,7 +19,7 @@ from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, ModelChanged, ModelError, PlacementRefused
-from qnnbridge_protocol.model_records import CacheReply
+from qnnbridge_protocol.model_records import CacheReply, CacheSettings
 from qnnbridge_protocol.specs import FixSpec, Placement, SessionSpec
 
 # Native steps, in order.
@@ -232,3 +232,22 @@ def test_a_session_that_gives_the_cache_up_is_no_hit(monkeypatch: pytest.MonkeyP
     assert (cache.state, cache.held) == ("off", 0)
     # A death between two attempts, while the model is compiled, is not booked on the entry.
     assert declared == [*["creating", "ready"] * 3, "creating"]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_model_that_is_replaced_before_it_is_rewritten_gives_no_copy(cached: bool, tmp_path: Path) -> None:
+    """The copy of another model under its hash would be found again when the model is put back."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(MODEL.read_bytes())
+    source = ModelSource.open(str(model), ".")
+
+    def rewritten(_source: Any, _wanted: Any, _folder: str, target: Path, _order: Any) -> replaced.FixedModel:
+        model.write_bytes((MODEL.parent / "mul_1.onnx").read_bytes())
+        (target / "model.onnx").write_bytes(model.read_bytes())
+        return replaced.FixedModel(str(target / "model.onnx"), ("sigmoid",))
+
+    settings = CacheSettings(str(tmp_path / "cache")) if cached else None
+    order = WorkOrder((), StopSignal(), label=source.label)
+    with patch.object(replaced, "_rewritten", rewritten), pytest.raises(ModelChanged):
+        replaced.fixed_source(source, SessionSpec(str(model), fix=FixSpec()), settings, ".", order)
+    assert not list(tmp_path.glob("cache/v1/fixed/*"))

@@ -35,6 +35,7 @@ class Engine:
 
     loads_long = False
     made = 0
+    spec: Any = None
 
     def create_session(self, spec: Any, model: Any, values: Any, on_phase: Any, stop: StopSignal | None) -> Session:
         if stop is not None and self.loads_long:
@@ -42,14 +43,15 @@ class Engine:
         if stop is not None and stop.stopped:
             raise ModelLoadCanceled("[ONNXRuntimeError] : 12 : MODEL_LOAD_CANCELED : Graph loading canceled")
         self.made += 1
+        self.spec = spec
         return Session(self)
 
 
-def create(engine: Engine, stop: StopSignal) -> Any:
+def create(engine: Engine, stop: StopSignal, **of_spec: Any) -> Any:
     sessions = Sessions(lambda _on_phase: engine)
     sessions.start(lambda _phase: None)
     request = Request(4, {"op": "session.create"}, ())
-    return sessions.create(request, lambda _phase: None, SessionSpec("model.onnx"), None, {}, stop=stop)
+    return sessions.create(request, lambda _phase: None, SessionSpec("model.onnx", **of_spec), None, {}, stop=stop)
 
 
 def test_a_loading_that_was_ended_is_a_request_that_was_withdrawn() -> None:
@@ -65,3 +67,14 @@ def test_a_cancel_that_comes_late_does_not_hurt_a_later_reset_of_the_npu() -> No
     session = create(Engine(), stop)
     stop.stop()
     assert session.run(None, {}, None, None, lambda _phase: None) == [7]
+
+
+def test_a_compiled_model_that_a_session_writes_is_written_once() -> None:
+    """ONNX Runtime refuses to write over it, so a reset of the NPU would have ended the session."""
+    engine = Engine()
+    session = create(
+        engine, StopSignal(), config_entries={"ep.context_enable": "1", "ep.context_file_path": "out.onnx"}
+    )
+    assert engine.spec.config_entries["ep.context_enable"] == "1"
+    assert session.run(None, {}, None, None, lambda _phase: None) == [7]
+    assert engine.spec.config_entries == {"ep.context_file_path": "out.onnx"}

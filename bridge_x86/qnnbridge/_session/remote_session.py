@@ -374,7 +374,7 @@ class RemoteSession(ReplayingSession):
             recipe = self.recipe
         # A profile that the application has ended is not recorded again by the next host, which would write a
         # second file.
-        spec = recipe.spec
+        spec = recipe.spec.again if again else recipe.spec
         if self._profile_ended:
             options = {name: value for name, value in spec.options.items() if name != PROFILING}
             spec = dataclasses.replace(spec, options=options)

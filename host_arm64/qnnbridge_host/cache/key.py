@@ -85,7 +85,11 @@ def key_parts(
         "providers": [_provider(provider, host, hash_file) for provider in spec.providers or (ProviderSpec(QNN),)],
         "fallback": spec.fallback,
         "options": {k: v for k, v in spec.options.items() if k not in HARMLESS_OPTIONS},
-        "entries": {k: v for k, v in spec.config_entries.items() if not k.startswith(HARMLESS_ENTRIES)},
+        "entries": {
+            k: _value(k.removeprefix(SESSION_PREFIX), v, host, hash_file)
+            for k, v in spec.config_entries.items()
+            if not k.startswith(HARMLESS_ENTRIES)
+        },
         "free_dimensions": [dict(spec.free_dimensions_by_name), dict(spec.free_dimensions_by_denotation)],
         "disabled_optimizers": sorted(spec.disabled_optimizers),
         "initializers": _values(spec.value_names, initializers),
@@ -143,18 +147,22 @@ def qnn_options(spec: SessionSpec) -> dict[str, str]:
 
 
 def _provider(provider: ProviderSpec, host: HostInfo, hash_file: HashFile) -> list[Any]:
-    options: dict[str, Any] = {}
-    for name, text in provider.options.items():
-        if provider.name == QNN and name in HARMLESS_QNN_OPTIONS:
-            continue
-        is_file = provider.name == QNN and name in FILE_OPTIONS
-        options[name] = _contents(text, host.library_folder, hash_file) if is_file else text
+    if provider.name != QNN:
+        return [provider.name, dict(provider.options)]
+    options = {
+        name: _value(name, text, host, hash_file)
+        for name, text in provider.options.items()
+        if name not in HARMLESS_QNN_OPTIONS
+    }
     return [provider.name, options]
 
 
-def _contents(text: str, folder: str | None, hash_file: HashFile) -> list[str | None]:
+def _value(name: str, text: str, host: HostInfo, hash_file: HashFile) -> Any:
+    """Of an option of QNN: the text, or the name and the hash of the file that it names."""
+    if name not in FILE_OPTIONS:
+        return text
     # A bare name means a file beside QNN's own libraries.
-    path = text if os.path.dirname(text) else os.path.join(folder or os.curdir, text)
+    path = text if os.path.dirname(text) else os.path.join(host.library_folder or os.curdir, text)
     return [os.path.basename(text), hash_file(os.path.abspath(path))]
 
 

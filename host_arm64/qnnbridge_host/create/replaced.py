@@ -123,7 +123,9 @@ def fixed_source(
     }
 
     def rewrite(target: Path) -> FixedModel:
-        return _rewritten(source, wanted, folder, target, order)
+        made = _rewritten(source, wanted, folder, target, order)
+        source.check_unchanged()  # else the copy of another model would be kept under this one's hash
+        return made
 
     changed = dataclasses.replace(spec, free_dimensions_by_name={}, fix=None)
     with ticking(functools.partial(order.progress, "rewriting")):
@@ -379,7 +381,7 @@ def _kept_wrapped(
     def build(target: Path) -> FixedModel:
         written = target / WITHOUT_A_NAME
         written.write_bytes(_built(request, order))
-        source.check_unchanged()  # else the model of another binary would be kept under this one's hash
+        source.check_unchanged()  # as of a rewritten copy
         return FixedModel(os.fspath(written), ())
 
     wanted = {

@@ -392,7 +392,7 @@ class Sessions:
                     stop.check()  # ONNX Runtime has its own words for a loading that was ended
                 raise
             # A reset of the NPU makes it again, whatever has become of the request.
-            ends = None
+            ends, spec = None, spec.again
             if dynamic:
                 try:
                     session.set_ep_dynamic_options(dynamic, enter)

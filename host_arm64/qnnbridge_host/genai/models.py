@@ -39,6 +39,7 @@ from qnnbridge_host.model.genai_folder import (
     refusal,
     stage_files,
 )
+from qnnbridge_host.model.source import take_stamp
 from qnnbridge_protocol.errors import BridgeError, GenerationError, ModelChanged, ModelQuarantined, PlacementRefused
 from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import (
@@ -499,11 +500,14 @@ def _memory(stage: GenaiStage, cache: str | None, versions: Mapping[str, str]) -
     if cache is None:
         return None
     try:
-        status = os.stat(stage.path)
+        stamp = take_stamp(stage.path)
     except OSError:
         return None
-    # With the versions: another driver or QNN may take other nodes.
-    key = [os.path.abspath(stage.path), status.st_size, status.st_mtime_ns, stage.qnn_options, dict(versions)]
+    if stamp is None:
+        return None
+    # All of the stamp but its own time: a program may give a file the size and the date of another one. With the
+    # versions: another driver or QNN may take other nodes.
+    key = [os.path.abspath(stage.path), *stamp.to_plain()[:-1], stage.qnn_options, dict(versions)]
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
     return Path(cache) / FOLDER / f"{name[:32]}.json"
 
