@@ -75,14 +75,12 @@ class HostObject:
             StateLost: its host is gone.
             InvalidArgument: one of `objects` lives in another host.
         """
-        from qnnbridge_protocol.values import Decoder
+        from qnnbridge_protocol.values import decode_all
 
         header, buffers = object_message(arguments, values)
         header |= {"op": "object.call", "operation": operation, "objects": self.numbers_of(objects)}
         frame = self.forward(header, buffers, context, functions=functions)
-        decoder = Decoder(frame.buffers)
-        found = [decoder.value(item) for item in frame.header.get("values") or ()]
-        decoder.finish()
+        found = decode_all(frame.header.get("values") or (), frame.buffers)
         number = frame.header.get("object")
         made = HostObject(self.host, self.generation, number, operation) if type(number) is int else None
         return ObjectReply(frame.header.get("result"), found, made)

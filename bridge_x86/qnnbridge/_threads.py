@@ -239,13 +239,11 @@ class CalledFunctions:
                     channel.give_back(frame.request_id, answer, ())
 
     def _answer(self, frame: Frame) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        from qnnbridge_protocol.values import Decoder, Encoder
+        from qnnbridge_protocol.values import Encoder, decode_all
 
         try:
             function = self._functions[str(frame.header.get("function"))]
-            decoder = Decoder(frame.buffers)
-            values = [decoder.value(item) for item in frame.header.get("values") or ()]
-            decoder.finish()
+            values = decode_all(frame.header.get("values") or (), frame.buffers)
             result, given = function(frame.header.get("arguments") or {}, values)
             encoder = Encoder()
             described = [encoder.add(value) for value in given]

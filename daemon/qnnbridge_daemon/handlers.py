@@ -338,12 +338,9 @@ def _retries(given: Any, otherwise: int) -> int:
 def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
     if not described and not buffers:
         return ()
-    from qnnbridge_protocol.values import Decoder
+    from qnnbridge_protocol.values import decode_all
 
-    decoder = Decoder(buffers)
-    values = tuple(decoder.value(item) for item in described)
-    decoder.finish()
-    return values
+    return tuple(decode_all(described, buffers))
 
 
 def _in_the_daemon(error: HostNotFound) -> BridgeError:

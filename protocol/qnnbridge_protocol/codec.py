@@ -16,7 +16,7 @@ the buffers and the descriptor: numeric tensors are views, and each string or ma
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -377,6 +377,14 @@ class Decoder:
 def decode(descriptor: Any, buffers: Sequence[Array], *, copy: bool = False) -> Any:
     """The one value of a message. For several values over the same buffers use one `Decoder`."""
     return Decoder(buffers, copy=copy).value(descriptor)
+
+
+def decode_all(descriptors: Iterable[Any], buffers: Sequence[Array]) -> list[Any]:
+    """All values of one message, in which each buffer belongs to one."""
+    decoder = Decoder(buffers)
+    values = [decoder.value(descriptor) for descriptor in descriptors]
+    decoder.finish()
+    return values
 
 
 def _shape(node: Any) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_protocol.codec import Decoder, Encoder, decode
+from qnnbridge_protocol.codec import Decoder, Encoder, decode, decode_all
 from qnnbridge_protocol.elements import ElementType, ValueType, element_of, from_ort_type, nbytes, numpy_dtype
 from qnnbridge_protocol.tensors import Sparse, Typed
 
@@ -124,6 +124,7 @@ __all__ = [
     "Value",
     "ValueType",
     "decode",
+    "decode_all",
     "element_of",
     "equal_bits",
     "from_ort_type",

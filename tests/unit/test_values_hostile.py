@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.needs import length
 
 from qnnbridge_protocol.errors import ProtocolDesync
-from qnnbridge_protocol.values import Decoder, Encoder, Sparse, Typed, decode
+from qnnbridge_protocol.values import Decoder, Encoder, Sparse, Typed, decode, decode_all
 
 PARTS = st.one_of(
     st.none(),
@@ -222,15 +222,13 @@ def test_a_buffer_serves_one_value_of_a_message() -> None:
 
 
 def test_a_buffer_that_no_value_uses_is_a_desync() -> None:
-    decoder = Decoder([EIGHT, EIGHT])
-    decoder.value(["t", 1, [2], 0])
+    tensors = [["t", 1, [2], 0], ["t", 1, [2], 1]]
+    assert len(decode_all(tensors, [EIGHT, EIGHT])) == 2
     with pytest.raises(ProtocolDesync, match="no value refers to"):
-        decoder.finish()
+        decode_all(tensors[:1], [EIGHT, EIGHT])
 
 
 @pytest.mark.parametrize("value", VALID, ids=lambda v: type(v).__name__)
 def test_the_undamaged_messages_of_these_tests_are_valid(value: Any) -> None:
     descriptor, buffers = encoded(value)
-    decoder = Decoder(buffers)
-    decoder.value(descriptor)
-    decoder.finish()
+    decode_all([descriptor], buffers)

@@ -30,7 +30,7 @@ from qnnbridge_os.native import locks_hold
 from qnnbridge_protocol.errors import BridgeError, ModelQuarantined, ProtocolDesync, desync
 from qnnbridge_protocol.fastpath import ChannelKind
 from qnnbridge_protocol.field_types import field
-from qnnbridge_protocol.values import Decoder
+from qnnbridge_protocol.values import decode_all
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath.channel_pool import ChannelPool
@@ -225,10 +225,7 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
     # For good: a model whose output shapes depend on values would otherwise ask for a plan that fails each
     # time.
     signature.slow = True
-    decoder = Decoder(frame.buffers)
-    values = [decoder.value(item) for item in field(frame.header, "outputs", "tuple[Any, ...]")]
-    decoder.finish()
-    return values
+    return decode_all(field(frame.header, "outputs", "tuple[Any, ...]"), frame.buffers)
 
 
 def _upkeep(remote: ReplayingSession, process: HostProcess) -> bool:

@@ -152,7 +152,7 @@ class NumbersCheck:
 
     def samples(self, timeout_s: float | None) -> dict[str, Any]:
         """Made-up values for the inputs. Raises `OptionError` where none can be made up."""
-        from qnnbridge_protocol.values import Decoder
+        from qnnbridge_protocol.values import decode_all
 
         header = {"op": "model.samples", "inputs": [node.to_wire() for node in self._remote.info.inputs]}
         frame = self._remote.host.call(header, timeout_s)
@@ -162,9 +162,9 @@ class NumbersCheck:
                 cause=f"{frame.header.get('reason')}.",
                 fix="Give inputs: session.verify(feeds).",
             )
-        decoder = Decoder(frame.buffers)
         inputs = field(frame.header, "inputs", "tuple[tuple[str, Any], ...]")
-        return {name: decoder.value(item) for name, item in inputs}
+        values = decode_all((item for _, item in inputs), frame.buffers)
+        return {name: value for (name, _), value in zip(inputs, values, strict=True)}
 
     # --- asking the host ---
 

@@ -168,7 +168,7 @@ class RemoteSession(ReplayingSession):
 
         failed: the failure of the call on the fast path, which this call continues.
         """
-        from qnnbridge_protocol.values import Decoder, Encoder  # numpy, which making a session does not need
+        from qnnbridge_protocol.values import Encoder, decode_all  # numpy, which making a session does not need
 
         deadline = deadline_after(timeout_s)  # before the encoding, which takes seconds for millions of texts
         # Encoded once for all attempts.
@@ -189,10 +189,7 @@ class RemoteSession(ReplayingSession):
             header["options"] = terminated.to_wire()
             left_s = None if deadline is None else _seconds_until(deadline)
             frame = self.forward(header, buffers, left_s, retry, on_deadline, stop)
-        decoder = Decoder(frame.buffers)
-        outputs = [decoder.value(item) for item in field(frame.header, "outputs", "tuple[Any, ...]")]
-        decoder.finish()
-        return outputs
+        return decode_all(field(frame.header, "outputs", "tuple[Any, ...]"), frame.buffers)
 
     @property
     def is_in_host(self) -> bool:

@@ -192,14 +192,10 @@ class Generator:
         self._remote.close()
 
     def _tensor(self, arguments: dict[str, Any]) -> Any:
-        from qnnbridge_protocol.values import Decoder
+        from qnnbridge_protocol.values import decode_all
 
         frame = self._remote.look("tensor", arguments)
-        decoder = Decoder(frame.buffers)
-        (item,) = field(frame.header, "values", "tuple[Any]")
-        found = decoder.value(item)
-        decoder.finish()
-        return found
+        return decode_all(field(frame.header, "values", "tuple[Any]"), frame.buffers)[0]
 
 
 def _int32(tokens: list[int]) -> npt.NDArray[np.int32]:

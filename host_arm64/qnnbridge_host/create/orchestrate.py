@@ -34,6 +34,7 @@ from qnnbridge_host.numerics.judge import (
     largest,
     movement,
     precision_of_operators,
+    rank,
 )
 from qnnbridge_host.numerics.ranking import paired
 from qnnbridge_host.numerics.sampling import (
@@ -61,7 +62,6 @@ from qnnbridge_protocol.model_records import (
     CompileResult,
     Difference,
     DifferenceLevel,
-    JudgedNumbers,
     ProgressStage,
     Validation,
 )
@@ -462,7 +462,8 @@ def compare(
     if any(array is None or array.dtype.kind not in "biuf" for array in arrays):
         return None
     state, reason, judged = judge_over_inputs([(expected[name], got[name]) for name in names], number_format)
-    decisive = min(range(len(names)), key=lambda number: _rank(judged[number], state))
+    # Those of the state that decides first, then the lowest SNR.
+    decisive = min(range(len(names)), key=lambda number: (judged[number].state != state, rank(judged[number])))
     worst = judged[decisive]
     level: DifferenceLevel = "wrong" if state == "differs" else "ok"
     remark: str | None = reason or None
@@ -476,11 +477,6 @@ def compare(
     if worst.lost or (worst.snr_db is None and state == "differs"):
         most = relative = math.inf
     return Difference(output, level, most, relative, _cosine(got, expected, names), names[decisive], remark)
-
-
-def _rank(one: JudgedNumbers, state: str) -> tuple[bool, float]:
-    """Those of the state that decides first, then the lowest SNR."""
-    return one.state != state, -math.inf if one.lost or one.snr_db is None else one.snr_db
 
 
 def _cosine(got: Mapping[str, Any], expected: Mapping[str, Any], names: Iterable[str]) -> float | None:

@@ -297,11 +297,9 @@ def model_and_tensors(
     model = request.buffers[count] if spec.model_path is None else None
     values: tuple[Any, ...] = ()
     if described or count:
-        from qnnbridge_protocol.values import Decoder
+        from qnnbridge_protocol.values import decode_all
 
-        decoder = Decoder(request.buffers[:count])
-        values = tuple(decoder.value(item) for item in described)
-        decoder.finish()
+        values = tuple(decode_all(described, request.buffers[:count]))
     if len(values) != len(spec.value_names):
         raise ValueError(f"{len(values)} values of initializers")
     return model, values

@@ -35,7 +35,7 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionInfo, SessionSpec
-from qnnbridge_protocol.values import Decoder, Encoder
+from qnnbridge_protocol.values import Encoder, decode_all
 
 _log = logging.getLogger("qnnbridge.compiling")
 
@@ -400,10 +400,7 @@ class WorkerSession:
         inputs = [[name, encoder.add(value)] for name, value in feeds.items()]
         header = {"op": "session.run", "session": self._number, "outputs": outputs, "inputs": inputs}
         frame = self._worker.call(header, tuple(encoder.buffers))
-        decoder = Decoder(frame.buffers)
-        outputs = [decoder.value(item) for item in frame.header["outputs"]]
-        decoder.finish()
-        return outputs
+        return decode_all(frame.header["outputs"], frame.buffers)
 
 
 def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:

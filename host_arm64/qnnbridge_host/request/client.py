@@ -225,7 +225,7 @@ class CallsBack:
             self._arrived.set()
 
     def _call(self, function: str, arguments: Mapping[str, Any] | None, values: Sequence[Any]) -> Returned:
-        from qnnbridge_protocol.values import Decoder, Encoder
+        from qnnbridge_protocol.values import Encoder, decode_all
 
         encoder = Encoder()
         described = [encoder.add(value) for value in values]
@@ -251,10 +251,8 @@ class CallsBack:
             kind = str(raised.get("type", "Exception"))
             details = {"reason": "raised", "type": kind, "function": function}
             raise CallBackFailed(f"{kind}: {raised.get('text', '')}", details=details)
-        decoder = Decoder(answer.buffers)
-        found = tuple(decoder.value(item) for item in answer.header.get("values") or ())
-        decoder.finish()
-        return Returned(answer.header.get("result"), found)
+        found = decode_all(answer.header.get("values") or (), answer.buffers)
+        return Returned(answer.header.get("result"), tuple(found))
 
     def _wait(self, function: str) -> None:
         until = time.monotonic() + self._timeout_s

@@ -148,15 +148,14 @@ class HostHandlers:
         from qnnbridge_host.engine import StopHandle
         from qnnbridge_protocol.field_types import field
         from qnnbridge_protocol.specs import RunSpec
-        from qnnbridge_protocol.values import Decoder, Encoder
+        from qnnbridge_protocol.values import Encoder, decode_all
 
         session = self._session(request)
         header = request.header
-        decoder = Decoder(request.buffers)
         inputs = field(header, "inputs", "tuple[tuple[str, Any], ...]")
         names = field(header, "outputs", "tuple[str, ...] | None", None)
-        feeds = {name: decoder.value(item) for name, item in inputs}
-        decoder.finish()
+        values = decode_all((item for _, item in inputs), request.buffers)
+        feeds = {name: value for (name, _), value in zip(inputs, values, strict=True)}
         options = header.get("options")
         run = RunSpec.from_wire(options) if options is not None else None
         request.stopper = stop = StopHandle()

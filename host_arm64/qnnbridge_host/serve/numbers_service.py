@@ -10,7 +10,6 @@ no such report is kept. One comparison at a time in a host. Any thread.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import threading
 import time
@@ -208,9 +207,10 @@ class NumbersService:
 def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.create.worker import Worker, open_original
-    from qnnbridge_host.numerics.judge import precision_of_operators
+    from qnnbridge_host.numerics.judge import precision_of_operators, rank
     from qnnbridge_host.numerics.ranking import judge_all
 
+    badness = {"differs": 0, "agrees": 1, "unknown": 2}
     begun = time.monotonic()
 
     def report(state: Any, outputs: Sequence[OutputNumbers] = (), reason: str = "") -> NumbersReport:
@@ -238,7 +238,8 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
         return report("unknown", reason="the run on the CPU took too long")
     except BridgeError as error:
         return report("unknown", reason=f"the CPU does not run it: {error.message}")
-    outputs = sorted((OutputNumbers(**one.to_wire(), output=name) for name, one in judged), key=_badness)
+    numbers = (OutputNumbers(**one.to_wire(), output=name) for name, one in judged)
+    outputs = sorted(numbers, key=lambda one: (badness[one.state], rank(one)))
     states = [one.state for one in outputs]
     if "differs" in states:
         return report("differs", outputs, str(outputs[0]))
@@ -276,11 +277,6 @@ def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:
         shape = [dim if isinstance(dim, int) else sizes.get(str(dim), 1) for dim in nodes[name].shape or ()]
         found[name] = np.full(shape, number).astype(elements.numpy_dtype(element))
     return found
-
-
-def _badness(one: OutputNumbers) -> tuple[int, float]:
-    order = {"differs": 0, "agrees": 1, "unknown": 2}
-    return order.get(one.state, 2), -math.inf if one.lost or one.snr_db is None else one.snr_db
 
 
 def _operators(source: ModelSource) -> Mapping[str, int]:

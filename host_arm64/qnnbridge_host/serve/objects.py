@@ -114,11 +114,9 @@ class HostObjects:
             raise desync(f"{request.op} without a proper description")
         decoded: tuple[Any, ...] = ()
         if values or request.buffers:
-            from qnnbridge_protocol.values import Decoder
+            from qnnbridge_protocol.values import decode_all
 
-            decoder = Decoder(request.buffers)
-            decoded = tuple(decoder.value(item) for item in values or ())
-            decoder.finish()
+            decoded = tuple(decode_all(values or (), request.buffers))
         others = tuple(self._find(number).value for number in objects or ())
         return ObjectCall(request, enter, self._sessions, arguments or {}, decoded, others)
 
