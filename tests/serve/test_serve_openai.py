@@ -19,7 +19,7 @@ from serving import Server, refused, serving
 from tests import needs
 from tests.genai.tiny_decoders import Sizes, write_model
 
-from qnnbridge_serve import answering
+from qnnbridge_serve import openai_endpoints
 from qnnbridge_serve.http_protocol import ABORT
 from qnnbridge_serve.openai_answers import Piece
 from qnnbridge_serve.openai_forms import read_generation
@@ -366,7 +366,7 @@ def test_a_client_that_does_not_read_keeps_nothing_from_others(server: Server, c
 
 
 def test_a_connection_that_is_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(openai_endpoints, "STALL_TIMEOUT_S", 0.05)
     told: list[str] = []
 
     class Stuck:
@@ -391,7 +391,7 @@ def test_a_connection_that_is_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
             await never()
 
     async def run() -> None:
-        stream = answering.EventStream(Stuck(), Piece(0, "piece"), lambda: told.append("closed"))  # type: ignore[arg-type]
+        stream = openai_endpoints.EventStream(Stuck(), Piece(0, "piece"), lambda: told.append("closed"))  # type: ignore[arg-type]
         await stream({"type": "http", "extensions": {ABORT: lambda: told.append("cut")}}, never, send)
 
     asyncio.run(run())
@@ -409,7 +409,7 @@ def test_clients_take_turns() -> None:
     """One slot; a crowd of one client, and one request of another: that one is next but one."""
     from qnnbridge_daemon.fair_share import Cancellation
 
-    queues, order, begun = answering.ClientQueues(1, 50), [], threading.Event()
+    queues, order, begun = openai_endpoints.ClientQueues(1, 50), [], threading.Event()
 
     def ask(client: str, number: int) -> None:
         with queues.turn(client, Cancellation()):

@@ -30,18 +30,16 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.values import equal_bits
-from qnnbridge_serve import answering, openai_forms, tensors, transport
 from qnnbridge_serve import app as app_module
 from qnnbridge_serve import errors as serve_errors
+from qnnbridge_serve import infer, openai_endpoints, openai_forms, transport
 from qnnbridge_serve import repository as repository_module
 from qnnbridge_serve.errors import Refused, refusal_of
-from qnnbridge_serve.folder_models import LANGUAGE, FolderFigures, language_models
-from qnnbridge_serve.infer import GivenTensor, read_request
+from qnnbridge_serve.infer import DATATYPES, GivenTensor, TensorSpec, make_contract, read_request
 from qnnbridge_serve.openai_answers import AnswerForm, Piece
 from qnnbridge_serve.options import ModelFile, find_models, listen, read_address, read_token, shows_token
-from qnnbridge_serve.repository import Repository
+from qnnbridge_serve.repository import LANGUAGE, FolderFigures, Repository, language_models
 from qnnbridge_serve.server import check_exposure
-from qnnbridge_serve.tensors import DATATYPES, TensorSpec, make_contract
 from qnnbridge_serve.transport import Admission
 from qnnbridge_tools.cli import app
 
@@ -289,11 +287,11 @@ def test_any_bits_go_through_unchanged(element: ElementType, shape: list[int], s
     if element is ElementType.BOOL:
         data = bytes(byte & 1 for byte in data)
     body = memoryview(b"\0" * offset + data)[offset:]
-    value: Any = tensors.to_value(GivenTensor("x", tensor.datatype, tuple(shape), None, body), tensor)
+    value: Any = infer.to_value(GivenTensor("x", tensor.datatype, tuple(shape), None, body), tensor)
     array = value if isinstance(value, np.ndarray) else value.data
     assert array.flags.aligned
-    assert bytes(tensors.to_bytes(array, tensor)) == data
-    assert tensors.shape_of(array, tensor) == shape
+    assert bytes(infer.to_bytes(array, tensor)) == data
+    assert infer.shape_of(array, tensor) == shape
 
 
 @settings(max_examples=60, deadline=None)
@@ -302,11 +300,11 @@ def test_any_texts_go_through_unchanged(texts: list[str]) -> None:
     tensor = TensorSpec("x", ElementType.STRING, (-1,))
     array = np.empty(len(texts), object)
     array[:] = texts
-    data = tensors.to_bytes(array, tensor)
-    raw = tensors.to_value(GivenTensor("x", "BYTES", (len(texts),), None, memoryview(data)), tensor)
+    data = infer.to_bytes(array, tensor)
+    raw = infer.to_value(GivenTensor("x", "BYTES", (len(texts),), None, memoryview(data)), tensor)
     assert equal_bits(raw, array)
     in_json = GivenTensor("x", "BYTES", (len(texts),), json.dumps(texts).encode(), None)
-    assert equal_bits(tensors.to_value(in_json, tensor), array)
+    assert equal_bits(infer.to_value(in_json, tensor), array)
 
 
 @settings(max_examples=200, deadline=None)
@@ -482,7 +480,7 @@ class Told:
 
 
 def whole_answer_of(
-    monkeypatch: pytest.MonkeyPatch, generate: Any, queues: answering.ClientQueues | None = None
+    monkeypatch: pytest.MonkeyPatch, generate: Any, queues: openai_endpoints.ClientQueues | None = None
 ) -> Any:
     """The document of an answer by a model that is none."""
     monkeypatch.setattr("qnnbridge.genai.generate", generate)
@@ -498,17 +496,17 @@ def whole_answer_of(
     async def run() -> Any:
         asked = openai_forms.read_generation(SAID, "chat")
         deadline = time.monotonic() + 1000
-        answer = answering.GeneratedAnswer(asked, model, FolderFigures(LANGUAGE), deadline)  # type: ignore[arg-type]
-        used = queues or answering.ClientQueues(1, 1)
+        answer = openai_endpoints.GeneratedAnswer(asked, model, FolderFigures(LANGUAGE), deadline)  # type: ignore[arg-type]
+        used = queues or openai_endpoints.ClientQueues(1, 1)
         if isinstance(used, LateQueues):
             used.answer = answer
         answer.start(transport.Workers("test", 1), used, "client")
-        return await answering.whole_answer(answer, never)
+        return await openai_endpoints.whole_answer(answer, never)
 
     return asyncio.run(run())
 
 
-class LateQueues(answering.ClientQueues):
+class LateQueues(openai_endpoints.ClientQueues):
     """The time is over just when the turn has come."""
 
     answer: Any
@@ -573,7 +571,7 @@ def test_an_unexpected_error_in_a_stream_is_in_the_log(caplog: pytest.LogCapture
     async def send(message: Any) -> None:
         sent.append(message.get("body", b""))
 
-    stream = answering.EventStream(Broken(), Piece(0, "piece"), lambda: None)  # type: ignore[arg-type]
+    stream = openai_endpoints.EventStream(Broken(), Piece(0, "piece"), lambda: None)  # type: ignore[arg-type]
     asyncio.run(stream({"type": "http"}, never, send))  # type: ignore[arg-type]
     assert b"its log has the details" in sent[-1]
     assert "the cause" in caplog.text

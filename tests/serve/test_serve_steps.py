@@ -21,13 +21,13 @@ from tests.fakes.later import until
 from qnnbridge.genai import GenerationStats
 from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_protocol.elements import ElementType
-from qnnbridge_serve import json_reading, tensors, transport
-from qnnbridge_serve.answering import ClientQueues, EventStream, GeneratedAnswer, whole_answer
+from qnnbridge_serve import infer, json_reading, transport
 from qnnbridge_serve.errors import Refused
-from qnnbridge_serve.folder_models import LANGUAGE, FolderFigures
+from qnnbridge_serve.infer import GivenTensor, TensorSpec
 from qnnbridge_serve.json_reading import Check, read_texts
+from qnnbridge_serve.openai_endpoints import ClientQueues, EventStream, GeneratedAnswer, whole_answer
 from qnnbridge_serve.openai_forms import read_generation
-from qnnbridge_serve.tensors import GivenTensor, TensorSpec
+from qnnbridge_serve.repository import LANGUAGE, FolderFigures
 
 COUNT = 200_000
 TEXT = TensorSpec("x", ElementType.STRING, (-1,))
@@ -44,12 +44,12 @@ def given(data: bytes | None, raw: bytes | None, spec: TensorSpec = TEXT, count:
 
 # What is done, and how often it looks at the time at least.
 STEPS: dict[str, tuple[Callable[[Check], object], int]] = {
-    "texts of JSON": (lambda check: tensors.to_value(given(JSON, None), TEXT, check=check), 3),
-    "texts of binary data": (lambda check: tensors.to_value(given(None, BINARY), TEXT, check=check), 3),
-    "numbers of JSON": (lambda check: tensors.to_value(given(NUMBERS, None, NUMBER), NUMBER, check=check), 2),
-    "texts as JSON": (lambda check: list(tensors.to_json(texts(COUNT, "ab"), TEXT, check)), 3),
-    "texts as binary data": (lambda check: tensors.to_bytes(texts(COUNT, "ab"), TEXT, check), 4),
-    "a few long texts": (lambda check: tensors.to_bytes(texts(2, "a" * 2**20), TEXT, check), 2),
+    "texts of JSON": (lambda check: infer.to_value(given(JSON, None), TEXT, check=check), 3),
+    "texts of binary data": (lambda check: infer.to_value(given(None, BINARY), TEXT, check=check), 3),
+    "numbers of JSON": (lambda check: infer.to_value(given(NUMBERS, None, NUMBER), NUMBER, check=check), 2),
+    "texts as JSON": (lambda check: list(infer.to_json(texts(COUNT, "ab"), TEXT, check)), 3),
+    "texts as binary data": (lambda check: infer.to_bytes(texts(COUNT, "ab"), TEXT, check), 4),
+    "a few long texts": (lambda check: infer.to_bytes(texts(2, "a" * 2**20), TEXT, check), 2),
     "an answer, packed": (lambda check: transport.pack(bytes(3 * 2**20), "gzip", check), 3),
 }
 JSON = json.dumps(["a text of about thirty letters"] * COUNT).encode()

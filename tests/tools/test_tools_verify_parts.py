@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_models.verify import input_sets, traps, trying, verifier
-from qnnbridge_models.verify.input_sets import EXTREMES, applied, why_not
+from qnnbridge_models.verify import traps, trying, verifier
 from qnnbridge_models.verify.traps import NodeAt, NodeChange
+from qnnbridge_models.verify.trying import EXTREMES, applied, why_not
 from qnnbridge_models.verify.verification import InputSetResult, OutputVerdict
 from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
 from qnnbridge_protocol.specs import NodeInfo
@@ -211,12 +211,12 @@ INPUTS = (NodeInfo("ids", "tensor(int64)", ("batch", "seq")), NodeInfo("x", "ten
 
 def test_a_name_that_stands_for_two_sizes_cannot_be_told_to_a_session() -> None:
     dims = Dimensions({"batch": 1, "seq": 8}, {("x", 0): 1, ("x", 1): 4, ("x", 2): 9})
-    sizes = input_sets.sizes_of(INPUTS, Dimensions(dims.by_name, dims.by_axis), ())
+    sizes = trying.sizes_of(INPUTS, Dimensions(dims.by_name, dims.by_axis), ())
     assert not sizes.all_named
     assert [node.shape for node in sizes.of(INPUTS)] == [(1, 8), (1, 4, 9)]
-    assert input_sets.sizes_of(INPUTS[:1], Dimensions({"batch": 1, "seq": 8}), ()).all_named
+    assert trying.sizes_of(INPUTS[:1], Dimensions({"batch": 1, "seq": 8}), ()).all_named
     with pytest.raises(OptionError, match=r"x:0, \?"):
-        input_sets.sizes_of(INPUTS, Dimensions({"batch": 1, "seq": 8}), ())
+        trying.sizes_of(INPUTS, Dimensions({"batch": 1, "seq": 8}), ())
 
 
 def test_ids_and_masks_get_no_numbers_that_nobody_gives() -> None:
@@ -300,7 +300,7 @@ def test_what_both_sides_answer_makes_the_row(cpu: RunAnswer, qnn: RunAnswer, st
 
 
 def test_the_words_for_extremes_are_unique() -> None:
-    assert len({one.name for one in input_sets.EXTREMES}) == len(input_sets.EXTREMES)
+    assert len({one.name for one in trying.EXTREMES}) == len(trying.EXTREMES)
 
 
 @pytest.mark.parametrize("kind", ["given", "made up"])

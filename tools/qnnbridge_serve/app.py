@@ -37,13 +37,12 @@ from qnnbridge_serve.http_protocol import (
     error_answer,
     json_answer,
 )
-from qnnbridge_serve.infer import InferReply, InferRequest, header_length, infer, read_request
+from qnnbridge_serve.infer import InferReply, InferRequest, has_many_texts, header_length, infer, read_request
 from qnnbridge_serve.json_reading import Take, read_document
 from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService
 from qnnbridge_serve.openai_speech import SpeechService
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.repository import Repository
-from qnnbridge_serve.tensors import has_many_texts
 from qnnbridge_serve.transport import Admission, Ticket, Workers, check_answer_time, receive_body, time_left_s
 from qnnbridge_tools.host.figures import read_figures
 from qnnbridge_tools.host.metrics import Families, families_of

@@ -17,9 +17,8 @@ import numpy as np
 
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_serve.errors import wrong
-from qnnbridge_serve.folder_models import FolderKind, FolderModels
 from qnnbridge_serve.options import ServeSessionOptions
-from qnnbridge_serve.repository import open_session, summary_of
+from qnnbridge_serve.repository import FolderKind, FolderModels, open_session, summary_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

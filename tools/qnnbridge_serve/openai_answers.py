@@ -21,7 +21,7 @@ from qnnbridge_tools.generation.measuring import Pace
 
 if TYPE_CHECKING:
     from qnnbridge.genai import TextStream, Tokenizer
-    from qnnbridge_serve.folder_models import LanguageModel
+    from qnnbridge_serve.repository import LanguageModel
 
 
 # What OpenAI writes for a token that cannot be.

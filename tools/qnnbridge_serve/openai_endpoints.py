@@ -1,30 +1,365 @@
-"""OpenAI's endpoints for JSON: /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings."""
+"""OpenAI's endpoints for JSON: /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings.
+
+A worker's thread makes an answer of a language model, or of one that hears; the event loop sends it. The worker
+never waits for the client: what the client has not read stays in a queue, which the context of the model or the
+length of the audio bounds. So a client that does not read keeps neither a thread nor the NPU; it is cut off after
+`STALL_TIMEOUT_S`.
+"""
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import base64
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, Final
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
+from qnnbridge_protocol.errors import Cancelled
 from qnnbridge_serve import transport
-from qnnbridge_serve.answering import ClientQueues, EventStream, GeneratedAnswer, first_item, whole_answer
 from qnnbridge_serve.embeddings import Array, Embedder
-from qnnbridge_serve.errors import Refused, wrong
-from qnnbridge_serve.folder_models import FolderModels, LanguageModel
-from qnnbridge_serve.http_protocol import json_answer
+from qnnbridge_serve.errors import Refused, refusal_of, wrong
+from qnnbridge_serve.http_protocol import ABORT, json_answer, log_unexpected
 from qnnbridge_serve.json_reading import read_document, weight_of
-from qnnbridge_serve.openai_answers import AnswerForm, MakeForm
+from qnnbridge_serve.openai_answers import (
+    AnswerForm,
+    Counts,
+    Form,
+    MakeForm,
+    choices_of,
+    open_choice,
+    parts_of,
+)
 from qnnbridge_serve.openai_forms import GenerationRequest, named_model, read_generation
 from qnnbridge_serve.openai_responses import read_response, renamed
 from qnnbridge_serve.options import ServiceLimits
-from qnnbridge_serve.transport import Admission, Ticket, Workers, deadline_after, receive_body, time_left_s
+from qnnbridge_serve.repository import FolderFigures, FolderModels, LanguageModel
+from qnnbridge_serve.transport import (
+    Admission,
+    ClientGone,
+    Ticket,
+    Workers,
+    deadline_after,
+    not_started,
+    receive_body,
+    time_left_s,
+)
+from qnnbridge_tools.generation.measuring import Pace
+
+if TYPE_CHECKING:
+    from qnnbridge.genai import TextStream
+
+
+# --- one answer ---
+
+# How long a client may leave what was sent to it unread.
+STALL_TIMEOUT_S: Final = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """The last item of an answer. counts: for the end of its form."""
+
+    counts: Any
+
+
+# A part of the answer, its end, or the error that ended it.
+Item = Any
+
+# `ClientQueues.turn` of one client.
+Turn = Callable[..., contextlib.AbstractContextManager[None]]
+
+
+class ClientQueues:
+    """Generations take turns by client: of several that wait, the client that has waited longest is next.
+
+    Args:
+        slots: Generations at once; these take turns token by token in the host.
+    """
+
+    def __init__(self, slots: int, most_waiting: int) -> None:
+        self._shares = FairShare(slots, max(1, most_waiting))
+        self._lock = threading.Lock()
+        self._clients: dict[str, tuple[Queue, int]] = {}
+
+    @contextlib.contextmanager
+    def turn(self, client: str, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
+        """Raises `Busy`, `Cancelled`. again: see `FairShare.turn`."""
+        with self._lock:
+            # A client exists as long as one of its requests does: nothing is kept of those that have gone.
+            queue, users = self._clients.get(client) or (self._shares.join(), 0)
+            self._clients[client] = (queue, users + 1)
+        try:
+            with self._shares.turn(queue, cancellation, again=again):
+                yield
+        finally:
+            with self._lock:
+                _, users = self._clients[client]
+                if users == 1:
+                    del self._clients[client]
+                    self._shares.leave(queue)
+                else:
+                    self._clients[client] = (queue, users - 1)
+
+
+class WorkedAnswer(abc.ABC):
+    """One answer under way. Made and read in the event loop's thread."""
+
+    def __init__(self, form: Form, figures: FolderFigures, deadline: float | None) -> None:
+        self.form = form
+        self._figures = figures
+        self._pace = Pace()
+        self._deadline = deadline
+        self._cancellation = Cancellation()
+        self._loop = asyncio.get_running_loop()
+        # Not bounded: the worker must never wait for a client that does not read. The model's context bounds
+        # it.
+        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self._late = False
+        self._begun = False
+        self._task: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
+        """Let a worker make it, which ends the figures of the request."""
+        self._figures.begin()
+        self._task = asyncio.ensure_future(workers.do(functools.partial(self._work, queues, client)))
+        if self._deadline is not None:
+            # For the time in the queue only: once begun, the generation has the deadline itself.
+            self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._too_late)
+
+    async def next(self) -> Item:
+        return await self._items.get()
+
+    def cancel(self) -> None:
+        """End it before its next token."""
+        self._cancellation.stop()
+
+    def client_gone(self, watch: asyncio.Future[Any]) -> None:
+        """`cancel`, unless it is the watch that was cancelled."""
+        if not watch.cancelled():
+            self.cancel()
+
+    async def end(self) -> None:
+        """Wait for the worker."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            # `wait` does not raise what the task raised: errors have gone through the queue.
+            await asyncio.wait({self._task})
+
+    def _too_late(self) -> None:
+        if not self._begun:  # afterwards the stream keeps the deadline itself
+            self._late = True
+            self._cancellation.stop()
+
+    # --- the worker's thread ---
+
+    def _work(self, queues: ClientQueues, client: str) -> None:
+        """Exactly one last item in each case: a reader waits for it."""
+        outcome, sums = "error", dict[str, float]()
+        try:
+            ended, counts = self._make(functools.partial(queues.turn, client, self._cancellation), sums)
+            self._tell(Ended(counts))
+            outcome = ended
+        except Cancelled as error:
+            outcome = "cancelled"
+            self._tell(not_started() if self._late else error)
+        except BaseException as error:  # noqa: BLE001 - passed on to the event loop
+            self._tell(error)
+        finally:
+            self._figures.end(outcome, sums, self._pace)
+
+    @abc.abstractmethod
+    def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Any]:
+        """Make the answer within turns and `_tell` each part. Returns how it ended, and the counts for `Ended`.
+
+        sums: gets what the answer adds to the figures, also of one that fails.
+        """
+
+    def _left(self) -> float | None:
+        """Seconds until the deadline, for the call that keeps it from now on."""
+        return None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
+
+    def _tell(self, item: Item) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+
+class GeneratedAnswer(WorkedAnswer):
+    """An answer of a language model."""
+
+    def __init__(
+        self,
+        asked: GenerationRequest,
+        model: LanguageModel,
+        figures: FolderFigures,
+        deadline: float | None,
+        make_form: MakeForm = AnswerForm,
+    ) -> None:
+        super().__init__(make_form(asked, int(time.time()), model.model.info.fingerprint), figures, deadline)
+        self.asked = asked
+        self._model = model
+
+    def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Counts]:
+        asked, pace, outcome = self.asked, self._pace, "error"
+        sums |= {"prompt_tokens": 0, "generated_tokens": 0, "host_restarts": 0}
+        prompt_tokens = 0
+        for choice in choices_of(asked, self._model):
+            self._begun = False
+            # Between two answers of one request: the next is not begun when the time is over.
+            time_left_s(self._deadline)
+            # A turn for each of its answers: a request for many keeps no other client waiting for all of them.
+            with turn(again=choice.number > 0), contextlib.ExitStack() as held:
+                self._begun = True
+
+                def stop_with(stream: TextStream, held: contextlib.ExitStack = held) -> None:
+                    held.callback(self._cancellation.on_stop(stream.cancel))
+
+                opened = open_choice(asked, self._model, choice, self._left(), stop_with)
+                stream = held.enter_context(opened)
+                if choice.number == choice.prompt * asked.n:  # a prompt counts once
+                    prompt_tokens += stream.prompt_tokens
+                    sums["prompt_tokens"] = prompt_tokens
+                try:
+                    for part in parts_of(asked, self._model, choice, stream, pace):
+                        self._tell(part)
+                finally:
+                    sums["generated_tokens"] = pace.tokens
+                    sums["host_restarts"] += stream.stats.restarts
+            if stream.finish_reason == "cancelled":  # what came so far is no whole answer
+                raise Cancelled("The answer was cancelled.")
+            outcome = stream.finish_reason or "error"
+        return outcome, Counts(prompt_tokens, pace.tokens)
+
+
+async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Any:
+    """An answer without a stream, as its form has it. Raises `ClientGone`, and what the work raised."""
+    parts: list[Any] = []
+    watch = asyncio.ensure_future(gone())
+    watch.add_done_callback(answer.client_gone)
+    try:
+        while not isinstance(item := await answer.next(), (Ended, BaseException)):
+            parts.append(item)
+        # The client is gone: nobody reads the answer.
+        if watch.done():
+            raise ClientGone
+        if isinstance(item, BaseException):
+            raise item
+        # Only after the last item: the form needs the counts and the reason of the end.
+        return answer.form.whole(parts, item.counts)
+    finally:
+        watch.cancel()
+        answer.cancel()
+        await answer.end()
+
+
+async def first_item(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Item:
+    """What a stream begins with. Raises `ClientGone`, and what the work raised before its first piece."""
+    watch, coming = asyncio.ensure_future(gone()), asyncio.ensure_future(answer.next())
+    try:
+        # The status is sent after the first piece: an error before it can still have its own (400, 429, 503).
+        await asyncio.wait({watch, coming}, return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done():
+            raise ClientGone
+        item = coming.result()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+    except BaseException:
+        answer.cancel()
+        await answer.end()
+        raise
+    finally:
+        watch.cancel()
+        coming.cancel()
+
+
+class EventStream(StreamingResponse):
+    """An answer as server-sent events. `close` is called at its end, however it ends.
+
+    Args:
+        first: The first item, which has come already: an error before it has a status of its own.
+    """
+
+    def __init__(self, answer: WorkedAnswer, first: Item, close: Callable[[], None]) -> None:
+        # The second header keeps nginx from collecting the stream before it passes it on.
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        # Only its head is starlette's, which has no length: the server sends it in chunks.
+        super().__init__((), headers=headers, media_type="text/event-stream")
+        self._answer = answer
+        self._first = first
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._answer
+        watch = asyncio.ensure_future(_gone(receive))
+        watch.add_done_callback(answer.client_gone)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._send_all(send, watch)
+        except asyncio.CancelledError:  # by the server, which has waited for it long enough
+            answer.cancel()
+            ending = Refused(503, "The server is ending; this answer was not finished.")
+            # One second: the server has waited for `--drain` already, and the client may not be reading.
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await self._send(send, b"".join(answer.form.failure(ending)), last=True, timeout_s=1.0)
+        except (asyncio.TimeoutError, TimeoutError):
+            # The connection is closed without an end of the chunks, so that the client sees that the answer
+            # is cut off.
+            (scope.get("extensions") or {}).get(ABORT, lambda: None)()
+        finally:
+            watch.cancel()
+            answer.cancel()
+            try:
+                await answer.end()
+            finally:
+                self._close()
+
+    async def _send_all(self, send: Send, watch: asyncio.Future[None]) -> None:
+        form = self._answer.form
+        await self._send(send, b"".join(form.opening()))
+        item: Item = self._first
+        while not isinstance(item, (Ended, BaseException)):
+            await self._send(send, b"".join(form.part(item)))
+            item = await self._answer.next()
+        if watch.done():
+            return
+        # The status is long sent: an error becomes an event of the stream.
+        if isinstance(item, Ended):
+            await self._send(send, b"".join(form.closing(item.counts)), last=True)
+        else:
+            log_unexpected("an answer", item)
+            await self._send(send, b"".join(form.failure(refusal_of(item))), last=True)
+
+    async def _send(self, send: Send, data: bytes, *, last: bool = False, timeout_s: float | None = None) -> None:
+        message = {"type": "http.response.body", "body": data, "more_body": not last}
+        # Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that meets the end of what it waits for
+        # (python/cpython#86296), and an answer of many short messages would go on after the server's end.
+        sending = asyncio.ensure_future(send(message))
+        try:
+            await asyncio.wait({sending}, timeout=timeout_s or STALL_TIMEOUT_S)
+            if not sending.done():
+                raise TimeoutError
+            sending.result()
+        finally:
+            sending.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
 
 # A prompt of a million tokens has less.
 MOST_BYTES: Final = 16 * 1024**2

@@ -14,7 +14,10 @@ from starlette.responses import Response
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_serve import transport
-from qnnbridge_serve.answering import (
+from qnnbridge_serve.errors import Refused, in_words, wrong
+from qnnbridge_serve.http_protocol import json_answer
+from qnnbridge_serve.openai_answers import DONE, event
+from qnnbridge_serve.openai_endpoints import (
     ClientQueues,
     EventStream,
     Turn,
@@ -22,12 +25,9 @@ from qnnbridge_serve.answering import (
     first_item,
     whole_answer,
 )
-from qnnbridge_serve.errors import Refused, in_words, wrong
-from qnnbridge_serve.folder_models import FolderFigures, FolderModels, SpeechModel
-from qnnbridge_serve.http_protocol import json_answer
-from qnnbridge_serve.openai_answers import DONE, event
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import ServiceLimits
+from qnnbridge_serve.repository import FolderFigures, FolderModels, SpeechModel
 from qnnbridge_serve.transport import Admission, Workers, body_parts, deadline_after
 from qnnbridge_tools.transcribe import (
     SPEECH_FORMATS,

@@ -101,10 +101,16 @@ def serve_models(options: ServeOptions) -> None:
         # Here, since they need the packages of the extra, which `require_packages` has looked for.
         from qnnbridge_serve.app import HostProbe, InferenceService, make_app
         from qnnbridge_serve.embeddings import embedding_models
-        from qnnbridge_serve.folder_models import language_models, speech_models
         from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService
         from qnnbridge_serve.openai_speech import SpeechService
-        from qnnbridge_serve.repository import Repository, daemon_figures, open_host, open_model
+        from qnnbridge_serve.repository import (
+            Repository,
+            daemon_figures,
+            language_models,
+            open_host,
+            open_model,
+            speech_models,
+        )
 
         host = open_host(options.where, options.host_python)
         try:

@@ -23,10 +23,9 @@ from qnnbridge_models import progress
 from qnnbridge_models.command_options import VerifyOptions
 from qnnbridge_models.journals import AnswerJournal, hashes_of
 from qnnbridge_models.progress import OnProgress
-from qnnbridge_models.verify import input_sets, trying
+from qnnbridge_models.verify import trying
 from qnnbridge_models.verify.bisection import Cutter, DivergenceNotFound, DivergenceSearch
-from qnnbridge_models.verify.input_sets import FixedSizes
-from qnnbridge_models.verify.trying import Trial, TrialSet
+from qnnbridge_models.verify.trying import FixedSizes, Trial, TrialSet
 from qnnbridge_models.verify.verification import (
     Divergence,
     InputSetResult,
@@ -99,8 +98,8 @@ def verify_model(
     scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
     # All that can be refused without a host is refused before one is started.
-    given = [*input_sets.read_given(inputs, scan.inputs), *samples]
-    sizes = input_sets.sizes_of(scan.inputs, as_dimensions(dims), given)
+    given = [*trying.read_given(inputs, scan.inputs), *samples]
+    sizes = trying.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
     options = with_chip(how.provider_options, soc_model)
     with work_folder("verify") as folder:
