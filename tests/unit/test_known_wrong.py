@@ -190,6 +190,51 @@ def test_shapes_without_onnx_are_those_of_onnx(shape: tuple[int, ...]) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("op", "attributes", "constants", "follows"),
+    [
+        ("Flatten", {"axis": -1}, {}, True),
+        ("Flatten", {"axis": 4}, {}, True),
+        ("Slice", {}, {"s": [-100], "e": [-100], "a": [3], "t": [-1]}, True),
+        ("Slice", {}, {"s": [-2], "e": [2**63 - 1], "a": [3], "t": [-1]}, True),
+        ("Slice", {}, {"s": [-100, 1], "e": [2**31 - 1, -1], "a": [3, 2], "t": [2, 1]}, True),
+        ("Resize", {}, {"": [], "scales": np.array([1, 1, 3.3, 0.7], np.float32)}, True),
+        ("Resize", {"keep_aspect_ratio_policy": "not_larger"}, {"": [], " ": [], "z": [1, 2, 7, 7]}, False),
+        ("Pad", {}, {"p": [1, 0, 0, 0, 2, 0, 0, 3], "": [], "a": [3, 2, 1, 0]}, False),
+        ("ConvTranspose", {"auto_pad": "SAME_UPPER", "strides": [2, 3]}, {"w": np.zeros((2, 2, 1, 2), "f")}, True),
+        ("ConvTranspose", {"auto_pad": "SAME_LOWER", "strides": [2, 2]}, {"w": np.zeros((2, 2, 3, 3), "f")}, True),
+        ("MaxPool", {"auto_pad": "SAME_LOWER", "kernel_shape": [3, 3], "dilations": [2, 2]}, {}, False),
+        ("MaxPool", {"kernel_shape": [6, 6], "dilations": [2, 2], "strides": [3, 3]}, {}, False),
+    ],
+)
+def test_a_shape_is_that_of_onnxruntime_or_unknown(
+    op: str, attributes: dict[str, Any], constants: dict[str, Any], follows: bool
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    nodes = [helper.make_node(op, ["x", *map(str.strip, constants)], ["y"], **attributes)]
+    data = model_of(
+        nodes, {"x": [1, 2, 10, 10]}, {name: one for name, one in constants.items() if name.strip()}, 18
+    )
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    (made,) = session.run(None, {"x": np.zeros((1, 2, 10, 10), np.float32)})
+    graph = read_graph(io.BytesIO(data), len(data))
+    complete(graph)
+    assert graph.about("y").shape == (made.shape if follows else None)
+
+
+def test_sizes_that_a_model_computes_in_floats_are_rounded_as_onnxruntime_does() -> None:
+    """10 times the nearest float of 0.7 is less than 7, and 7 in 32 bits."""
+    nodes = [
+        helper.make_node("Mul", ["ten", "factor"], ["product"]),
+        helper.make_node("Floor", ["product"], ["whole"]),
+        helper.make_node("Cast", ["whole"], ["y"], to=7),
+    ]
+    data = model_of(nodes, {}, {"ten": np.array([10], np.float32), "factor": np.array([0.7], np.float32)})
+    graph = read_graph(io.BytesIO(data), len(data))
+    complete(graph)
+    assert graph.about("y").values == (7,)
+
+
 def test_attributes_of_a_wrong_type_make_a_shape_unknown() -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["a"], to=[1]),
@@ -260,10 +305,24 @@ def test_nearest_places_are_those_of_onnxruntime() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     for coordinate in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"):
         for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
-            for size, made in ((8, 16), (8, 12), (12, 5), (9, 1), (7, 7)):
+            # Scales, too: a third of 39 places, what keeps its size, and products that 32 bits round.
+            for size, made in (
+                (8, 16),
+                (8, 12),
+                (12, 5),
+                (9, 1),
+                (7, 7),
+                (39, 1 / 3),
+                (16, 0.9),
+                (9, 1.1),
+                (10, 3.3),
+            ):
                 attributes = {"coordinate_transformation_mode": coordinate, "nearest_mode": rounding}
-                resize = helper.make_node("Resize", ["x", "", "", "z"], ["y"], mode="nearest", **attributes)
-                model = model_of([resize], {"x": [1, 1, 1, size]}, {"z": np.array([1, 1, 1, made])})
+                is_size = isinstance(made, int)
+                inputs = ["x", "", "", "z"] if is_size else ["x", "", "z"]
+                resize = helper.make_node("Resize", inputs, ["y"], mode="nearest", **attributes)
+                sizes = np.array([1, 1, 1, made], np.int64 if is_size else np.float32)
+                model = model_of([resize], {"x": [1, 1, 1, size]}, {"z": sizes})
                 session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
                 (row,) = session.run(None, {"x": np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)})
                 (node,) = read_graph(io.BytesIO(model), len(model)).nodes

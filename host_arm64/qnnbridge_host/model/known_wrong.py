@@ -30,7 +30,7 @@ from qnnbridge_host.model.graph_index import (
     sizes_of,
 )
 from qnnbridge_host.model.protobuf import Garbage
-from qnnbridge_host.model.static_shapes import complete, slid_sizes, window_of
+from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
 from qnnbridge_protocol.specs import QNN
 
 if TYPE_CHECKING:
@@ -411,13 +411,15 @@ def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
         raise Unknown
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         made = [int(size) for size in _values(node, 3)]
-        scales = [out / size for out, size in zip(made, shape, strict=True)]
+        scales = [in_float32(out / size) for out, size in zip(made, shape, strict=True)]
     else:
         scales = [float(scale) for scale in _values(node, 2)]
-        # ONNX rounds the sizes down.
-        made = [int(size * scale) for size, scale in zip(shape, scales, strict=True)]
+        made = list(scaled_sizes(shape, scales))
     if max(made, default=0) > _MOST_PLACES:
         raise Unknown
+    # ONNX Runtime copies what keeps its sizes, whatever the scales are.
+    if made == list(shape):
+        return [(list(range(size)), list(range(size))) for size in shape[2:]]
     found = []
     for size, out, scale in zip(shape[2:], made[2:], scales[2:], strict=True):
         ours = [_ROUNDING[rounding](_coordinate(coordinate, place, scale, size, out)) for place in range(out)]
@@ -428,18 +430,19 @@ def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
 
 
 def _coordinate(mode: str, place: int, scale: float, size: int, out: int) -> float:
+    # In 32 bits, as ONNX Runtime computes: a place that comes out a little below a whole number is that number.
     if mode == "asymmetric":
-        return place / scale
+        return in_float32(place / scale)
     if mode == "align_corners":
-        return place * (size - 1) / (out - 1) if out > 1 else 0.0
+        return in_float32(place * (size - 1) / (out - 1)) if out > 1 else 0.0
     if mode == "pytorch_half_pixel" and out == 1:
         return 0.0
-    return (place + 0.5) / scale - 0.5
+    return in_float32(in_float32((place + 0.5) / scale) - 0.5)
 
 
 def _as_qnn(mode: str, place: int, scale: float, size: int, out: int) -> int:
     if mode in ("asymmetric", "pytorch_half_pixel"):
-        return math.floor(place / scale)
+        return math.floor(in_float32(place / scale))
     return math.floor(_coordinate(mode, place, scale, size, out) + 0.5)
 
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import math
 import operator
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -102,6 +103,9 @@ def window_of(sizes: Sizes, attributes: Attributes, weights: GraphTensor | None)
     pads = list(attributes.get("pads") or [0] * 2 * dims)
     auto = attributes.get("auto_pad", "NOTSET")
     if auto.startswith("SAME"):
+        # ONNX Runtime counts the dilations of a pooling in another way than ONNX says.
+        if weights is None and max(dilations) > 1:
+            raise Unknown
         wanted = [
             # As ONNX defines SAME: the result has ceil(size / step) places.
             max(0, (-(-size // step) - 1) * step + (k - 1) * d + 1 - size)
@@ -130,6 +134,9 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
     found = []
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
         room = size + before + after - (kernel - 1) * dilation - 1
+        # Not even one window: ONNX Runtime refuses the model or computes something of its own.
+        if room < 0:
+            raise Unknown
         found.append((-(-room // step) if attributes.get("ceil_mode") else room // step) + 1)
         # A window that would begin in the padding at the end does not count.
         if attributes.get("ceil_mode") and (found[-1] - 1) * step >= size + before:
@@ -144,9 +151,6 @@ def _transposed(given: Inputs, attributes: Attributes) -> Shape:
     if attributes.get("output_shape"):
         return (*head, channels, *attributes["output_shape"][-len(sizes) :])
     window = window_of(sizes, {**attributes, "auto_pad": "NOTSET"}, given[1])
-    # SAME of a transposed convolution means: as large as the input, times the stride.
-    if str(attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
-        return (*head, channels, *(size * step for size, step in zip(sizes, window["strides"], strict=True)))
     more = attributes.get("output_padding") or [0] * len(sizes)
     # The formula of a convolution, solved for its input; output_padding is what its rounding loses.
     made = [
@@ -155,6 +159,9 @@ def _transposed(given: Inputs, attributes: Attributes) -> Shape:
             zip(*window.values(), strict=True), more, strict=True
         )
     ]
+    # SAME of a transposed convolution means: the input's size times the stride, or less where no window reaches.
+    if str(attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
+        made = [min(most, size * step) for most, size, step in zip(made, sizes, window["strides"], strict=True)]
     return (*head, channels, *made)
 
 
@@ -179,8 +186,9 @@ def _concat(given: Inputs, attributes: Attributes) -> Shape:
 
 def _flatten(given: Inputs, attributes: Attributes) -> Shape:
     shape = sizes_of(given[0])
-    # The axis may be the rank itself: then all sizes are in front of it.
-    axis = attributes.get("axis", 1) % (len(shape) + 1)
+    # The axis may be the rank itself: then all sizes are in front of it. A slice counts a negative one from
+    # the end.
+    axis = attributes.get("axis", 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
 
 
@@ -228,6 +236,9 @@ def _reduce(given: Inputs, attributes: Attributes) -> Shape:
     return tuple(1 if axis in gone else size for axis, size in enumerate(shape) if keep or axis not in gone)
 
 
+_TO_THE_END: Final = (2**31 - 1, 2**63 - 1)
+
+
 def _slices(given: Inputs, attributes: Attributes) -> Iterator[tuple[int, slice]]:
     """The axes that a Slice cuts, with the part of each that it takes."""
     # Attributes up to opset 9, inputs since 10.
@@ -238,7 +249,12 @@ def _slices(given: Inputs, attributes: Attributes) -> Iterator[tuple[int, slice]
     ]
     starts, ends, axes, steps = found
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        yield axes[number] if axes else number, slice(start, end, steps[number] if steps else 1)
+        axis, step = axes[number] if axes else number, steps[number] if steps else 1
+        if step < 0:
+            # From a place in front of the axis Python takes nothing, ONNX the first element. To ONNX Runtime the
+            # two largest numbers mean the axis' other end, also backwards.
+            start, end = max(start, -sizes_of(given[0])[axis]), None if end in _TO_THE_END else end
+        yield axis, slice(start, end, step)
 
 
 def _slice(given: Inputs, attributes: Attributes) -> Shape:
@@ -253,19 +269,32 @@ def _pad(given: Inputs, attributes: Attributes) -> Shape:
     shape = sizes_of(given[0])
     # An attribute up to opset 10, an input since 11.
     pads = attributes.get("pads") or _whole(given, 1)
-    if len(pads) != 2 * len(shape):
+    if len(pads) != 2 * len(shape) or _has(given, 3):
         raise Unknown  # of chosen axes
     return tuple(size + pads[axis] + pads[axis + len(shape)] for axis, size in enumerate(shape))
 
 
 def _resize(given: Inputs, attributes: Attributes) -> Shape:
-    if _has(given, 3) and "axes" not in attributes:
+    if "axes" in attributes or attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise Unknown
+    if _has(given, 3):
         return tuple(_whole(given, 3))
     # Since opset 11 the inputs are data, roi, scales and sizes; before, and of Upsample, data and scales.
     values = given[2 if len(given) > 2 else 1].values
-    if not values or "axes" in attributes:
+    if not values:
         raise Unknown
-    return tuple(int(size * scale) for size, scale in zip(sizes_of(given[0]), values, strict=True))
+    return scaled_sizes(sizes_of(given[0]), values)
+
+
+def scaled_sizes(sizes: Sizes, scales: Sequence[float]) -> Sizes:
+    """The sizes of a Resize by scales: rounded down, of products in 32 bits (10 times 3.3 is 33)."""
+    return tuple(int(in_float32(size * scale)) for size, scale in zip(sizes, scales, strict=True))
+
+
+def in_float32(value: float) -> float:
+    """The nearest number that 32 bits have."""
+    (found,) = struct.unpack("<f", struct.pack("<f", value))
+    return float(found)
 
 
 def _depth_to_space(given: Inputs, attributes: Attributes) -> Shape:
@@ -420,6 +449,9 @@ def _values_of(op: str, given: Inputs, attributes: Attributes, shape: Sizes | No
     if rule is None or shape is None or count > _MOST:
         raise Unknown
     found = tuple(rule(given, attributes, shape))
+    # A product that is a little less than a whole number is rounded up to it, before a Floor or Cast sees it.
+    if all(one.type != "double" for one in given):
+        found = tuple(in_float32(value) if isinstance(value, float) else value for value in found)
     if len(found) != count or any(isinstance(value, int) and not -_LIMIT <= value < _LIMIT for value in found):
         raise Unknown
     return found
