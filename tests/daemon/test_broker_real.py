@@ -14,7 +14,7 @@ import qnnbridge
 from qnnbridge.errors import InvalidProtobuf, NumbersDiffer
 from qnnbridge_daemon.accounts import BrokerSettings
 from tests.contract import tts_models
-from tests.daemon.brokers import Lab, in_threads
+from tests.daemon.brokers import Lab, in_threads, until
 from tests.fakes.hosts import script
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -86,6 +86,30 @@ def test_two_applications_share_a_session_on_the_npu(tmp_path: Path, monkeypatch
         assert made.broker.status()["totals"]["reloads"] == 1
         third = qnnbridge.InferenceSession(path, host=made.client())
         assert (third.cache.state, made.broker.sessions.created) == ("miss", 1)
+    finally:
+        made.close()
+
+
+@pytest.mark.simulator
+def test_a_session_that_is_made_again_on_a_new_connection_comes_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A large model would be compiled for minutes within the deadline of a call."""
+    pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.delenv("QNNBRIDGE_CACHE")
+    x = np.linspace(-3, 3, 60, dtype=np.float32).reshape(3, 4, 5)
+    path = MODELS / "sigmoid.onnx"
+    made = Lab(qnnbridge.Host(sys.executable), BrokerSettings(keep_unused_s=0.0))
+    try:
+        session = qnnbridge.InferenceSession(path, host=made.client(), cache=True)
+        session.run(None, {"x": x})
+        for client in made.broker.clients:
+            client.end()
+        until(lambda: not made.broker.status()["models"])
+        session.run(None, {"x": x})
+        (model,) = made.broker.status()["models"]
+        assert model["npu_bytes"] > path.stat().st_size  # of the compiled model
+        assert session.cache.state == "miss"
     finally:
         made.close()
 

@@ -469,7 +469,8 @@ class RemoteSession(ReplayingSession):
         """Record the cache's result in the session's status and in the host's counters."""
         was_from_cache = self._from_cache
         self._entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
-        self._from_cache = self._entry is not None
+        # A daemon names no entry: it alone has it set aside.
+        self._from_cache = self._entry is not None or (self.host.is_daemon and cache.state != "off")
         # Status and counters describe the application's creation; a silent one in the next host changes them
         # only for the worse (an entry that was lost).
         if not again:
