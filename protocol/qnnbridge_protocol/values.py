@@ -1,6 +1,6 @@
 """Values on the wire: what a model takes and gives, as a descriptor (msgpack) and buffers (raw bytes).
 
-This is the module to import; it owns the grammar, the parts are in `codec` and `tensors`.
+This is the module to import; `tensors` has the values that a plain numpy array does not hold.
 
 In Python a *value* is one of these, on both sides:
 
@@ -62,18 +62,447 @@ All bits of a tensor arrive unchanged, NaN payloads included. Anything that brea
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from qnnbridge_protocol.codec import Decoder, Encoder, decode, decode_all
-from qnnbridge_protocol.elements import ElementType, ValueType, element_of, from_ort_type, nbytes, numpy_dtype
-from qnnbridge_protocol.tensors import Sparse, Typed
+from qnnbridge_protocol import errors
+from qnnbridge_protocol.elements import (
+    LAYOUTS,
+    MAX_DEPTH,
+    ElementType,
+    Layout,
+    ValueType,
+    element_of,
+    from_ort_type,
+    measure,
+    nbytes,
+    numpy_dtype,
+)
+from qnnbridge_protocol.tensors import (
+    KEY_ELEMENTS,
+    SCALAR_ELEMENTS,
+    Sparse,
+    Typed,
+    decode_strings,
+    encode_strings,
+    flat_keys,
+    flat_values,
+    keys_array,
+    ml_dtype,
+    one_key_list,
+    scalars_array,
+    unused_bits,
+)
 
 # What travels. The members of lists and dicts are values again (or scalars, in a dict).
 Value = np.ndarray[Any, np.dtype[Any]] | Typed | Sparse | list[Any] | dict[Any, Any] | None
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Descriptor = list[Any]
+
+_UINT8 = np.dtype(np.uint8)
+_NATIVE_IS_LITTLE = sys.byteorder == "little"
+_PYTHON_SCALARS = (bool, int, float, complex, str)
+
+
+class Encoder:
+    """Collects the buffers of one message; used by one thread. These hold always:
+
+    - every entry of `buffers` is a ``uint8`` array of one dimension, C order, little-endian;
+    - a contiguous native array is not copied: its buffer *is* the caller's memory until the message has been sent;
+    - nothing is converted silently. A declared type only decides for values without a type of their own (lists,
+      Python scalars, empty maps); an array of another dtype goes as it is, and the check of names and types
+      reports it.
+    """
+
+    __slots__ = ("buffers",)
+
+    def __init__(self) -> None:
+        self.buffers: list[Array] = []
+
+    def add(self, value: Any, type: ValueType | None = None) -> Descriptor:  # noqa: A002 - the contract's name
+        """The descriptor of `value`; its bytes are appended to `buffers`.
+
+        `type` is what the model declares, if known. Raises `errors.InvalidArgument`; the encoder is then no
+        longer usable, because a part of the value may be in `buffers`.
+        """
+        # The usual case first. Subclasses go the general way, which makes plain arrays of them.
+        if value.__class__ is np.ndarray:
+            return self._dense(value)
+        return self._value(value, type, 1)
+
+    def _value(self, value: Any, declared: ValueType | None, depth: int) -> Descriptor:
+        if depth > MAX_DEPTH:
+            raise errors.InvalidArgument(f"The value is nested more than {MAX_DEPTH} deep.")
+        if declared is not None and declared.kind == "optional":
+            declared = declared.item
+        if value is None:
+            return ["n"]
+        if isinstance(value, np.ndarray):
+            return self._dense(np.asarray(value))
+        # numpy's scalars have a dtype, so they are tensors without dimensions; Python's have none.
+        if isinstance(value, np.generic):
+            return self._dense(np.asarray(value))
+        if isinstance(value, Typed):
+            return self._typed(value)
+        if isinstance(value, Sparse):
+            return self._sparse(value)
+        if isinstance(value, dict):
+            return self._map(value, declared if declared is not None and declared.kind == "map" else None, depth)
+        if declared is not None and declared.kind == "tensor" and declared.element is not None:
+            if isinstance(value, (list, tuple, *_PYTHON_SCALARS)):
+                return self._value(_converted(value, declared.element), None, depth)
+        elif isinstance(value, (list, tuple)):
+            return self._sequence(value, declared, depth)
+        raise _unknown(value, declared)
+
+    # --- tensors
+
+    def _dense(self, array: Array) -> Descriptor:
+        element = element_of(array.dtype)
+        if element is None:
+            raise errors.InvalidArgument(
+                f"A numpy array of dtype {array.dtype} has no ONNX type.",
+                fix="Convert it with astype() to the type that the model declares.",
+            )
+        if element is ElementType.STRING:
+            offsets, blob = encode_strings(array)
+            return ["t", 8, list(array.shape), self._put(offsets), self._put(blob)]
+        # An array of ml_dtypes: its dtype is known here, but the wire has its raw bytes.
+        if not LAYOUTS[element].named:
+            return self._typed(Typed.of(array))
+        raw = _bytes(array)
+        if element is ElementType.BOOL and raw.size and raw.max() > 1:
+            raw = (raw != 0).view(_UINT8)  # numpy takes any byte for true, the wire only 1
+        return ["t", int(element), list(array.shape), self._put(raw)]
+
+    def _typed(self, tensor: Typed) -> Descriptor:
+        raw, layout = _bytes(tensor.data), LAYOUTS[tensor.element_type]
+        if layout.packed and raw.size:
+            unused = unused_bits(raw.size, layout.bits, tensor.size)
+            # Bits that belong to no element are zero on the wire, so that equal tensors are equal bytes.
+            if raw[-1] & unused:
+                raw = raw.copy()
+                raw[-1] &= ~unused & 0xFF
+        return ["t", int(tensor.element_type), list(tensor.shape), self._put(raw)]
+
+    def _sparse(self, tensor: Sparse) -> Descriptor:
+        values = self._dense(tensor.values)
+        return ["x", tensor.format, list(tensor.dense_shape), values, *map(self._dense, tensor.indices)]
+
+    # --- containers
+
+    def _sequence(self, items: list[Any] | tuple[Any, ...], declared: ValueType | None, depth: int) -> Descriptor:
+        item_type = declared
+        if declared is not None and declared.kind == "sequence":
+            item_type = declared.item
+        # Classic machine learning gives one map for each row: by columns they are two tensors in place of
+        # thousands.
+        if items and all(isinstance(item, dict) for item in items):
+            rows = self._rows(list(items), item_type)
+            if rows is not None:
+                return rows
+        out: Descriptor = ["q"]
+        for item in items:
+            out.append(self._value(item, item_type, depth + 1))
+        return out
+
+    def _rows(self, rows: list[dict[Any, Any]], declared: ValueType | None) -> Descriptor | None:
+        """Maps of scalars, by columns; ``None`` if they hold something else."""
+        key, element = _map_elements(declared)
+        scalars = scalars_array(flat_values(rows), element)
+        if scalars is None:
+            return None
+        # All rows with the same keys, as classifiers give them: the keys travel once.
+        if one_key_list(rows):
+            keys = self._dense(keys_array(rows[0], key))
+            return ["r", keys, self._dense(scalars.reshape(len(rows), -1))]
+        keys = self._dense(keys_array(flat_keys(rows), key))
+        lengths = self._dense(np.fromiter(map(len, rows), np.int64, len(rows)))
+        return ["v", lengths, keys, self._dense(scalars)]
+
+    def _map(self, value: dict[Any, Any], declared: ValueType | None, depth: int) -> Descriptor:
+        key, element = _map_elements(declared)
+        scalars = scalars_array(value.values(), element)
+        keys = self._dense(keys_array(value, key))
+        if scalars is not None:
+            return ["m", keys, self._dense(scalars)]
+        item_type = declared.item if declared is not None else None
+        return ["d", keys, *(self._value(item, item_type, depth + 1) for item in value.values())]
+
+    def _put(self, raw: Array) -> int:
+        self.buffers.append(raw)
+        return len(self.buffers) - 1
+
+
+def _bytes(array: Array) -> Array:
+    """The elements in C order and little-endian as bytes, without a copy where that is possible."""
+    if array.dtype.isnative is not _NATIVE_IS_LITTLE and array.dtype.itemsize > 1:
+        array = array.astype(array.dtype.newbyteorder("<"), order="C")
+    elif not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    # A view of the same memory in one dimension; `array.view` refuses arrays without dimensions.
+    raw: Array = np.ndarray((array.nbytes,), _UINT8, array)
+    return raw
+
+
+def _map_elements(declared: ValueType | None) -> tuple[ElementType | None, ElementType | None]:
+    if declared is None or declared.kind != "map" or declared.item is None:
+        return None, None
+    return declared.key, declared.item.element
+
+
+def _converted(value: Any, element: ElementType) -> Array:
+    """What ONNX Runtime makes of a list for a tensor input: numpy's conversion to the declared type."""
+    layout = LAYOUTS[element]
+    dtype = layout.storage if layout.named else ml_dtype(element)
+    if dtype is None:
+        raise errors.InvalidArgument(
+            f"A Python list cannot become a tensor of {element.text} here.",
+            cause="numpy has no such type and ml_dtypes, which has, is not installed.",
+            fix="Install ml_dtypes, or pass qnnbridge's Typed with the raw bytes.",
+        )
+    try:
+        return np.asarray(value, dtype=dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise errors.InvalidArgument(
+            f"The {value.__class__.__name__} cannot become a tensor of {element.text}.",
+            cause=str(error),
+            fix="Pass a numpy array of the declared type.",
+        ) from None
+
+
+def _unknown(value: Any, declared: ValueType | None) -> errors.InvalidArgument:
+    name = value.__class__.__name__
+    if isinstance(value, _PYTHON_SCALARS):
+        return errors.InvalidArgument(
+            f"A plain Python {name} has no ONNX type.",
+            cause="No tensor type is declared for it." if declared is None else f"The model declares {declared}.",
+            fix="Pass a numpy scalar or array, for example numpy.float32(1.0).",
+        )
+    return errors.InvalidArgument(
+        f"A value of class {name} cannot be sent.",
+        cause="Values are numpy arrays, lists (sequences), dicts (maps), None (empty optional), Typed, Sparse.",
+        fix="Convert it, for example with numpy.asarray(value).",
+    )
+
+
+_LAYOUTS_BY_NUMBER: dict[int, tuple[ElementType, Layout]] = {int(e): (e, layout) for e, layout in LAYOUTS.items()}
+
+
+class Decoder:
+    """Reads the values of one message; each buffer belongs to at most one of them. Used by one thread.
+
+    A descriptor comes from another process and is believed in nothing: tags, types, shapes, buffer numbers and
+    sizes, offsets, indices and depth are checked before anything is allocated, and any fault is a `ProtocolDesync`.
+    Allocations are bounded by a small multiple of the size of the buffers and the descriptor: numeric tensors are
+    views, and each string or map entry has bytes of its own.
+
+    Numeric arrays are views of `buffers` (a copy if the address does not suit the type, or with `copy`) and as
+    writable as these are.
+    """
+
+    __slots__ = ("_buffers", "_copy", "_taken")
+
+    def __init__(self, buffers: Sequence[Array], *, copy: bool = False) -> None:
+        self._buffers = buffers
+        self._copy = copy
+        # A buffer that two values shared would let a peer describe gigabytes with one buffer.
+        self._taken: set[int] = set()
+
+    def value(self, descriptor: Any) -> Any:
+        """The value; `errors.ProtocolDesync` if the descriptor or a buffer is not what the protocol allows."""
+        try:
+            return self._value(descriptor, 1)
+        # What numpy and the value classes raise for nonsense, too: any of it is the peer's fault here.
+        except (ValueError, OverflowError, errors.InvalidArgument) as error:
+            cause = error.cause if isinstance(error, errors.InvalidArgument) else str(error)
+            raise _desync(descriptor, cause or str(error)) from None
+
+    def finish(self) -> None:
+        """Call after the last value: `errors.ProtocolDesync` if a buffer belongs to none."""
+        if len(self._taken) != len(self._buffers):
+            raise errors.ProtocolDesync(
+                "The message carries buffers that no value refers to.",
+                details={"buffers": len(self._buffers), "used": len(self._taken)},
+            )
+
+    def _value(self, node: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+        # Exact classes: msgpack makes no others, and a bool must not pass as an int.
+        if node.__class__ is not list or not node or node[0].__class__ is not str:
+            raise ValueError("a descriptor is a list that starts with a tag")
+        tag = node[0]
+        if tag == "t":
+            return self._tensor(node)
+        if tag == "n" and len(node) == 1:
+            return None
+        if tag == "q":
+            return [self._value(item, depth + 1) for item in node[1:]]
+        if tag == "m" and len(node) == 3:
+            return _mapping(self._listed(node[1], KEY_ELEMENTS, 1), self._listed(node[2], SCALAR_ELEMENTS, 1))
+        if tag == "d" and len(node) > 1:
+            keys = self._listed(node[1], KEY_ELEMENTS, 1)
+            return _mapping(keys, [self._value(item, depth + 1) for item in node[2:]])
+        if tag == "r" and len(node) == 3:
+            return self._rows(node[1], node[2])
+        if tag == "v" and len(node) == 4:
+            return self._varied_rows(node[1], node[2], node[3])
+        if tag == "x" and len(node) > 3:
+            return self._sparse(node)
+        raise ValueError(f"no descriptor has the tag {tag!r:.20} and {len(node)} members")
+
+    # --- tensors
+
+    def _tensor(self, node: Any) -> Array | Typed:
+        if node.__class__ is not list or len(node) < 4 or node[0] != "t" or node[1].__class__ is not int:
+            raise ValueError("not a tensor")
+        found = _LAYOUTS_BY_NUMBER.get(node[1])
+        if found is None:
+            raise ValueError(f"no element type has the number {node[1]}")
+        element, layout = found
+        shape = _shape(node[2])
+        # In Python's integers, which do not overflow; nothing is allocated before the size has been compared.
+        count, size = measure(layout.bits, shape)
+        if element is ElementType.STRING:
+            if len(node) != 5:
+                raise ValueError("a string tensor has two buffers")
+            texts = decode_strings(self._take(node[3]), self._take(node[4]), count)
+            array = np.empty(count, object)
+            array[:] = texts
+            return array.reshape(shape)
+        if len(node) != 4:
+            raise ValueError("a tensor has one buffer")
+        buffer = self._take(node[3])
+        if buffer.nbytes != size:
+            raise ValueError(f"{buffer.nbytes} bytes for {element.text} of shape {list(shape)}, which needs {size}")
+        if layout.packed:
+            data = self._array((size,), layout.storage, buffer)
+            if size and data[-1] & unused_bits(size, layout.bits, count):
+                raise ValueError("bits that belong to no element are not zero")
+        else:
+            data = self._array(shape, layout.storage, buffer)
+        if not layout.named:
+            return Typed(data, element, shape)
+        if element is ElementType.BOOL and size and data.view(np.uint8).max() > 1:
+            raise ValueError("a bool is neither 0 nor 1")
+        return data
+
+    def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any], buffer: Array) -> Array:
+        array: Array = np.ndarray(shape, dtype, buffer)
+        # The body is aligned to 64 bytes on the wire, but small buffers share a block.
+        return array.copy() if self._copy or not array.flags.aligned else array
+
+    def _take(self, index: Any) -> Array:
+        if index.__class__ is not int or not 0 <= index < len(self._buffers):
+            raise ValueError(f"there is no buffer {_brief(index)}")
+        if index in self._taken:
+            raise ValueError(f"buffer {index} is used twice")
+        self._taken.add(index)
+        return self._buffers[index]
+
+    def _sparse(self, node: list[Any]) -> Sparse:
+        parts = [self._tensor(part) for part in node[3:]]
+        if node[1].__class__ is not str or any(part.__class__ is not np.ndarray for part in parts):
+            raise ValueError("not a sparse tensor")
+        return Sparse(parts[0], _shape(node[2]), node[1], tuple(parts[1:]))  # type: ignore[arg-type]
+
+    # --- maps
+
+    def _rows(self, key_node: Any, value_node: Any) -> list[dict[Any, Any]]:
+        keys = self._listed(key_node, KEY_ELEMENTS, 1)
+        if not keys:
+            raise ValueError("rows without keys")  # their number would cost the sender nothing
+        rows = self._listed(value_node, SCALAR_ELEMENTS, 2)
+        if rows and len(rows[0]) != len(keys):
+            raise ValueError(f"rows of {len(rows[0])} values for {len(keys)} keys")
+        _mapping(keys, keys)
+        return [dict(zip(keys, row, strict=True)) for row in rows]
+
+    def _varied_rows(self, length_node: Any, key_node: Any, value_node: Any) -> list[dict[Any, Any]]:
+        lengths = self._listed(length_node, frozenset({ElementType.INT64}), 1)
+        keys = self._listed(key_node, KEY_ELEMENTS, 1)
+        values = self._listed(value_node, SCALAR_ELEMENTS, 1)
+        if any(length < 0 for length in lengths) or not sum(lengths) == len(keys) == len(values):
+            raise ValueError("row lengths, keys and values do not fit together")
+        rows, start = [], 0
+        for length in lengths:
+            end = start + length
+            rows.append(_mapping(keys[start:end], values[start:end]))
+            start = end
+        return rows
+
+    def _listed(self, node: Any, allowed: frozenset[ElementType], rank: int) -> list[Any]:
+        """A tensor of one of a few types, as a list of Python scalars, or of such lists."""
+        if node.__class__ is not list or len(node) < 3 or node[1].__class__ is not int or node[1] not in allowed:
+            raise ValueError("not a tensor of a type that maps have")
+        if node[2].__class__ is not list or len(node[2]) != rank:
+            raise ValueError(f"not a tensor of rank {rank}")
+        # Python scalars, as onnxruntime gives them in maps.
+        listed: list[Any] = self._tensor(node).tolist()  # type: ignore[union-attr]  # none of these is Typed
+        return listed
+
+
+def decode(descriptor: Any, buffers: Sequence[Array], *, copy: bool = False) -> Any:
+    """The one value of a message. For several values over the same buffers use one `Decoder`."""
+    return Decoder(buffers, copy=copy).value(descriptor)
+
+
+def decode_all(descriptors: Iterable[Any], buffers: Sequence[Array]) -> list[Any]:
+    """All values of one message, in which each buffer belongs to one."""
+    decoder = Decoder(buffers)
+    values = [decoder.value(descriptor) for descriptor in descriptors]
+    decoder.finish()
+    return values
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    if node.__class__ is not list:
+        raise ValueError("a shape is a list")
+    for dim in node:
+        if dim.__class__ is not int:
+            raise ValueError("a dimension is an integer")
+    return tuple(node)
+
+
+def _mapping(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
+    if len(values) != len(keys):
+        raise ValueError(f"{len(values)} values for {len(keys)} keys")
+    mapping = dict(zip(keys, values, strict=True))
+    if len(mapping) != len(keys):
+        raise ValueError("a key occurs twice")
+    return mapping
+
+
+def _desync(descriptor: Any, cause: str) -> errors.ProtocolDesync:
+    return errors.ProtocolDesync(
+        "The other side sent a value that the protocol does not allow.",
+        cause=cause,
+        fix="Both sides must run the same release of qnnbridge; if they do, please report this.",
+        evidence=[f"descriptor: {_head(descriptor)}"],
+    )
+
+
+def _head(descriptor: Any) -> str:
+    """The start of a descriptor as text, whatever it is."""
+    if descriptor.__class__ is not list:
+        return _brief(descriptor)
+    inner = ", ".join(map(_brief, descriptor[:8]))
+    return f"[{inner}{', ...' if len(descriptor) > 8 else ''}]"
+
+
+def _brief(item: Any) -> str:
+    """Short text of something hostile: containers, long texts and huge numbers are only named."""
+    if item.__class__ is int and item.bit_length() <= 64:
+        return str(item)
+    if item.__class__ is str:
+        return repr(item[:40])
+    return f"<{item.__class__.__name__}>"
 
 
 def equal_bits(left: Any, right: Any) -> bool:
@@ -103,8 +532,6 @@ def equal_bits(left: Any, right: Any) -> bool:
 
 def check_sum(results: Sequence[Any]) -> int:
     """Of every bit of the arrays; of all else (text, maps, sequences) by how it is written."""
-    import numpy as np
-
     number = 0
     for result in results:
         if isinstance(result, np.ndarray) and result.dtype != object:

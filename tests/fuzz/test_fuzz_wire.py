@@ -12,7 +12,7 @@ from tests.fuzz import fuzz_wire
 from tests.fuzz.mutations import mutated
 
 from qnnbridge_protocol import frames
-from qnnbridge_protocol.codec import Decoder
+from qnnbridge_protocol.values import Decoder
 
 # Inputs that once led to a finding.
 FOUND = sorted((Path(__file__).parent / "found").glob("*.hex"))
