@@ -20,7 +20,7 @@ from qnnbridge._host_objects import HostObject, forward_creation
 from qnnbridge._threads import TerminateRelay
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_daemon.fair_share import Cancellation
-from qnnbridge_host.fastpath.shared_memory import AttachedSlab, Slabs
+from qnnbridge_host.fastpath import AttachedSlab, Slabs
 from qnnbridge_os.door import KeptMemory
 from qnnbridge_protocol.elements import element_of
 from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed

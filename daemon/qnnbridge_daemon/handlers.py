@@ -24,7 +24,7 @@ from qnnbridge_daemon.client_sessions import (
 )
 from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_daemon.shared_sessions import identified, key_of, may_be_shared
-from qnnbridge_host.fastpath.shared_memory import BoundRuns
+from qnnbridge_host.fastpath import BoundRuns
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation, desync
 from qnnbridge_protocol.model_records import CacheSettings

@@ -14,11 +14,11 @@ pytest.importorskip("onnxruntime")
 from tests.unit.test_protocol_page import bare, rows
 
 from qnnbridge_host.create.replaced import CONTEXT_READ
-from qnnbridge_host.engine import model_compiler
+from qnnbridge_host.engine import ort_objects
 from qnnbridge_host.engine.ort_objects import LOG
 from qnnbridge_host.engine.sessions import Sessions
 from qnnbridge_host.request.in_flight import Request
-from qnnbridge_host.serve.objects import KINDS, HostObjects
+from qnnbridge_host.serve.handlers import KINDS, HostObjects
 from qnnbridge_protocol.errors import BridgeError
 
 OURS = {name: load for name, load in KINDS.items() if not name.startswith("Genai")}
@@ -32,7 +32,7 @@ def test_the_kinds_and_their_operations_are_those_of_the_page() -> None:
 
 def test_the_functions_are_those_of_the_page() -> None:
     functions = {bare(row[0]) for row in rows("Calls back", "function", "arguments", "values")}
-    named = {model_compiler.INITIALIZER_LOCATION, model_compiler.WRITE, model_compiler.CONTEXT_WRITE}
+    named = {ort_objects.INITIALIZER_LOCATION, ort_objects.WRITE, ort_objects.CONTEXT_WRITE}
     assert functions == named | {CONTEXT_READ, LOG}
 
 

@@ -13,7 +13,7 @@ from tests.fakes.fake_engine import FakeEngine
 from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.engine.sessions import Sessions
 from qnnbridge_host.request.in_flight import Request
-from qnnbridge_host.serve.objects import HostObjects
+from qnnbridge_host.serve.handlers import HostObjects
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.values import Decoder, Encoder
 
@@ -150,7 +150,7 @@ def test_all_are_closed_with_their_client(client: Client) -> None:
     assert [counter.closed for counter in MADE] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("kind", ["", "os", "qnnbridge_host.serve.objects", "Counter ", "Twin", None, 3])
+@pytest.mark.parametrize("kind", ["", "os", "qnnbridge_host.serve.handlers", "Counter ", "Twin", None, 3])
 def test_only_kinds_of_the_table_are_made(client: Client, kind: Any) -> None:
     with pytest.raises(errors.UnknownOperation, match="does not know"):
         client.create(kind)

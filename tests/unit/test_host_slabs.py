@@ -10,8 +10,7 @@ import pytest
 from tests import needs
 
 from qnnbridge._fastpath.memory import SMALLEST_SLAB_BYTES, Slab
-from qnnbridge_host.fastpath.channel import FastCall, HostChannel, OpenChannels
-from qnnbridge_host.fastpath.shared_memory import AttachedSlab, Slabs
+from qnnbridge_host.fastpath import AttachedSlab, FastCall, HostChannel, OpenChannels, Slabs
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync
 from qnnbridge_protocol.frames import Frame, Kind

@@ -59,8 +59,7 @@ def test_a_session_is_ready_without_what_only_runs_and_mistakes_need() -> None:
     )
     assert "qnnbridge_host.engine.ort_engine" in told
     for_lines = {
-        "qnnbridge_host.fastpath.channel",
-        "qnnbridge_host.fastpath.shared_memory",
+        "qnnbridge_host.fastpath",
         "qnnbridge_protocol.fastpath",
         "mmap",
     }
@@ -83,7 +82,7 @@ def test_what_runs_need_is_loaded_behind_the_answer_that_a_session_is_there() ->
         "header = {'op': 'session.create', 'spec': SessionSpec(None).to_wire()}\n"
         "request = Request(1, header, (model,))\n"
         "handlers.handle(request, lambda phase: None)\n"
-        "needed = ('qnnbridge_host.fastpath.channel', 'qnnbridge_host.engine.ort_values', 'qnnbridge_protocol.values')\n"
+        "needed = ('qnnbridge_host.fastpath', 'qnnbridge_host.engine.ort_values', 'qnnbridge_protocol.values')\n"
         "before = [name in sys.modules for name in needed]\n"
         "request.after()\n"
         "print(*before, *(name in sys.modules for name in needed), file=sys.stderr)\n"

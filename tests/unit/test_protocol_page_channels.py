@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from tests.unit.test_protocol_page import bare, rows, section
 
-from qnnbridge_host.fastpath.channel import OpenChannels
+from qnnbridge_host.fastpath import OpenChannels
 from qnnbridge_protocol import fastpath
 from qnnbridge_protocol.fastpath import ChannelKind
 

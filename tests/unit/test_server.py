@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge_host.fastpath import shared_memory
-from qnnbridge_host.fastpath.shared_memory import AttachedSlab
+from qnnbridge_host import fastpath
+from qnnbridge_host.fastpath import AttachedSlab
 from qnnbridge_host.request.in_flight import Request
 from qnnbridge_host.serve import server as server_module
 from qnnbridge_host.serve.server import Answer, ProcessTransport, Server
@@ -272,7 +272,7 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         if "handle" in where:
             numbers.append(where.pop("handle"))
 
-    monkeypatch.setattr(shared_memory, "drop", drop)
+    monkeypatch.setattr(fastpath, "drop", drop)
     return numbers
 
 
@@ -320,7 +320,7 @@ def test_what_was_opened_is_not_closed_again(
         assert where.pop("handle") == 13
         return memoryview(bytearray(size))
 
-    monkeypatch.setattr(shared_memory, "map_memory", take)
+    monkeypatch.setattr(fastpath, "map_memory", take)
     peer.send("slab.attach", **SLAB)
     assert eventually(lambda: 7 in peer.server._transport.slabs)
     peer.send("channel.open", **CHANNEL)

@@ -16,7 +16,7 @@ once. Only errors of the model itself, deadlines and cancelling reach the caller
 `create` and the tools call it. May import model/, the standard library, filelock and the protocol.
 
 - `key`: everything that a compiled model depends on, and which sessions are cached;
-- `entry`, `store`: entries, complete or absent, below the size limit;
+- `store`: entries, complete or absent, below the size limit;
 - `memo`: hashes of unchanged files, models not worth another try or whose weights the NPU cannot map, verdicts on
   numbers;
 - `files`: small files, written whole; one compiler at a time, entries in use, heartbeats; temporary folders.

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 
+# The version of entries, negative entries and keys. Data of another version is never read.
+SCHEMA: Final = 1
+VERSION_FOLDER: Final = f"v{SCHEMA}"
+
 MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from qnnbridge_host.cache.entry import SCHEMA
+from qnnbridge_host.cache.files import SCHEMA
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.settings import SWITCH_VARIABLE

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from qnnbridge_host.cache.entry import SCHEMA, VERSION_FOLDER
-from qnnbridge_host.cache.files import Damaged, JsonFolder, read_json, write_json
+from qnnbridge_host.cache.files import SCHEMA, VERSION_FOLDER, Damaged, JsonFolder, read_json, write_json
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
 from qnnbridge_os.files import make_folders
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded

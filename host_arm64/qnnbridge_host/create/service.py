@@ -278,8 +278,8 @@ def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
 def _load_modules_of_runs() -> None:
     """After the answer to the session's creation: the application prepares its arrays before its first run."""
     with contextlib.suppress(ImportError):  # a run that needs it says so
+        from qnnbridge_host import fastpath  # noqa: F401
         from qnnbridge_host.engine import ort_values  # noqa: F401
-        from qnnbridge_host.fastpath import channel  # noqa: F401
         from qnnbridge_protocol import values  # noqa: F401
 
 

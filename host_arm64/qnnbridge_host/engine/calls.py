@@ -181,7 +181,7 @@ def run_bound(call: BoundCall, binding: Binding, make_options: Callable[[], Any]
 
 # --- objects of ONNX Runtime: how a kind of them is made, its operations, how it is freed ------------------
 #
-# `serve/objects.py` keeps them. A kind knows ONNX Runtime, and nothing of the server.
+# `serve/handlers.py` keeps them. A kind knows ONNX Runtime, and nothing of the server.
 
 
 class ClientSessions(Protocol):

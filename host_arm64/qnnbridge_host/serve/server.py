@@ -46,8 +46,7 @@ from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
 if TYPE_CHECKING:
-    from qnnbridge_host.fastpath.channel import FastCall, OpenChannels
-    from qnnbridge_host.fastpath.shared_memory import BoundRuns, Slabs
+    from qnnbridge_host.fastpath import BoundRuns, FastCall, OpenChannels, Slabs
     from qnnbridge_host.request.client import CallsBack
 
 
@@ -384,7 +383,7 @@ class Server:
         """Created on demand: making a session does not import the fast path."""
         with self._channels_lock:
             if self._channels is None:
-                from qnnbridge_host.fastpath.channel import OpenChannels
+                from qnnbridge_host.fastpath import OpenChannels
 
                 self._channels = OpenChannels(self, self._transport.slabs)
             return self._channels
@@ -435,7 +434,7 @@ class Server:
 
 def _drop_handles(request: Request) -> None:
     if request.op in CHANNEL_OPERATIONS:
-        from qnnbridge_host.fastpath.shared_memory import drop_handles
+        from qnnbridge_host.fastpath import drop_handles
 
         drop_handles(request.header)
 
@@ -496,7 +495,7 @@ class ProcessTransport:
     @property
     def slabs(self) -> Slabs:
         if self._slabs is None:  # one server asks, under its lock
-            from qnnbridge_host.fastpath.shared_memory import Slabs
+            from qnnbridge_host.fastpath import Slabs
 
             self._slabs = Slabs()
         return self._slabs

@@ -13,10 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from qnnbridge_host.cache.entry import EntryManifest
 from qnnbridge_host.cache.files import Damaged, remove_tree
 from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, NegativeEntry, Verdicts
-from qnnbridge_host.cache.store import COPIES, InvalidEntry, Store, evict, last_used, shrink, total_bytes
+from qnnbridge_host.cache.store import (
+    COPIES,
+    EntryManifest,
+    InvalidEntry,
+    Store,
+    evict,
+    last_used,
+    shrink,
+    total_bytes,
+)
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.settings import SWITCH_VARIABLE
