@@ -215,7 +215,9 @@ def _python_form(rule: FeedRule) -> str:
 
 
 def _element_text(rule: FeedRule) -> str:
-    return rule.inner.element.text if rule.inner.element is not None else "?"
+    text = rule.inner.element.text if rule.inner.element is not None else "?"
+    # As ONNX Runtime spells it in this message alone.
+    return f"Float8{text[6:].upper()}" if text.startswith("float8") else text
 
 
 def _shape_text(shape: tuple[Any, ...]) -> str:

@@ -206,7 +206,7 @@ def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
                 fix=f"The model takes {rule.declared}.",
             )
         if not takes:
-            raise wrong_element(rule, f"(map({given.text},tensor(float)))", f"({rule.inner})")
+            raise wrong_element(rule, f"(map({given.text},tensor(float)))", f"({rule.declared})")
     # A bool is an int as a key; msgpack would send it as a bool.
     return {int(key): item for key, item in value.items()} if bool in map(type, value) else value
 
@@ -237,12 +237,16 @@ def _from_iterable(rule: FeedRule, value: Any) -> list[Any]:
             f"Iterable of {type(items[0])} should be given as array for input '{rule.name}'.",
             fix="Pass a list." if rule.inner.kind == "sequence" else "Pass numpy.stack(...) of it.",
         )
-    if not items or not all(isinstance(item, dict) for item in items):
+    if not items:
+        raise errors.RemoteRuntimeError(
+            f"Input '{rule.name}' must not be empty.", fix=f"The model takes {rule.declared}."
+        )
+    if not all(isinstance(item, dict) for item in items):
         raise _not_dictionaries(rule, value)
     item = rule.inner.item
     if rule.inner.kind != "sequence" or item is None or item.kind != "map":
         key = _key_kind(next(iter(items[0]), 0)) or ElementType.INT64
-        raise wrong_element(rule, f"(seq(map({key.text},tensor(float))))", f"({rule.inner})")
+        raise wrong_element(rule, f"(seq(map({key.text},tensor(float))))", f"({rule.declared})")
     return items
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._connect import DAEMON, chosen_host
 from qnnbridge._node import NodeArg
+from qnnbridge._option_fields import wrong_type
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe, model_parts
 from qnnbridge._session.runs import RunArguments, check_call, coerce_session_options
@@ -121,12 +122,15 @@ class InferenceSession(BaseSession):
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
             parts.pop("providers", None)
             path, data = model_parts(path_or_bytes)
+            disabled = tuple(disabled_optimizers or ())
+            if not all(isinstance(name, str) for name in disabled):
+                raise wrong_type("disabled_optimizers", disabled, "the names of optimizers")
             spec = SessionSpec(
                 model_path=path,
                 providers=specs,
                 fallback=choose_fallback(specs, fallback),
                 fix=fix_spec(fix, buckets=buckets is not None),
-                disabled_optimizers=tuple(disabled_optimizers or ()),
+                disabled_optimizers=disabled,
                 **parts,
             )
         except BridgeError as error:

@@ -49,6 +49,7 @@ session = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
 x = np.arange(6, dtype=np.float32).reshape(2, 3)
 native = session._sess
 tell("run", lambda: native.run(["y"], {"x": x}, None)[0].tolist())
+tell("unknown arguments", lambda: ort.InferenceSession(data, provider=["none"], device=3).run(None, {"x": x})[0].tolist())
 tell("metas", lambda: [(m.name, m.type, m.shape) for m in (*native.inputs_meta, *native.outputs_meta)])
 tell("same metas", lambda: [m.name for m in session._inputs_meta] == [m.name for m in native.inputs_meta])
 tell("providers", lambda: (native.get_providers(), native.get_provider_options(), session._providers))

@@ -49,6 +49,16 @@ def empty_bytes(ort: Any) -> Any:
 
 
 @wrong
+def empty_path(ort: Any) -> Any:
+    return ort.InferenceSession("", providers=["CPUExecutionProvider"])
+
+
+@wrong
+def optimizers_that_are_numbers(ort: Any) -> Any:
+    return session(ort, disabled_optimizers=[5])
+
+
+@wrong
 def providers_of_wrong_type(ort: Any) -> Any:
     return ort.InferenceSession(MUL, providers=[17], enable_fallback=0)
 
@@ -105,6 +115,39 @@ def input_of_wrong_rank(ort: Any) -> Any:
 @wrong
 def input_of_wrong_shape(ort: Any) -> Any:
     return session(ort).run(None, {"X": np.ones((2, 3), np.float32)})
+
+
+def identity(ort: Any, kind: Any) -> Any:
+    """A session whose input x and output y are of this type."""
+    from onnx import helper
+
+    ends = [helper.make_value_info("x", kind)], [helper.make_value_info("y", kind)]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", *ends)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def tensor(element: int) -> Any:
+    from onnx import helper
+
+    return helper.make_tensor_type_proto(element, ["n"])
+
+
+@wrong
+def float_for_a_float8(ort: Any) -> Any:
+    return identity(ort, tensor(17)).run(None, {"x": np.ones(2, np.float32)})
+
+
+@wrong
+def map_for_an_optional_tensor(ort: Any) -> Any:
+    from onnx import helper
+
+    return identity(ort, helper.make_optional_type_proto(tensor(1))).run(None, {"x": {"a": 1.0}})
+
+
+@wrong
+def tuple_of_nothing(ort: Any) -> Any:
+    return identity(ort, tensor(1)).run(None, {"x": ()})
 
 
 @wrong

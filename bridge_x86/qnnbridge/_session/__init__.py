@@ -151,4 +151,7 @@ def model_parts(path_or_bytes: object) -> tuple[str | None, bytes | None]:
     if not isinstance(path_or_bytes, (str, os.PathLike)):
         # ONNX Runtime's own words.
         raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+    if not os.fspath(path_or_bytes):
+        # A `TypeError` in ONNX Runtime as well; made absolute it would be the working folder.
+        raise TypeError("The path of the model is empty.")
     return absolute_model_path(path_or_bytes), None

@@ -400,6 +400,10 @@ class InferenceSession(Session):
         self._path = path_or_bytes
         # As ONNX Runtime reads its argument: 1 is on, every other number is off.
         super().__init__(int(kwargs.pop("enable_fallback", 1)) == 1)
+        for name in kwargs.keys() - (bridge.InferenceSession.__init__.__kwdefaults__ or {}).keys():
+            # A program runs with ONNX Runtime although it misspells an argument.
+            _log.warning("InferenceSession: the argument %s= is not known and ignored, as by ONNX Runtime.", name)
+            del kwargs[name]
         self._kwargs = kwargs
         if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
             raise RemoteTypeError(f"Unable to load from type '{type(path_or_bytes)}'")
