@@ -24,7 +24,7 @@ from typing import Any
 from qnnbridge_host.engine.sources import build_of
 from qnnbridge_host.model.releases import is_backend
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_tools.doctor.real_machine import read_library
+from qnnbridge_tools.doctor.machine import read_library
 from qnnbridge_tools.versions.packages import is_network_trouble, last_lines, unreachable
 
 PACKAGE = "onnxruntime-qnn"

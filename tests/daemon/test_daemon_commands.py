@@ -26,7 +26,7 @@ from qnnbridge_daemon.main import EXIT_RUNNING, LOCK_NAME
 from qnnbridge_protocol.errors import HostStartFailed
 from qnnbridge_tools import reporting
 from qnnbridge_tools.cli import app
-from qnnbridge_tools.doctor.real_machine import ends_with_job, look_for_daemon
+from qnnbridge_tools.doctor.machine import ends_with_job, look_for_daemon
 from qnnbridge_tools.host import link
 from tests import needs
 from tests.contract.small_models import CPU, counting_loop, turns_that_take

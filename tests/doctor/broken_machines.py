@@ -27,9 +27,9 @@ from machines import (
     x64_pc,
 )
 
+from qnnbridge_tools.doctor.examine import SurveyOptions
 from qnnbridge_tools.doctor.facts import Catalogue, CatalogueProvider, DaemonFacts, ProbeResult
 from qnnbridge_tools.doctor.machine import CacheContents, Library
-from qnnbridge_tools.doctor.survey import SurveyOptions
 
 Build = Callable[[], "SimulatedMachine | tuple[SimulatedMachine, SurveyOptions]"]
 

@@ -19,8 +19,8 @@ from machines import (
     windows_on_arm,
 )
 
+from qnnbridge_tools.doctor.examine import SurveyOptions
 from qnnbridge_tools.doctor.machine import Library
-from qnnbridge_tools.doctor.survey import SurveyOptions
 
 SYSTEM_QNN = "2.40.0.0"
 SDK = r"C:\Qualcomm\AIStack\QAIRT\2.40.0.251030"

@@ -17,12 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_protocol import __version__
-from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, ProbeResult, PythonReport, StartFailure
+from qnnbridge_tools.doctor.facts import (
+    Catalogue,
+    DaemonFacts,
+    ProbeRequest,
+    ProbeResult,
+    PythonReport,
+    StartFailure,
+)
 from qnnbridge_tools.doctor.machine import (
     CacheContents,
     Kind,
     Library,
-    ProbeRequest,
     RegisteredInterpreter,
     RegistryValue,
     Root,

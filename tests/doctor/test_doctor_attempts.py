@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from documented_attempts import ATTEMPTS, Attempt
 
-from qnnbridge_tools.doctor.examine import diagnose
-from qnnbridge_tools.doctor.survey import survey
+from qnnbridge_tools.doctor.examine import diagnose, survey
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)

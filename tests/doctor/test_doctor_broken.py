@@ -9,9 +9,8 @@ import pytest
 from broken_machines import BROKEN, Broken
 from machines import SimulatedMachine
 
-from qnnbridge_tools.doctor.examine import diagnose
+from qnnbridge_tools.doctor.examine import SurveyOptions, decode_facts, diagnose, survey
 from qnnbridge_tools.doctor.findings import Report, Severity
-from qnnbridge_tools.doctor.survey import SurveyOptions, decode_facts, survey
 
 
 def examined(broken: Broken) -> tuple[SimulatedMachine, Report, Report]:

@@ -17,9 +17,8 @@ from healthy_machines import HEALTHY
 
 from qnnbridge_tools.cli import app
 from qnnbridge_tools.doctor import subjects
-from qnnbridge_tools.doctor.examine import CHECKS, diagnose
+from qnnbridge_tools.doctor.examine import CHECKS, SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.findings import CATALOGUE, Finding, SubjectCheck
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 HERE = Path(__file__).parent
 # Shown by test_doctor_model and test_doctor_report, with real files.

@@ -8,10 +8,9 @@ import pytest
 from broken_machines import ABSENT, READY, of_catalogue, with_catalogue
 from machines import SimulatedMachine
 
-from qnnbridge_tools.doctor.examine import diagnose
+from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.findings import Report
-from qnnbridge_tools.doctor.real_machine import RealMachine
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
+from qnnbridge_tools.doctor.machine import RealMachine
 
 OLD, NEW = "2.45.40.251028153101", "2.51.0.260929181845"
 

@@ -10,10 +10,10 @@ from qnnbridge._diagnosis import ort_log
 from qnnbridge._diagnosis.death_rules import DEATH_RULES
 from qnnbridge._diagnosis.log_rules import MODEL_RULES, SETUP_RULES
 from qnnbridge._diagnosis.ort_log import search
-from qnnbridge_tools import known_texts
+from qnnbridge_tools import explanations
 from qnnbridge_tools.doctor.examine import explained, explanation_text
 from qnnbridge_tools.doctor.findings import CATALOGUE
-from qnnbridge_tools.known_texts import LAST_RULES, MESSAGE_RULES, explain_text
+from qnnbridge_tools.explanations import LAST_RULES, MESSAGE_RULES, explain_text
 
 KNOWN = [
     ("1002", "MEM_ALLOC", "soc_model"),
@@ -182,20 +182,20 @@ def test_a_line_that_comes_again_and_again_is_read_once(monkeypatch: pytest.Monk
         read.append(len(lines))
         return search(lines, rules)
 
-    monkeypatch.setattr(known_texts, "search", counted)
+    monkeypatch.setattr(explanations, "search", counted)
     assert explained("a\nexit code 3221226505\n" * 10_000) == explained("a\nexit code 3221226505\n")
     assert read == [2, 2]
 
 
 def test_of_many_codes_in_one_text_few_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[str] = []
-    real = known_texts.explain_code
+    real = explanations.explain_code
 
     def counted(text: str) -> Any:
         looked_up.append(text)
         return real(text)
 
-    monkeypatch.setattr(known_texts, "explain_code", counted)
+    monkeypatch.setattr(explanations, "explain_code", counted)
     few = explained("\n".join(f"0xC{number:07x}" for number in range(50)))
     looked_up.clear()
     assert explained("\n".join(f"0xC{number:07x}" for number in range(5000))) == few

@@ -32,13 +32,11 @@ from machines import (
 
 from qnnbridge_host.model.releases import for_version, load_releases, sdk_is_newer
 from qnnbridge_tools.doctor import examine, fixes, running_interpreter
-from qnnbridge_tools.doctor.examine import diagnose
+from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy
 from qnnbridge_tools.doctor.fixes import python_lines
-from qnnbridge_tools.doctor.machine import Library
-from qnnbridge_tools.doctor.real_machine import answer_of
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
+from qnnbridge_tools.doctor.machine import Library, answer_of
 from qnnbridge_tools.versions.fitness import HostMachine, ort_bounds, platform_of_release
 from qnnbridge_tools.versions.view import advice as what_would_fit
 

@@ -8,8 +8,7 @@ import pytest
 from healthy_machines import HEALTHY
 from machines import SimulatedMachine
 
-from qnnbridge_tools.doctor.examine import diagnose
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
+from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, survey
 
 
 @pytest.mark.parametrize("build", HEALTHY, ids=lambda build: build.__name__)

@@ -13,10 +13,9 @@ from machines import SimulatedMachine, add_python, add_quarantine, install_genai
 from tests.genai.tiny_decoders import write_model
 
 from qnnbridge_tools.arguments import read_dimensions
-from qnnbridge_tools.doctor.examine import diagnose
+from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.facts import ExaminedModel, ProbeResult
 from qnnbridge_tools.doctor.findings import Report
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 MODELS = Path(__file__).parents[1] / "models"
 X2_ELITE = "Snapdragon(R) X2 Elite - X2E80100 - Qualcomm(R) Oryon(TM) CPU"

@@ -19,10 +19,9 @@ from machines import (
 
 from qnnbridge_host.model.releases import generated_on, load_releases, version_key
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.examine import diagnose
+from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import Report, Severity
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, is_untried
 
 # As they may be one day: with the files of the newest ones that there are.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from machines import File, install, snapdragon
 
-from qnnbridge_tools.doctor.examine import CHECKS, diagnose
+from qnnbridge_tools.doctor.examine import CHECKS, SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.facts import ProbeResult
 from qnnbridge_tools.doctor.findings import (
     Finding,
@@ -26,7 +26,6 @@ from qnnbridge_tools.doctor.findings import (
     report_text,
 )
 from qnnbridge_tools.doctor.machine import Library
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 DOCS = Path(__file__).parents[2] / "docs"
 

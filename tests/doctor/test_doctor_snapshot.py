@@ -10,8 +10,7 @@ from broken_machines import BROKEN, Broken
 from machines import SimulatedMachine, snapdragon
 
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.doctor.examine import diagnose
-from qnnbridge_tools.doctor.survey import SurveyOptions, read_snapshot, snapshot_text, survey
+from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, read_snapshot, snapshot_text, survey
 
 
 def written(machine: SimulatedMachine, folder: Path, order: SurveyOptions | None = None) -> Path:

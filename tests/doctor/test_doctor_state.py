@@ -15,7 +15,7 @@ from qnnbridge_host.cache.store import Store
 from qnnbridge_tools.doctor.examine import FIXES
 from qnnbridge_tools.doctor.facts import SavedState
 from qnnbridge_tools.doctor.findings import finding
-from qnnbridge_tools.doctor.real_machine import RealMachine
+from qnnbridge_tools.doctor.machine import RealMachine
 from qnnbridge_tools.doctor.subjects.environment import survey_state
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))

@@ -10,9 +10,8 @@ from machines import snapdragon
 from tests import needs
 
 from qnnbridge._launch import configuration_file, configured_host
-from qnnbridge_tools.doctor.examine import diagnose
+from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.subjects.environment import FOR_DEVELOPERS, KNOWN_VARIABLES, survey_unknown_variables
-from qnnbridge_tools.doctor.survey import SurveyOptions, survey
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "settings.md").read_text("utf-8")

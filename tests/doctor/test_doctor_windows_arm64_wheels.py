@@ -10,7 +10,7 @@ import pytest
 
 from qnnbridge_host.model.releases import Release, is_final, load_releases, version_key
 from qnnbridge_tools.doctor.subjects import computer, library_files
-from qnnbridge_tools.known_texts import explain_text
+from qnnbridge_tools.explanations import explain_text
 from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, HostMachine, judge, known_faults
 
 DATA = Path(__file__).resolve().parents[1] / "labs" / "windows_arm64_wheels.json"

@@ -10,7 +10,7 @@ import pytest
 from environments import cut_off, doctor, environment, own_copy, python_of
 from labs import CHECKOUT, WindowsLab, demand
 
-from qnnbridge_tools.doctor.real_machine import RealMachine, read_library
+from qnnbridge_tools.doctor.machine import RealMachine, read_library
 from qnnbridge_tools.doctor.subjects.library_files import survey_set
 
 DOCTOR = CHECKOUT / "tools" / "qnnbridge_tools" / "doctor" / "__main__.py"

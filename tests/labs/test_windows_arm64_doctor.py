@@ -13,7 +13,7 @@ from labs import CHECKOUT, HERE, WindowsArm64Lab, demand
 from pip._vendor import distlib
 from tests.doctor.machines import SimulatedMachine
 
-from qnnbridge_tools.doctor.subjects.interpreters import why_not_machine
+from qnnbridge_tools.doctor.subjects.host import why_not_machine
 from qnnbridge_tools.doctor.subjects.library_files import LOADABLE
 
 pytestmark = pytest.mark.timeout(WindowsArm64Lab.SET_UP_TIMEOUT_S + 400.0)

@@ -26,7 +26,7 @@ from qnnbridge._launch.installed import interpreter_machine, process_machine
 from qnnbridge_os import windows_facts
 from qnnbridge_os.processes import native_machine
 from qnnbridge_os.programs import registered_pythons
-from qnnbridge_tools.doctor.real_machine import read_library
+from qnnbridge_tools.doctor.machine import read_library
 
 LIBS, LAUNCHERS = map(Path, sys.argv[1:3])
 WINE_LOST_A_PROCESS = 1359

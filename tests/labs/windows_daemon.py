@@ -251,7 +251,7 @@ def start_use_and_stop() -> Any:
 def one_takes_the_place_of_another() -> Any:
     """As `qnnbridge host restart --daemon --slots 7` does it."""
     from qnnbridge_tools.host import actions
-    from qnnbridge_tools.host.options import DaemonOptions
+    from qnnbridge_tools.options import DaemonOptions
 
     with qnnbridge.connect() as before:
         daemon = before.info.pid

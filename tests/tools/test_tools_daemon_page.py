@@ -15,8 +15,8 @@ from qnnbridge_tools.cli import app
 from qnnbridge_tools.host import service
 from qnnbridge_tools.host.figures import read_figures
 from qnnbridge_tools.host.metrics import metrics_text
-from qnnbridge_tools.host.options import DaemonOptions
 from qnnbridge_tools.host.service import TASK_NAME
+from qnnbridge_tools.options import DaemonOptions
 from qnnbridge_tools.top import SortOrder, head
 
 PAGE = (Path(__file__).parents[2] / "docs" / "daemon.md").read_text("utf-8")

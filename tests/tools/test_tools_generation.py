@@ -14,7 +14,8 @@ import pytest
 from tests import needs
 from tests.fakes.commands import qnnbridge
 
-from qnnbridge_tools.generation import chat, folder_report, measuring
+from qnnbridge_tools import inspection
+from qnnbridge_tools.generation import chat, measuring
 from qnnbridge_tools.generation.measuring import Pace
 
 WAIT_TIMEOUT_S = 20.0
@@ -118,10 +119,10 @@ def test_the_stages_of_a_folder_are_judged_by_one_start_of_the_interpreter(
         SimpleNamespace(name=name, path=name, qnn_options={"soc_model": chip}) for name, chip in chips.items()
     ]
     monkeypatch.setattr(
-        folder_report,
+        inspection,
         "examine",
         lambda _path, _scan, host: SimpleNamespace(verdict=SimpleNamespace(message=str(host.soc_model))),
     )
     scans: Any = (SimpleNamespace(is_compiled=True),) * 2
-    assert folder_report._verdicts(SimpleNamespace(stages=stages), scans, None) == chips  # type: ignore[arg-type]
+    assert inspection._verdicts(SimpleNamespace(stages=stages), scans, None) == chips  # type: ignore[arg-type]
     assert (tmp_path / "starts").read_text() == "started\n"

@@ -12,7 +12,7 @@ from tests import needs
 from qnnbridge._diagnosis.exit_codes import POSIX, SIGNALS, WINDOWS, ExitStatus, git_bash_status
 from qnnbridge._diagnosis.log_rules import QNN_CODES, find_qnn_code, qnn_code
 from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools.known_codes import explain_code
+from qnnbridge_tools.explanations import explain_code
 
 # What each observer shows for one death; rows of the project's notes on Windows exit codes.
 SEEN = [

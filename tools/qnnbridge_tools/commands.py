@@ -58,8 +58,7 @@ def doctor(given: DoctorCommand) -> None:
 
     Exit code 0: all is well; 1: something is degraded; 2: the NPU cannot be used.
     """
-    from qnnbridge_tools.doctor.examine import DoctorOptions, perform
-    from qnnbridge_tools.doctor.survey import SurveyOptions
+    from qnnbridge_tools.doctor.examine import DoctorOptions, SurveyOptions, perform
 
     order = SurveyOptions(
         given.host_python, given.model, given.backend_path, given.quick, given.timeout, given.dims
@@ -206,17 +205,13 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model is made of, and whether a compiled one can run here, without loading it."""
-    from qnnbridge_tools import arguments
+    from qnnbridge_tools import arguments, binaries, inspection
 
     if model.is_dir():
-        from qnnbridge_tools.generation import folder_report
-
         arguments.refuse_together("A folder for text generation", {"--soc-model": soc_model is not None})
-        facts = folder_report.gather(model, host_python=host_python, load=load)
-        reporting.show(facts, folder_report.document, folder_report.print_facts, as_json=as_json)
+        facts = inspection.gather_folder(model, host_python=host_python, load=load)
+        reporting.show(facts, inspection.folder_document, inspection.print_folder, as_json=as_json)
         return
-    from qnnbridge_tools import binaries, inspection
-
     arguments.refuse_together("A model file", {"--load": load and model.exists()})
     # By its contents: a context binary may have any suffix.
     if binaries.is_binary(model):

@@ -198,7 +198,7 @@ def explain(
 ) -> None:
     """Explain an exit code."""
     from qnnbridge_tools import output
-    from qnnbridge_tools.known_codes import explain_code
+    from qnnbridge_tools.explanations import explain_code
 
     explanations = [explain_code(code) for code in codes]
     if as_json:

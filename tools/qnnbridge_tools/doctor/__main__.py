@@ -20,8 +20,7 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
     output.make_streams_safe()
     given = _parser(name).parse_args(arguments)
     # After the parsing: `--help` and a mistyped option need none of it.
-    from qnnbridge_tools.doctor.examine import DoctorOptions, perform
-    from qnnbridge_tools.doctor.survey import SurveyOptions
+    from qnnbridge_tools.doctor.examine import DoctorOptions, SurveyOptions, perform
 
     order = SurveyOptions(
         given.host_python, given.model, given.backend_path, given.quick, given.timeout, tuple(given.dim or ())

@@ -384,6 +384,16 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """A live probe: which interpreter is the host, which model (``None``: the doctor's own), how long at most."""
+
+    host_python: str
+    model: str | None
+    timeout_s: float
+    dimensions: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ProbeResult:
     """The result of a live probe.
 

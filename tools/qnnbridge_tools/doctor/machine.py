@@ -8,15 +8,43 @@ or empty, because the doctor has to work on exactly the computers where somethin
 from __future__ import annotations
 
 import dataclasses
+import getpass
+import hashlib
 import importlib
+import json
+import mmap
 import ntpath
+import os
+import platform
 import posixpath
+import re
+import shutil
+import struct
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol, TypeVar
 
-from qnnbridge_tools.doctor.facts import Catalogue, DaemonFacts, ProbeResult, PythonReport, StartFailure
+from qnnbridge_protocol.errors import BridgeError, VersionMismatch
+from qnnbridge_protocol.field_types import read_document
+from qnnbridge_tools.doctor import running_interpreter
+from qnnbridge_tools.doctor.facts import (
+    Catalogue,
+    CatalogueProvider,
+    DaemonFacts,
+    ProbeRequest,
+    ProbeResult,
+    PythonReport,
+    StartFailure,
+)
+
+if TYPE_CHECKING:
+    from qnnbridge._daemon.discovery import Discovery
+    from qnnbridge_host.cache.store import Store
+
 
 Kind = Literal["file", "folder"]
 RegistryValue = str | int | bytes
@@ -51,16 +79,6 @@ class CacheContents:
     bytes: int = 0
     damaged: tuple[str, ...] = ()
     bad_keys: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ProbeRequest:
-    """A live probe: which interpreter is the host, which model (``None``: the doctor's own), how long at most."""
-
-    host_python: str
-    model: str | None
-    timeout_s: float
-    dimensions: tuple[str, ...] = ()
 
 
 class Machine(Protocol):
@@ -163,3 +181,429 @@ def parsed_toml(text: str) -> dict[str, Any]:
     # `tomllib` is new in Python 3.11.
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     return dict(toml.loads(text))
+
+
+# --- this computer; what Windows alone knows is in `qnnbridge_os` ---
+
+if sys.platform == "win32":
+    from qnnbridge_os import windows_facts as _windows
+else:
+    _windows = None
+
+T = TypeVar("T")
+ASK_TIMEOUT_S: Final = 20.0
+_CHUNK_BYTES: Final = 1 << 20
+_MAX_SAID: Final = 4000
+_APP_ALIAS_TAG: Final = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
+
+
+class RealMachine:
+    """See `machine.Machine`. One thread."""
+
+    def __init__(self) -> None:
+        from qnnbridge_os.processes import native_machine
+
+        self.system = platform.system()
+        self.machine = native_machine()
+        self.environ: Mapping[str, str] = os.environ
+        self.home = os.path.expanduser("~")
+        self._libraries: dict[tuple[str, bool], Library | None] = {}
+        try:
+            self.user = getpass.getuser()
+        except Exception:  # noqa: BLE001 - KeyError or OSError, by version of Python: a container without users
+            self.user = ""
+
+    def windows_build(self) -> int | None:
+        return _windows.build() if _windows else None
+
+    def now(self) -> float:
+        return time.time()
+
+    # --- files ---
+
+    def kind(self, path: str) -> Kind | None:
+        if _asked(False, os.path.isfile, path):
+            return "file"
+        return "folder" if _asked(False, os.path.isdir, path) else None
+
+    def size(self, path: str) -> int | None:
+        return _asked(None, os.path.getsize, path)
+
+    def names(self, folder: str) -> Sequence[str]:
+        return sorted(_asked(list[str](), lambda: os.listdir(folder)))
+
+    def data(self, path: str, limit: int) -> bytes | None:
+        return _asked(None, _first_bytes, path, limit)
+
+    def sha256(self, path: str) -> str | None:
+        return _asked(None, _sha256, path)
+
+    def library(self, path: str, *, version: bool) -> Library | None:
+        key = path, version
+        if key not in self._libraries:  # both sides are often one environment
+            self._libraries[key] = _asked(None, read_library, path, version=version)
+        return self._libraries[key]
+
+    def real_path(self, path: str) -> str:
+        return _asked(path, os.path.realpath, path)
+
+    def is_store_alias(self, path: str) -> bool:
+        try:
+            status = os.lstat(path)
+        except (OSError, ValueError):
+            return False
+        # Elsewhere than on Windows there is no such attribute.
+        return getattr(status, "st_reparse_tag", 0) == _APP_ALIAS_TAG or (
+            status.st_size == 0 and "windowsapps" in path.lower()
+        )
+
+    def is_writable(self, folder: str) -> bool:
+        # Up to the nearest folder that is there: the cache's own is made when it is first used.
+        while folder and not os.path.isdir(folder):
+            parent = os.path.dirname(folder)
+            if parent == folder or os.path.exists(folder):
+                return False
+            folder = parent
+        try:
+            # By trying it: `os.access` reads no access list on Windows.
+            with tempfile.TemporaryFile(dir=folder or None):
+                return True
+        except OSError:
+            return False
+
+    def can_open_device(self, path: str) -> bool:
+        return os.access(path, os.R_OK | os.W_OK)
+
+    def free_bytes(self, folder: str) -> int | None:
+        while folder and not os.path.isdir(folder):
+            folder, before = os.path.dirname(folder), folder
+            if folder == before:
+                return None
+        try:
+            return shutil.disk_usage(folder).free
+        except OSError:
+            return None
+
+    def is_network(self, path: str) -> bool:
+        return _windows.is_network(path) if _windows else False
+
+    def cache(self, folder: str) -> CacheContents:
+        if not os.path.isdir(folder):
+            return CacheContents()  # nothing to import for
+        from pathlib import Path
+
+        from qnnbridge_host.cache.store import Store, total_bytes
+
+        store = Store(Path(folder))
+        keys = store.all_keys()
+        set_aside = tuple(
+            f"{bad.label or bad.key[:12]}: {bad.reason or bad.fault}" for bad in store.invalid_entries()
+        )
+        bad = {key: text for key in keys if (text := _what_is_wrong(store, key))}
+        return CacheContents(len(keys), total_bytes(store), (*bad.values(), *set_aside), tuple(bad))
+
+    def daemon(self) -> DaemonFacts:
+        return look_for_daemon(_windows.job_flags() if _windows else None)
+
+    # --- Windows ---
+
+    def registry(self, root: Root, key: str, name: str) -> RegistryValue | None:
+        return _windows.value(root, key, name) if _windows else None
+
+    def registry_keys(self, root: Root, key: str) -> Sequence[str]:
+        return _windows.subkeys(root, key) if _windows else ()
+
+    def registered_pythons(self) -> Sequence[RegisteredInterpreter]:
+        from qnnbridge_os.programs import registered_pythons
+
+        return tuple(
+            RegisteredInterpreter(p.launcher_tag, "{}.{}".format(*p.version), p.executable, p.prefix)
+            for p in registered_pythons()
+        )
+
+    def device_problem(self, instance: str) -> int | None:
+        return _windows.device_problem(instance) if _windows else None
+
+    # --- programs ---
+
+    def running(self) -> PythonReport:
+        return answer_of(running_interpreter.describe())
+
+    def ask(self, python: str) -> PythonReport | StartFailure:
+        try:
+            done = run_interpreter(python, running_interpreter.__file__)
+        except subprocess.TimeoutExpired:
+            return StartFailure(None, f"no answer within {ASK_TIMEOUT_S:.0f} s")
+        except (OSError, ValueError) as error:
+            return StartFailure(None, str(error))
+        said = done.stderr.decode("utf-8", "replace").strip()[-_MAX_SAID:]
+        if done.returncode:
+            return StartFailure(done.returncode, said)
+        try:
+            return answer_of(last_line(done))
+        except (ValueError, LookupError):
+            return StartFailure(0, said or "it printed something else than an answer: it may be no Python")
+
+    def catalogue(self, python: str) -> Catalogue | None:
+        try:
+            answer = last_line(run_interpreter(python, "-m", "qnnbridge_host.windows_ml", "list"))
+            wire = answer.get("error")
+            names = ("name", "version", "package", "library", "state")
+            entries = [] if isinstance(wire, dict) else answer["providers"]
+            listed = [CatalogueProvider(*(str(one[name]) for name in names)) for one in entries]
+        except subprocess.TimeoutExpired:
+            return Catalogue(problem=f"no answer within {ASK_TIMEOUT_S:.0f} s")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            return Catalogue(problem=f"windowsml gives no answer ({type(error).__name__})")
+        if isinstance(wire, dict):
+            return Catalogue(problem=str(wire.get("cause") or wire.get("message")), fix=str(wire.get("fix") or ""))
+        return Catalogue(tuple(listed))
+
+    def probe(self, order: ProbeRequest) -> ProbeResult:
+        from qnnbridge_tools.doctor.subjects.probe import run_probe
+
+        return run_probe(order)
+
+
+def _asked(otherwise: T, ask: Callable[..., T], *given: Any, **more: Any) -> T:
+    """The answer of the system, which refuses also a path with a NUL in it (`ValueError`)."""
+    try:
+        return ask(*given, **more)
+    except (OSError, ValueError):
+        return otherwise
+
+
+def _first_bytes(path: str, limit: int) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _what_is_wrong(store: Store, key: str) -> str:
+    """The fault of a cache entry by its manifest and file sizes; empty without one."""
+    from qnnbridge_host.cache.files import Damaged
+
+    try:
+        entry = store.peek(key)
+        # By size alone: hashing all of the cache would take minutes.
+        for record in entry.manifest.files if entry is not None else ():
+            size = (store.entry_folder(key) / record.name).lstat().st_size
+            if size != record.size:
+                return f"{key[:12]}: {record.name} has {size} bytes instead of {record.size}"
+    except Damaged as damage:
+        return f"{key[:12]}: {damage}"
+    except OSError as error:
+        return f"{key[:12]}: {error.strerror or error}"
+    return ""
+
+
+def run_interpreter(
+    python: str, *arguments: str, timeout_s: float = ASK_TIMEOUT_S
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs an interpreter as the host is started: isolated from packages and variables of the user.
+
+    Raises `OSError` or `ValueError` if it cannot be started, `subprocess.TimeoutExpired`.
+    """
+    from qnnbridge._launch import INTERPRETER_FLAGS, host_environment
+
+    return subprocess.run(
+        [python, *INTERPRETER_FLAGS, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+        env=host_environment(),
+        # No console window opens where the command runs without one, as under pythonw.
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+
+
+def last_line(done: subprocess.CompletedProcess[bytes]) -> Any:
+    """The answer, as JSON. A .pth file of that Python may have printed something before it."""
+    return json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+
+
+def answer_of(answer: dict[str, object]) -> PythonReport:
+    """Reads the output of `running_interpreter`. Raises `ValueError` for other output."""
+    return read_document(PythonReport, answer, "the answer")
+
+
+ANSWER_TIMEOUT_S: Final = 5.0
+_JOB_BREAKAWAY_OK: Final = 0x0800
+_JOB_SILENT_BREAKAWAY_OK: Final = 0x1000
+_JOB_KILL_ON_CLOSE: Final = 0x2000
+
+
+def ends_with_job(flags: int | None) -> bool:
+    """Whether a job of Windows with these limits ends what is started in it, and lets nothing leave it."""
+    # Closing the last handle of such a job ends all in it; a breakaway flag lets a new process out. The
+    # job of Windows Terminal lets none out (microsoft/terminal#20480).
+    may_leave = _JOB_BREAKAWAY_OK | _JOB_SILENT_BREAKAWAY_OK
+    return flags is not None and bool(flags & _JOB_KILL_ON_CLOSE) and not flags & may_leave
+
+
+def look_for_daemon(job_flags: int | None) -> DaemonFacts:
+    """The daemon that applications of this user would find. Connects, never starts one.
+
+    Args:
+        job_flags: Limits of the Windows job that this process is in; ``None`` if it is in none.
+    """
+    dies_with_us = ends_with_job(job_flags)
+    try:
+        from qnnbridge._daemon.discovery import existing_runtime_folder, runtime_folder
+        from qnnbridge_tools.host.link import left_behind
+    except ImportError:
+        return DaemonFacts(dies_with_us=dies_with_us)
+    folder = str(runtime_folder())
+    try:
+        # The folder is looked at first: a file in an untrusted folder is not read.
+        found = left_behind() if existing_runtime_folder() is not None else None
+    except BridgeError as error:
+        return DaemonFacts("untrusted", folder, said=error.message, fix=error.fix or "", dies_with_us=dies_with_us)
+    if found is None:
+        return DaemonFacts(folder=folder, dies_with_us=dies_with_us)
+    return _ask_daemon(found, folder, dies_with_us)
+
+
+def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFacts:
+    """Asks a daemon that has written its file whether it answers."""
+    from qnnbridge_tools.host import link
+
+    runs = DaemonFacts("runs", folder, found.qnnbridge, found.pid, dies_with_us=dies_with_us)
+    try:
+        with link.reach(ANSWER_TIMEOUT_S) as daemon:
+            status = daemon.status().get("daemon")
+    except VersionMismatch as error:
+        # It has answered, so it runs; it only serves no application of this version.
+        return dataclasses.replace(runs, said=error.message, fix=error.fix or "", fits=False)
+    except BridgeError as error:
+        state = "stale" if link.is_none(error) else "silent"
+        return dataclasses.replace(runs, state=state, said=error.cause or error.message)
+    version = status.get("qnnbridge") if isinstance(status, dict) else None
+    return dataclasses.replace(runs, version=str(version or found.qnnbridge))
+
+
+# --- libraries: machine type and version, read from the file without loading it, on any computer ---
+#
+# Windows libraries carry a version resource. QNN's Linux libraries carry their build as a text, v2.51.0.2609...,
+# somewhere in the file; finding it means reading the file, 0.1 s for the largest.
+
+_RESOURCES: Final = 2  # index of the directory
+_VERSION_RESOURCE: Final = 16  # RT_VERSION
+_SUBDIRECTORY: Final = 0x80000000
+_MAX_RESOURCE_BYTES: Final = 1 << 20
+_PRODUCT_VERSION: Final = "ProductVersion".encode("utf-16-le") + b"\0\0"
+# The signature of VS_FIXEDFILEINFO, which stands where no text with the version does.
+_FIXED_INFO: Final = struct.pack("<I", 0xFEEF04BD)
+# The version and the time of the build: v2.51.0.260929181845.
+_BUILD_ID: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}[\d_]*)\0")
+_MAX_HEADERS: Final = 4096
+
+
+def read_library(path: str, *, version: bool) -> Library | None:
+    """``None`` for what is neither PE nor ELF, or cut off within its header. Raises `OSError`."""
+    from qnnbridge_os.programs import read_executable
+
+    header = read_executable(path)
+    if header is None:
+        return None
+    machine = header.machine
+    if header.hybrid:
+        # A hybrid image: x64 code that calls into ARM64 (ARM64EC), or code of both kinds in one file (ARM64X).
+        machine = {"x64": "ARM64EC", "ARM64": "ARM64X"}.get(machine, machine)
+    if not version:
+        return Library(machine)
+    try:
+        with open(path, "rb") as file:
+            text = _pe_version(file) if header.format == "PE" else _elf_version(file)
+    except (struct.error, ValueError, IndexError):
+        text = None
+    return Library(machine, text)
+
+
+def _elf_version(file: BinaryIO) -> str | None:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found = _BUILD_ID.search(content)
+        return found.group(1).decode("ascii") if found else None
+
+
+def _pe_version(file: BinaryIO) -> str | None:
+    """ProductVersion as text, which QNN's libraries have with their build; else the fixed file version."""
+    resource = _version_resource(file)
+    if resource is None:
+        return None
+    at = resource.find(_PRODUCT_VERSION)
+    if at >= 0:
+        # The value follows the name, aligned to 4 bytes from the beginning of the resource.
+        start = at + len(_PRODUCT_VERSION)
+        start += -start % 4
+        text = resource[start : start + 256].decode("utf-16-le", "replace").split("\0")[0].strip()
+        if re.match(r"v?\d+\.\d+", text):
+            return text.lstrip("v")
+    at = resource.find(_FIXED_INFO)
+    if at < 0:
+        return None
+    # dwFileVersionMS and dwFileVersionLS follow the signature and the version of the structure.
+    high, low = struct.unpack_from("<II", resource, at + 8)
+    return f"{high >> 16}.{high & 0xFFFF}.{low >> 16}.{low & 0xFFFF}"
+
+
+def _version_resource(file: BinaryIO) -> bytes | None:
+    head = file.read(_MAX_HEADERS)
+    # 0x3C holds the offset of "PE\0\0"; after its 4 bytes come the COFF header (20) and the optional header.
+    start = struct.unpack_from("<I", head, 0x3C)[0]
+    sections, optional_size = struct.unpack_from("<HxxxxxxxxxxxxH", head, start + 6)
+    optional = start + 24
+    magic = struct.unpack_from("<H", head, optional)[0]
+    # 0x20B is PE32+: its data directories begin at 112, those of PE32 at 96.
+    directories = optional + (112 if magic == 0x20B else 96)
+    address, size = struct.unpack_from("<II", head, directories + 8 * _RESOURCES)
+    if not address or not size:
+        return None
+    section = _section_of(head, optional + optional_size, sections, address)
+    if section is None:
+        return None
+    virtual_start, raw_start = section
+    root = raw_start + address - virtual_start
+    entry = _entry(file, root, root, _VERSION_RESOURCE)
+    for _ in range(2):  # name and language: the first of each
+        if entry is None or not entry & _SUBDIRECTORY:
+            break
+        entry = _entry(file, root, root + (entry & ~_SUBDIRECTORY), None)
+    if entry is None:
+        return None
+    file.seek(root + entry)
+    data_address, data_size = struct.unpack("<II", file.read(8))
+    if data_size > _MAX_RESOURCE_BYTES:
+        return None
+    file.seek(raw_start + data_address - virtual_start)
+    return file.read(data_size)
+
+
+def _section_of(head: bytes, table: int, sections: int, address: int) -> tuple[int, int] | None:
+    for index in range(sections):
+        virtual_size, virtual, raw_size, raw = struct.unpack_from("<IIII", head, table + 40 * index + 8)
+        # The larger of both: a linker may leave the size in memory below the one in the file.
+        if virtual <= address < virtual + max(virtual_size, raw_size):
+            return virtual, raw
+    return None
+
+
+def _entry(file: BinaryIO, root: int, directory: int, wanted: int | None) -> int | None:
+    """Offset (with the flag for a subdirectory) of an entry of a resource directory."""
+    # After its flags, time and version (12 bytes) a directory has two counts: entries by name, then by number.
+    file.seek(directory + 12)
+    named, numbered = struct.unpack("<HH", file.read(4))
+    # Bounded: a damaged file may claim 131,070 entries.
+    for _ in range(min(named + numbered, 256)):
+        number, offset = struct.unpack("<II", file.read(8))
+        if wanted is None or number == wanted:
+            return int(offset)
+    return None

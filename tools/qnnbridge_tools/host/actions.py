@@ -17,7 +17,7 @@ from qnnbridge_protocol.errors import BridgeError, HostError, OptionError, Versi
 from qnnbridge_tools import output
 from qnnbridge_tools.host import link
 from qnnbridge_tools.host.figures import Figures, read_figures
-from qnnbridge_tools.host.options import DaemonOptions
+from qnnbridge_tools.options import DaemonOptions
 
 if TYPE_CHECKING:
     from qnnbridge._daemon.discovery import Outcome, Starting

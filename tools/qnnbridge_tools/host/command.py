@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools.command_line import command
-from qnnbridge_tools.host.options import DaemonOptions
-from qnnbridge_tools.options import AsJson
+from qnnbridge_tools.options import AsJson, DaemonOptions
 
 DRAIN_S = 30.0
 RESTART_TIMEOUT_S = 300.0

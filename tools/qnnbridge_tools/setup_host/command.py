@@ -36,9 +36,8 @@ def setup_host(
     """
     from qnnbridge._launch.installed import Surroundings
     from qnnbridge_tools import output
-    from qnnbridge_tools.doctor.examine import examined
+    from qnnbridge_tools.doctor.examine import SurveyOptions, examined
     from qnnbridge_tools.doctor.findings import Severity
-    from qnnbridge_tools.doctor.survey import SurveyOptions
     from qnnbridge_tools.setup_host.plan import make_plan
     from qnnbridge_tools.setup_host.steps import carry_out
     from qnnbridge_tools.setup_host.this_machine import npu_traits

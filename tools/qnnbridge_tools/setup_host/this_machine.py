@@ -21,7 +21,7 @@ from qnnbridge_host.model.releases import sdk_numbers, version_key
 from qnnbridge_os.programs import RegisteredPython, registered_pythons
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.doctor import running_interpreter
-from qnnbridge_tools.doctor.real_machine import RealMachine, last_line, run_interpreter
+from qnnbridge_tools.doctor.machine import RealMachine, last_line, run_interpreter
 from qnnbridge_tools.options import MachineOptions
 from qnnbridge_tools.versions.fitness import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
 

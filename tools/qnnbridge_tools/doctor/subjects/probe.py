@@ -19,9 +19,8 @@ from typing import Any, Final
 
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_tools.doctor import fixes
-from qnnbridge_tools.doctor.facts import Facts, ProbeResult
+from qnnbridge_tools.doctor.facts import Facts, ProbeRequest, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
-from qnnbridge_tools.doctor.machine import ProbeRequest
 
 # Above the probe's own deadline, for its own end.
 GRACE_S: Final = 5.0

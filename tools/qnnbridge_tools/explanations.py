@@ -1,0 +1,615 @@
+"""What a code or a text means that a user saw somewhere: on a terminal, in a log, in a forum.
+
+`explain_code` takes the text as it was copied and returns *every* reading of it, because the same number means
+different things to different observers: 127 is a shell's "not found", Git Bash's stand-in for nearly every
+Windows crash, and the Windows load error "procedure not found". `explain_text` asks all tables: log lines,
+messages of Python, pip, Windows and ONNX Runtime's Python layer (listed here), deaths, QNN codes, load errors, exit
+codes. An unknown text gives nothing. Pure functions over tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from qnnbridge._diagnosis import exit_codes as codes
+from qnnbridge._diagnosis import log_rules
+from qnnbridge._diagnosis.death_rules import DEATH_RULES
+from qnnbridge._diagnosis.exit_codes import WINDOWS, ExitCode, ExitStatus
+from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, STRONG, SYMPTOM, LogRule
+from qnnbridge._diagnosis.ort_log import occurs, search
+from qnnbridge._launch.stderr import shorten
+from qnnbridge_protocol.errors import OptionError
+
+# --- codes ---
+
+__all__ = ["ExitCode", "ExitStatus", "Explanation", "Reading", "explain_code"]
+
+# What usually hides behind Git Bash's 127 when QNN is involved, most likely first.
+# Cygwin knows six statuses as signals, and shows all others from 0xC0000000 on as 127.
+GIT_BASH_127: Final = (0xC0000409, 0xC0000374, 0xC0000139, 0xC0000135)
+
+# QNN errors carry flags up to bit 63.
+MAX_NUMBER: Final = 1 << 64
+
+_WORDS = re.compile(
+    r"^(?:\[?(?P<kind>win ?error|signal|hresult|ntstatus|qnn(?: error)?|code|error(?: code)?|"
+    r"exit(?:ed with)?(?: status| code)?|rc|returncode|status|\$\?|%errorlevel%|\$lastexitcode))"
+    r"(?![A-Za-z_])\]?\s*[:=]?\s*",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"^[+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)$")
+# Eight digits without 0x count only with a letter among them: 10000000 is a decimal number.
+# C's suffixes L and U are copied along with a number.
+_HEX = re.compile(
+    r"^(?P<sign>-?)(?:0x(?P<digits>[0-9a-f]+)|(?P<bare>(?=[0-9a-f]*[a-f])[0-9a-f]{8}))[lu]*$", re.IGNORECASE
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadError:
+    name: str
+    meaning: str
+    advice: str
+
+
+_ONE_SET_OF_LIBRARIES = (
+    "Use one set of libraries: remove QNN SDK folders from PATH, mind the old onnxruntime.dll in "
+    "System32, reinstall onnxruntime-qnn."
+)
+_POLICY = "Reinstall the wheel; allow its libraries in Smart App Control, WDAC or the antivirus."
+
+# Windows' numbers for a library or program that it does not load.
+# fmt: off
+LOAD_ERRORS: Final[Mapping[int, LoadError]] = {
+    2: LoadError("ERROR_FILE_NOT_FOUND", "the file is not there", "Check the path."),
+    5: LoadError("ERROR_ACCESS_DENIED", "no permission for the file",
+        "Check its rights and the antivirus log."),
+    126: LoadError("ERROR_MOD_NOT_FOUND",
+        "the library, or one that it needs, was not found (often the Visual C++ runtime)",
+        "Install the Visual C++ redistributable for the interpreter's machine; check backend_path."),
+    127: LoadError("ERROR_PROC_NOT_FOUND", "a library was found that lacks a function: versions are mixed",
+        _ONE_SET_OF_LIBRARIES),
+    182: LoadError("ERROR_INVALID_ORDINAL", "a library of another version was found first",
+        _ONE_SET_OF_LIBRARIES),
+    193: LoadError("ERROR_BAD_EXE_FORMAT", "the file is for another machine type, or damaged", codes.ONE_MACHINE),
+    216: LoadError("ERROR_EXE_MACHINE_TYPE_MISMATCH", "the program is for another machine type", codes.ONE_MACHINE),
+    225: LoadError("ERROR_VIRUS_INFECTED", "the antivirus removed or blocked the file", _POLICY),
+    577: LoadError("ERROR_INVALID_IMAGE_HASH", "the file's signature is missing or broken", _POLICY),
+    998: LoadError("ERROR_NOACCESS", "the library touched invalid memory while it was loaded",
+        _ONE_SET_OF_LIBRARIES),
+    1114: LoadError("ERROR_DLL_INIT_FAILED",
+        "the library's own start-up failed (driver missing, or loaded after a conflicting one)",
+        "Import onnxruntime before other native packages; check the NPU driver."),
+    1260: LoadError("ERROR_ACCESS_DISABLED_BY_POLICY", "a policy forbids the program", _POLICY),
+    1455: LoadError("ERROR_COMMITMENT_LIMIT", "the page file is too small for what the library maps",
+        "Close programs; enlarge the page file."),
+    4551: LoadError("ERROR_SYSTEM_INTEGRITY_POLICY_VIOLATION", "Smart App Control or WDAC blocked the file",
+        _POLICY),
+    14001: LoadError("ERROR_SXS_CANT_GEN_ACTCTX",
+        "the side-by-side configuration is wrong: an old Visual C++ runtime is missing",
+        "Install the Visual C++ redistributable that the library names in its manifest."),
+}
+# fmt: on
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """One thing that the code can mean.
+
+    seen: where the number has this meaning. candidates: for a number that stands for several codes, these, most
+    likely first. kind: as in `ExitCode`, or ``load-error`` and ``qnn-error``, which are no exit codes at all.
+    """
+
+    seen: str
+    name: str
+    meaning: str
+    advice: str
+    kind: str
+    candidates: tuple[ExitCode, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        out = dataclasses.asdict(self)
+        out["candidates"] = [
+            {"number": c.number, "hex": f"0x{c.number:08X}", "name": c.name, "meaning": c.meaning}
+            for c in self.candidates
+        ]
+        return out
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """All readings of a code, most likely first. elsewhere: how other observers show the same code."""
+
+    text: str
+    number: int
+    readings: tuple[Reading, ...]
+    elsewhere: tuple[tuple[str, str], ...] = ()
+
+    def to_text(self) -> str:
+        lines = []
+        if len(self.readings) > 1:
+            lines.append(f"{self.text} has {len(self.readings)} meanings; which one depends on where it was seen.")
+        for number, reading in enumerate(self.readings, 1):
+            mark = f"{number}. " if len(self.readings) > 1 else ""
+            lines.append(f"{mark}{reading.seen}: {reading.name}")
+            lines.append(f"   Meaning: {reading.meaning}.")
+            lines.extend(f"   - 0x{c.number:08X} {c.name}: {c.meaning}" for c in reading.candidates)
+            lines.append(f"   Fix: {reading.advice}")
+        if self.elsewhere:
+            lines.append(
+                "The same code elsewhere: " + ", ".join(f"{where} {value}" for where, value in self.elsewhere)
+            )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "number": self.number,
+            "readings": [reading.to_json() for reading in self.readings],
+            "elsewhere": dict(self.elsewhere),
+        }
+
+
+def explain_code(text: str) -> Explanation:
+    """Explain an exit code, a signal, a Windows load error or a QNN error, as a user copied it.
+
+    Raises:
+        OptionError: the text is no code, or a name that is not known.
+    """
+    original = text.strip()
+    prefix = _WORDS.match(original)
+    kind = (prefix.group("kind") or "").lower() if prefix else ""
+    body = original[prefix.end() :] if prefix else original
+    # Codes are copied with the punctuation around them.
+    body = body.strip(" .;()[]'\"`")
+    number, is_hex = _parse(body)
+    if number is None:
+        return _explain_name(original, body)
+    if kind.replace(" ", "") == "winerror":
+        # ctypes puts the NTSTATUS of a caught crash into the same brackets.
+        readings = list(_load_error(number) if number >= 0 else _readings(number, is_hex=False))
+    elif kind == "signal":
+        readings = [_exit_reading("A signal", codes.signal_code(number))]
+    elif abs(number) > MAX_NUMBER:
+        raise _nonsense(original)
+    else:
+        readings = list(_readings(number, is_hex=is_hex))
+        # Any program may end with a number of its own.
+        if not readings and 0 < number <= codes.UINT32:
+            readings = [_exit_reading("Any program on Windows", codes.windows_code(number))]
+        if kind.startswith(("exit", "rc", "returncode", "status")):
+            # The user says that it is an exit code.
+            readings = [r for r in readings if r.kind not in ("load-error", "qnn-error")] or readings
+    if not readings:
+        raise _nonsense(original)
+    return Explanation(original, number, tuple(readings), _elsewhere(number))
+
+
+def _parse(body: str) -> tuple[int | None, bool]:
+    """The number in the text, and whether it was written as hexadecimal."""
+    match = _HEX.match(body)
+    if match:
+        number = int(match.group("digits") or match.group("bare"), 16)
+        return (-number if match.group("sign") else number), True
+    if _NUMBER.match(body):
+        return int(body.replace(",", "").replace("_", "")), False
+    return None, False
+
+
+def _explain_name(original: str, body: str) -> Explanation:
+    row = codes.code_by_name(body)
+    if row is not None:
+        if row.name.startswith("SIG"):
+            reading = _exit_reading("A signal (Linux, macOS)", row)
+            return Explanation(original, -row.number, (reading,), _elsewhere(-row.number))
+        return Explanation(
+            original, row.number, (_exit_reading("A Windows exit code", row),), _elsewhere(row.number)
+        )
+    qnn = log_rules.qnn_code_named(body)
+    if qnn is not None:
+        return Explanation(original, qnn.number, (_qnn_reading(qnn),))
+    raise _nonsense(original)
+
+
+def _nonsense(text: str) -> OptionError:
+    close = difflib.get_close_matches(text.upper(), codes.known_names(), n=1, cutoff=0.75)
+    hint = f"Did you mean {close[0]}? " if close else ""
+    return OptionError(
+        f"{text!r} is no exit code, signal or QNN error." if text else "There is no code to explain.",
+        fix=f"{hint}Give a number (3221226505, -11, 127), a hexadecimal number (0xC0000409) or a name "
+        "(SIGSEGV, STATUS_HEAP_CORRUPTION, QNN_COMMON_ERROR_MEM_ALLOC).",
+    )
+
+
+def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
+    if number < 0:
+        yield from _negative(number)
+    elif number <= 0xFF:
+        yield from _byte(number, is_hex=is_hex)
+    elif number <= codes.UINT32:
+        # 259 is STILL_ACTIVE: some supervisors take a process that ended with it for a living one.
+        if codes.windows_code(number).kind != "python" or number == 259:
+            yield _exit_reading("Windows exit code", codes.windows_code(number))
+        if log_rules.fastrpc(number):
+            yield _qnn_reading(log_rules.fastrpc(number))
+        yield from _qnn_error(number)
+        yield from _load_error(number)
+    else:
+        yield from _qnn_error(number)
+
+
+def _negative(number: int) -> Iterator[Reading]:
+    # Linux numbers its signals up to 64.
+    if number >= -64:
+        yield _exit_reading("Python's subprocess on Linux or macOS (-N is signal N)", codes.signal_code(-number))
+    # -1 may be both: signal 1 for Python on Linux, and cmd's form of 0xFFFFFFFF.
+    if number == -1 or -0x80000000 <= number < -64:
+        row = codes.windows_code(number & codes.UINT32)
+        yield _exit_reading("cmd or PowerShell on Windows (signed 32-bit exit code)", row)
+
+
+def _byte(number: int, *, is_hex: bool) -> Iterator[Reading]:
+    posix = codes.posix_code(number)
+    signal = ExitStatus(number, "posix").signal
+    if posix is not None:
+        yield _exit_reading("A POSIX shell, or subprocess on Linux or macOS", posix)
+    if signal is not None:
+        yield _exit_reading(f"A POSIX shell on Linux (128 + {signal})", codes.signal_code(signal))
+    windows = codes.windows_code(number)
+    if windows.fault != "own-number" and (posix is None or windows.meaning != posix.meaning):
+        yield _exit_reading("Windows exit code", windows)
+    yield from _git_bash(number)
+    if is_hex and log_rules.fastrpc(number):
+        yield _qnn_reading(log_rules.fastrpc(number))
+    yield from _load_error(number)
+    # 0xC06D007F & 0xFF is 127, and 0xC06D007E & 0xFF is 126: they look like a shell's own codes.
+    cut = tuple(row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and row.number & 0xFF == number)
+    if cut:
+        yield Reading(
+            "A Linux parent of a Windows process (WSL, a container, Wine): only the low byte is left",
+            _names(cut),
+            "the Windows code was cut to its low byte, so several codes look like this",
+            "Read the full 32-bit code on the Windows side.",
+            "crash",
+            cut,
+        )
+    if posix is None and signal is None and windows.fault == "own-number" and not cut:
+        yield _exit_reading("Any program", windows)
+
+
+def _git_bash(number: int) -> Iterator[Reading]:
+    seen = "Git Bash, MSYS2 or Cygwin after a native Windows program"
+    if number == 127:
+        candidates = tuple(codes.windows_code(n) for n in GIT_BASH_127)
+        yield Reading(
+            seen,
+            _names(candidates) + ", or command not found",
+            "these shells show almost every Windows crash as 127; with QNN it is, most likely first, one of those "
+            "below, and last that the command was not found",
+            "Start the program from Python or PowerShell and read the full code; then explain that one.",
+            "crash",
+            candidates,
+        )
+        return
+    rows = tuple(
+        row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and codes.git_bash_status(row.number) == number
+    )
+    for row in rows:
+        yield _exit_reading(seen, row)
+
+
+def _load_error(number: int) -> Iterator[Reading]:
+    row = LOAD_ERRORS.get(number)
+    if row is not None:
+        yield Reading(
+            f"WinError {number} inside a message (a load error of a living process, not an exit code)",
+            row.name,
+            row.meaning,
+            row.advice,
+            "load-error",
+        )
+
+
+def _qnn_error(number: int) -> Iterator[Reading]:
+    # Any 32-bit number has low 16 bits: only take the short form, or one with flags above bit 32.
+    row = log_rules.qnn_code(number) if number <= 0xFFFF or number > codes.UINT32 else None
+    if row is not None:
+        yield _qnn_reading(row)
+
+
+def _qnn_reading(row: log_rules.QnnCode | None) -> Reading:
+    assert row is not None
+    advice = row.advice or "Read the lines before it in ONNX Runtime's log."
+    number = "" if row.name.startswith("FastRPC") else f" ({row.number})"
+    return Reading("An error number in a QNN message", row.name + number, row.meaning, advice, "qnn-error")
+
+
+def _exit_reading(seen: str, row: ExitCode) -> Reading:
+    name = row.name if row.number < 0x40000000 or "0x" in row.name else f"{row.name} (0x{row.number:08X})"
+    return Reading(seen, name, row.meaning, row.advice, row.kind)
+
+
+def _names(rows: tuple[ExitCode, ...]) -> str:
+    return ", ".join(row.name for row in rows)
+
+
+def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
+    """How the same code looks to other observers: for a signal, and for a full Windows code."""
+    # Not -1: it is signal 1 and 0xFFFFFFFF at once (`_negative`).
+    if -64 <= number < -1:
+        return (("Python", str(number)), ("POSIX shell", str(codes.SHELL_SIGNAL_BASE - number)))
+    unsigned = number & codes.UINT32
+    known = unsigned >= codes.NTSTATUS_ERROR or codes.windows_code(unsigned).fault != "own-number"
+    if not -0x80000000 <= number <= codes.UINT32 or unsigned <= 0xFFFF or number == -1 or not known:
+        return ()
+    return (
+        ("Python", str(unsigned)),
+        ("hexadecimal", f"0x{unsigned:08X}"),
+        ("cmd and PowerShell", str(codes.to_signed(unsigned))),
+        ("Git Bash", str(codes.git_bash_status(unsigned))),
+        ("WSL and containers", str(unsigned & 0xFF)),
+    )
+
+
+# --- pasted texts: a code, a message, a piece of a log, in whatever form a user copied it ---
+
+_REINSTALL = (
+    "Reinstall onnxruntime and onnxruntime-qnn with the host's own interpreter: qnnbridge doctor names the command."
+)
+_VC = (
+    "Install the Visual C++ redistributable of the interpreter's machine type: winget install "
+    "Microsoft.VCRedist.2015+.arm64 (x64 for an x64 Python)."
+)
+_MACHINE = "Use packages and an interpreter of one machine type: qnnbridge doctor names the odd one."
+
+# What users see around a host: messages of Python, pip, Windows and shells. The first rule that knows a line
+# explains it, and these come before the rules for the host's log, whose fixes are for the host's interpreter alone.
+# A rule for deaths needs exit code and phase as well; in a pasted text only its line can be looked for.
+# fmt: off
+MESSAGE_RULES: Final[tuple[LogRule, ...]] = (
+    LogRule("message.dynamic-shape",
+        r"Dynamic shape is not supported yet(?:, for (?:input|output): *(?P<name>[^\s\"]+))?",
+        "QNN needs fixed dimensions, and the model has one that is not.",
+        "Fix it: SessionOptions.add_free_dimension_override_by_name(NAME, SIZE), or qnnbridge run "
+        "MODEL --random --dim "
+        "NAME=SIZE."),
+    LogRule("message.epcontext-not-implemented",
+        r"NOT_IMPLEMENTED.*EPContext|Could not find an implementation for EPContext",
+        "The model is compiled for QNN (EPContext), and this session has no QNN provider that takes it: it was not "
+        "asked for, its libraries could not be loaded, or the host has only the CPU.",
+        "Ask for QNNExecutionProvider on a host that has it (qnnbridge doctor), or run the original model.",
+        STRONG),
+    LogRule("message.not-available",
+        r"Specified provider '?QNNExecutionProvider'? is not in available provider names",
+        "This onnxruntime has no QNN: plain onnxruntime has replaced onnxruntime-qnn 1.x, or with "
+        "2.x the plugin was "
+        "not registered (the old providers=[...] call never does).",
+        "Install one of both: pip uninstall -y onnxruntime onnxruntime-qnn, then pip install "
+        "onnxruntime-qnn (1.x) or "
+        "both (2.x). qnnbridge registers the plugin itself."),
+    LogRule("message.fell-back", r"\*+ EP Error \*+|Falling back to \['CPUExecutionProvider'\]",
+        "ONNX Runtime's Python layer could not make the session on QNN and made one on the CPU "
+        "instead, with no error.",
+        "Read the line above it for the reason. qnnbridge sessions are strict and raise that reason instead.",
+        STRONG),
+    LogRule("message.dll-load-failed", r"DLL load failed while importing (?P<module>\S+?):? (?P<why>.+)",
+        "A library that {module} needs could not be loaded ({why}): the Visual C++ runtime is "
+        "missing, or libraries of "
+        "another machine type or version are found first.", _VC + " " + _REINSTALL, STRONG),
+    LogRule("message.not-a-valid-win32",
+        r"is not a valid Win32 application|%1 ist keine zulässige Win32|n.est pas une application Win32 valide",
+        "The file is built for another machine type than the program that loads it, or it is cut off.",
+        _MACHINE, STRONG),
+    LogRule("message.no-driver",
+        r"Could not find module '[^']*QnnHtpV\d+Stub\.dll'|MCDM service name discovery failed|"
+        r"open registry key '[^']*\\Services\\(?:qcnspmcdm|qcadsprpc)'|OpenServiceW error: 1060|"
+        r"^ *libcdsprpc\.dll *$",
+        "The NPU's driver is not installed: with it come its service, qcnspmcdm or qcadsprpc, and libcdsprpc.dll, "
+        "which every stub library of QNN (QnnHtpV73Stub.dll) needs.",
+        "Install the NPU driver (Windows Update, or the computer maker's support page), then restart; "
+        "qnnbridge doctor looks for it.", STRONG),
+    LogRule("message.htp-startup", r"Htp startup on load failed",
+        "QNN's library for the NPU found none when it was loaded: there is no NPU, or no driver.",
+        "qnnbridge doctor says which of both.", SYMPTOM),
+    LogRule("message.plugin-too-old", r"OrtEp has invalid\b|invalid ort_version_supported",
+        "This onnxruntime (1.28 or later) refuses the provider of onnxruntime-qnn 2.0 to 2.3, though pip allows "
+        "the pair.",
+        "Update the provider in the host's interpreter: pip install -U onnxruntime-qnn; or take onnxruntime 1.24.2 "
+        "to 1.27.", STRONG),
+    LogRule("message.module-not-found",
+        r"specified module could not be found|angegebene Modul wurde nicht gefunden|"
+        r"Could not find module '[^']+' \(or one of its dependencies\)",
+        "The library, or one that it needs, is not there.", _VC + " " + _REINSTALL, STRONG),
+    LogRule("message.procedure-not-found",
+        r"specified procedure could not be found|angegebene Prozedur wurde nicht gefunden",
+        "A library of another version was found first: versions are mixed.",
+        "Remove QNN SDK folders from PATH; " + _REINSTALL[0].lower() + _REINSTALL[1:], STRONG),
+    LogRule("message.elf", r"wrong ELF class|invalid ELF header|file too short",
+        "The library is for another machine type, or cut off.", _REINSTALL, STRONG),
+    LogRule("message.no-wheel",
+        r"Could not find a version that satisfies the requirement (?P<name>onnxruntime[\w-]*)",
+        "{name} has no wheel for this interpreter: its version of Python or its machine type is not supported.",
+        "See which ones are: qnnbridge versions. For a host on Windows on Arm use an ARM64 Python 3.11 to 3.14."),
+    LogRule("message.no-wheel",
+        r"Could not find a version that satisfies the requirement (?P<name>\S+)|"
+        r"Failed building wheel for (?P<built>\S+)|Microsoft Visual C\+\+ 14\.0 or greater is required",
+        "A package has no ready wheel for this interpreter, often because it is an ARM64 one.",
+        "Keep the application in its x64 Python and give qnnbridge an ARM64 host: that one needs only "
+        "onnxruntime, onnxruntime-qnn, onnx, numpy and msgpack.", SYMPTOM),
+    LogRule("message.not-supported-wheel", r"(?P<wheel>(?<!\S)\S+\.whl) is not a supported wheel on this platform",
+        "The wheel {wheel} is for another machine type or version of Python than this pip.",
+        "Use the pip of the interpreter that it is for: PATH-TO-PYTHON -m pip install ..."),
+    LogRule("message.no-module",
+        r"No module named '?(?P<module>onnxruntime(?:_qnn)?|numpy|msgpack|qnnbridge\w*)\b",
+        "The interpreter that runs this has no package {module}.",
+        'For the host: its python -m pip install "qnnbridge[host]". For the application: pip install qnnbridge.'),
+    LogRule("message.node-inserted", r"Conflicting session configuration: explicitly added the CPU EP",
+        "ONNX Runtime's retry on the CPU contradicts disable_cpu_ep_fallback and hides the true reason.",
+        "Pass enable_fallback=0 to see it; qnnbridge always does.", STRONG),
+    LogRule("message.unsupported-arch",
+        r"No libraries available for architecture: (?P<arch>\S+)|Unsupported architecture: (?P<other>\S+)",
+        "onnxruntime_qnn found itself on a machine type that its wheel has no libraries for: the "
+        "wheel is for another "
+        "one (an x64 wheel in an ARM64 Python, or the other way round).",
+        "Install onnxruntime-qnn with the interpreter's own pip."),
+    LogRule("message.terminated-by", r"invalid stoi argument|std::invalid_argument.*\bsto[a-z]+",
+        "An option that should be a number is none; QNN ends the process for it.",
+        "Correct the provider or run option (device_id, vtcm_mb, qnn.rpc_control_latency)."),
+    LogRule("message.command-not-found", r"command not found|is not recognized as an internal or external command",
+        "The shell found no program of that name; nothing was started.",
+        "Use the full path of the interpreter.", STRONG),
+)
+# fmt: on
+
+# For lines that nothing else knows.
+# fmt: off
+LAST_RULES: Final[tuple[LogRule, ...]] = (
+    LogRule("message.qnn-log", r"QnnDsp <E>|QNN_\w+_ERROR_\w+", "QNN reports an error of its own.",
+        "Paste the lines around it, too.", HINT),
+)
+# fmt: on
+
+
+MAX_MEANINGS: Final = 5
+# Of a longer line the beginning and the end are read: no message is that long, and some patterns would take for
+# ever.
+_MAX_LINE_CHARS: Final = 4000
+# Different exit codes in one text; all but the first few are dropped in the end.
+_MAX_CODES: Final = 1000
+_WORDS_OF_LOAD_ERRORS: Final = (
+    "message.module-not-found",
+    "message.procedure-not-found",
+    "message.not-a-valid-win32",
+)
+_WIN_ERROR: Final = re.compile(
+    r"\bwin ?error:? *(\d{1,5})\b|\berror loading .{0,300}?\berror[: ]+(\d{3,5})\b", re.IGNORECASE
+)
+_EXIT: Final = re.compile(
+    r"\b(?:exit(?:ed)?(?: with)?(?: status| code)?|return ?code|returned|\$\?|errorlevel|lastexitcode)\b[ :=]*"
+    r"(?P<code>-?0x[0-9a-f]+|-?\d+)",
+    re.IGNORECASE,
+)
+# 0xC: errors of NTSTATUS. 0x8: its warnings, and failures of HRESULT. 0xE: exceptions of C++ and .NET.
+_HEX_STATUS: Final = re.compile(r"\b0x[CE8][0-9a-f]{7}\b", re.IGNORECASE)
+_SIGNAL: Final = re.compile(r"\bSIG(?:SEGV|ABRT|ILL|FPE|BUS|KILL)\b|\b(?:Segmentation fault|Aborted|Bus error)\b")
+_SIGNAL_WORDS: Final = {"Segmentation fault": "SIGSEGV", "Aborted": "SIGABRT", "Bus error": "SIGBUS"}
+# Windows and shells speak the user's language.
+_BARE_CODE: Final = re.compile(r"\b(?:error|code|fehler|erreur)\b[^\d\n]{0,12}(?P<code>\d{4,20})\b", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Meaning:
+    """One thing that the text can mean. seen: the line it was read from, or where a code has this meaning."""
+
+    title: str
+    cause: str
+    fix: str
+    seen: str
+    weight: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"title": self.title, "cause": self.cause, "fix": self.fix, "seen": self.seen}
+
+
+def explain_text(text: str) -> list[Meaning]:
+    """The likely meanings, best first; empty if nothing in the text is known."""
+    text = text.strip()
+    if not text:
+        return []
+    # A code alone is no message: the rules for lines would find nothing, or too much.
+    whole = _code(text)
+    if whole is not None:
+        return list(_line_readings(whole))
+    # Logs repeat themselves: each line is looked at once.
+    lines = list(dict.fromkeys(_bounded(line) for line in text.splitlines()))
+    text = "\n".join(lines)
+    found = [*_from_rules(lines), *_from_deaths(lines, text), *_from_codes(text)]
+    best: dict[str, Meaning] = {}
+    for meaning in sorted(found, key=lambda one: -one.weight):
+        # Several rules may say the same: the first of them has the most weight.
+        best.setdefault(meaning.cause, meaning)
+    meanings = list(best.values())
+    if any(one.title.startswith("ERROR_") for one in meanings):  # Windows' own words for the number beside them
+        meanings = [one for one in meanings if one.title not in _WORDS_OF_LOAD_ERRORS]
+    # What is merely possible is not worth reading beside what is sure.
+    certain = meanings[0].weight >= STRONG if meanings else False
+    return [one for one in meanings if not certain or one.weight > SYMPTOM][:MAX_MEANINGS]
+
+
+def _bounded(line: str) -> str:
+    half = _MAX_LINE_CHARS // 2
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[:half]} {line[-half:]}"
+
+
+def _code(text: str) -> Explanation | None:
+    """The text as a code and nothing else: ``1002``, ``WinError 126``, ``0xC0000409``, ``SIGSEGV``."""
+    if len(text) > 80 or "\n" in text:
+        return None
+    try:
+        return explain_code(text)
+    except OptionError:
+        return None
+
+
+def _line_readings(explanation: Explanation, weight: int = STRONG) -> Iterator[Meaning]:
+    for index, reading in enumerate(explanation.readings):
+        # Readings come most likely first, and sorting by weight has to keep that order.
+        fix = reading.advice
+        yield Meaning(reading.name, _sentence(reading.meaning), fix, reading.seen, weight - index)
+
+
+def _from_rules(lines: list[str]) -> Iterator[Meaning]:
+    # Pasted lines may have lost their beginnings, and the messages of Python have none: all rules for all lines.
+    for finding in search(lines, (*MESSAGE_RULES, *SETUP_RULES, *MODEL_RULES, *LAST_RULES)):
+        seen = finding.evidence[0] if finding.evidence else ""
+        yield Meaning(finding.rule, finding.cause, finding.fix, seen, finding.weight)
+
+
+def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
+    for death in DEATH_RULES:
+        # The whole text at once: most rules match none of its lines, which then are not asked one by one.
+        if death.line is None or not occurs(death.line, text):
+            continue
+        pattern = re.compile(death.line)
+        for line in lines:
+            match = pattern.search(line)
+            if match is None:
+                continue
+            # Some causes name the signal, which no line of a log does.
+            words = {key: value.strip() for key, value in match.groupdict(default="").items()} | {"signal": ""}
+            # Without exit code and phase a line proves less than the rule's weight says.
+            weight = min(death.weight, STRONG if death.weight > SYMPTOM else SYMPTOM)
+            yield Meaning(
+                "death of the process", death.cause.format(**words), death.fix, shorten(line.strip()), weight
+            )
+            break
+
+
+def _from_codes(text: str) -> Iterator[Meaning]:
+    for match in _WIN_ERROR.finditer(text):
+        row = LOAD_ERRORS.get(int(match[1] or match[2]))
+        if row is not None:
+            yield Meaning(row.name, _sentence(row.meaning), row.advice, match.group(), STRONG + 5)
+    qnn = log_rules.find_qnn_code(text)
+    if qnn is None:
+        rows = (log_rules.qnn_code(int(match["code"])) for match in _BARE_CODE.finditer(text))
+        qnn = next(filter(None, rows), None)
+    if qnn is not None:
+        advice = qnn.advice or "Read the lines before it in ONNX Runtime's log."
+        yield Meaning(f"{qnn.name} ({qnn.number})", _sentence(qnn.meaning), advice, str(qnn.number), STRONG - 5)
+    exits = (f"exit code {match['code']}" for match in _EXIT.finditer(text))
+    others = (match.group() for match in (*_HEX_STATUS.finditer(text), *_SIGNAL.finditer(text)))
+    for said in itertools.islice(dict.fromkeys((*exits, *others)), _MAX_CODES):
+        explained = _code(_SIGNAL_WORDS.get(said, said))
+        if explained is not None:
+            # A code says less than a message that stands beside it.
+            yield from _line_readings(explained, SYMPTOM + 10)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
