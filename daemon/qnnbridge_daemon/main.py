@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from qnnbridge._daemon.discovery import (
+    LOCK_NAME,
     READY,
     RUNNING,
     TAKE_OVER,
@@ -266,9 +267,6 @@ def _flush() -> None:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             pass  # there is no reader
-
-
-LOCK_NAME: Final = "daemon.lock"
 
 
 class FolderLock:

@@ -22,7 +22,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 import qnnbridge
-from qnnbridge_daemon.main import EXIT_RUNNING, LOCK_NAME
+from qnnbridge._daemon.discovery import LOCK_NAME
+from qnnbridge_daemon.main import EXIT_RUNNING
 from qnnbridge_protocol.errors import HostStartFailed
 from qnnbridge_tools import reporting
 from qnnbridge_tools.cli import app

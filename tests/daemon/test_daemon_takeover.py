@@ -15,9 +15,16 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from qnnbridge._daemon.discovery import DETACHED, TAKE_OVER, Starting, make_runtime_folder, write_discovery
+from qnnbridge._daemon.discovery import (
+    DETACHED,
+    LOCK_NAME,
+    TAKE_OVER,
+    Starting,
+    make_runtime_folder,
+    write_discovery,
+)
 from qnnbridge_daemon import main
-from qnnbridge_daemon.main import LOCK_NAME, FolderLock, parse_options
+from qnnbridge_daemon.main import FolderLock, parse_options
 from qnnbridge_tools.host import link
 from tests import needs
 from tests.daemon.brokers import until

@@ -169,6 +169,26 @@ def configuration_with_backslashes_in_double_quotes() -> SimulatedMachine:
     return machine
 
 
+@broken("host.config-broken", "'host' is no table", "[host]")
+def configuration_without_a_table() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    machine.put(ntpath.join(machine.environ["LOCALAPPDATA"], "qnnbridge", "config.toml"), text="host = 'python'\n")
+    return machine
+
+
+@broken("host.config-broken", "no text in UTF-8")
+def configuration_in_utf_16_as_windows_powershell_writes() -> SimulatedMachine:
+    machine, _, _ = snapdragon()
+    path = ntpath.join(machine.environ["LOCALAPPDATA"], "qnnbridge", "config.toml")
+    machine.put(path, text="").data = "\ufeff[host]\n".encode("utf-16-le")
+    return machine
+
+
+@broken("host.file-missing", "--host-python")
+def argument_that_is_empty() -> tuple[SimulatedMachine, SurveyOptions]:
+    return snapdragon()[0], SurveyOptions(host_python="")
+
+
 @broken("host.config-broken", "does not exist", "QNNBRIDGE_CONFIG", "qnnbridge setup-host")
 def configuration_that_is_named_and_absent() -> SimulatedMachine:
     machine, _, _ = snapdragon()

@@ -165,7 +165,6 @@ def test_the_bounds_of_onnxruntime_are_those_of_the_known_faults() -> None:
     assert len(plugins) > 5
     for release in plugins:
         assert fixes.ort_requirement(facts, release.version) == f"onnxruntime{ort_bounds(release)}"
-    assert not hasattr(fixes, "ort_bounds")
 
 
 def test_what_does_not_fit_is_not_installed_anew() -> None:

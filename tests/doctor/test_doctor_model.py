@@ -146,6 +146,29 @@ def test_what_is_no_model_is_said_to_be_none(content: bytes, tmp_path: Path) -> 
     assert [order.model for order in machine.probed] == [None]
 
 
+def test_weights_that_were_not_copied_along_are_missed_without_a_probe_too(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    weights = onnx.TensorProto(name="w", data_type=kind, dims=[8], data_location=onnx.TensorProto.EXTERNAL)
+    weights.external_data.add(key="location", value="net.data")
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, ["N", 8])],
+        [helper.make_tensor_value_info("y", kind, ["N", 8])],
+        [weights],
+    )
+    path = tmp_path / "net.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+    machine = simulator()
+    report = examined(machine, path)
+    assert codes(report) == ["model.data-missing"]
+    assert report.findings[0].seen == ("net.data",)
+    assert [order.model for order in machine.probed] == [None]
+    machine.put(str(tmp_path / "net.data"))
+    assert "model.data-missing" not in codes(examined(machine, path))
+
+
 def test_a_model_in_quarantine_is_said_to_be_there() -> None:
     machine = simulator()
     add_quarantine(machine, "f.onnx")

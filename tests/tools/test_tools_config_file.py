@@ -76,6 +76,11 @@ def test_keys_are_options_and_paths_are_relative_to_the_file(tmp_path: Path) -> 
     assert second == [99.5, False, True]
 
 
+def test_a_byte_order_mark_of_an_editor_is_passed_over(tmp_path: Path) -> None:
+    result = told(tmp_path, "\ufeffpercentile = 1.0", "m", "-o", "b")
+    assert json.loads(result.stdout.splitlines()[1])[0] == 1.0
+
+
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     result = told(tmp_path, 'output = "a"\npercentile = 1.0\nper-channel = true', "m", "-o", "b", "--per-tensor")
     first, second = (json.loads(line) for line in result.stdout.splitlines())

@@ -15,6 +15,7 @@ from tests import needs
 from tests.fakes.commands import qnnbridge
 
 from qnnbridge_tools import inspection
+from qnnbridge_tools.bench import measuring as bench
 from qnnbridge_tools.generation import chat, measuring
 from qnnbridge_tools.generation.measuring import Pace
 
@@ -36,43 +37,26 @@ def test_an_answer_whose_end_was_lost_ends() -> None:
     assert not waiting.is_alive()
 
 
-@pytest.fixture
-def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes a program stand for the host's interpreter."""
-
-    def stand_in(script: str) -> None:
-        program = tmp_path / "python"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        found = type("Found", (), {"path": str(program)})()
-        monkeypatch.setattr("qnnbridge._launch.find_host", lambda _python: found)
-
-    return stand_in
-
-
-@needs.posix
-def test_a_process_without_the_bridge_that_dies_is_a_note(interpreter: Any, tmp_path: Path) -> None:
-    interpreter("exit 3")
-    direct = measuring._Direct(None, tmp_path, [1], 2)
-    direct._process.wait(WAIT_TIMEOUT_S)  # so that the question cannot be written
-    assert direct.answer()[1] == []
-    direct.close()
-    assert direct.problem == "onnxruntime_genai ended the process, exit code 3"
-
-
-@needs.posix
-def test_a_process_without_the_bridge_that_answers_nonsense_is_a_note(
-    interpreter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measuring, "END_TIMEOUT_S", 0.2)
-    interpreter("echo nonsense; exec sleep 1000")
+def _problem_of(program: str, *, wait: bool = False) -> str | None:
     begun = time.monotonic()
-    direct = measuring._Direct(None, tmp_path, [1], 2)
-    assert direct.answer()[1] == []
-    direct.close()
-    assert direct.problem is not None
-    assert "no answer that can be read" in direct.problem
+    with bench.DirectProcess(sys.executable, "-c", program) as direct:
+        if wait:
+            direct._child.wait(WAIT_TIMEOUT_S)  # so that the question cannot be written
+        answer, problem = measuring._asked(direct, {"folder": "", "prompt": [1], "tokens": 2})
+    assert answer[1] == []
     assert time.monotonic() - begun < WAIT_TIMEOUT_S
+    return problem
+
+
+@pytest.mark.process
+def test_a_process_without_the_bridge_that_gives_no_figures_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "END_TIMEOUT_S", 0.2)
+    assert _problem_of("raise SystemExit(3)", wait=True) == "The process without a bridge died (exit code 3)"
+    assert _problem_of("""print('{"error": "no model"}', flush=True)""") == "no model"
+    nonsense = _problem_of("print('nonsense', flush=True); import time; time.sleep(60)")
+    assert "no answer that can be read" in str(nonsense)
+    monkeypatch.setattr(bench, "ANSWER_TIMEOUT_S", 0.5)
+    assert "no answer within 0.5 s" in str(_problem_of("import time; time.sleep(60)"))
 
 
 def test_an_answer_of_one_token_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,9 +95,12 @@ def test_an_option_without_a_use_is_refused(arguments: list[str], words: str, tm
 @needs.posix
 @pytest.mark.process
 def test_the_stages_of_a_folder_are_judged_by_one_start_of_the_interpreter(
-    interpreter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interpreter(f'echo started >> {tmp_path}/starts; exec {sys.executable} "$@"')
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\necho started >> {tmp_path}/starts; exec {sys.executable} "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr("qnnbridge._launch.find_host", lambda _python: SimpleNamespace(path=str(program)))
     chips = {"prompt": "60", "token": "88"}
     stages = [
         SimpleNamespace(name=name, path=name, qnn_options={"soc_model": chip}) for name, chip in chips.items()

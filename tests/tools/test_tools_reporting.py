@@ -112,6 +112,18 @@ def test_a_closed_pipe_is_left_to_the_command_line_library() -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
+def test_a_name_that_windows_does_not_allow_is_a_file_s_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Windows has one number for it and for a closed pipe."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(typer.Exit), reporting.work():
+        raise OSError(errno.EINVAL, "Invalid argument", "a?.html")
+    assert capsys.readouterr().err == "Error: a?.html: Invalid argument\n"
+    with pytest.raises(OSError, match="Invalid argument"), reporting.work():
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+
 def test_a_fault_of_our_own_says_how_to_report_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(ZeroDivisionError("division by zero")) == 1
     told = capsys.readouterr().err

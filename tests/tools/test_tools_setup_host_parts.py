@@ -22,6 +22,7 @@ from qnnbridge_host.model.releases import Release, for_version, generated_on
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
+from qnnbridge_tools.doctor.machine import path_folders
 from qnnbridge_tools.setup_host.command import cmd_text, powershell_text
 from qnnbridge_tools.setup_host.environment import (
     MARKER,
@@ -392,6 +393,20 @@ def test_candidates_come_from_the_path_newest_first_and_each_once(tmp_path: Path
     around = surroundings(path=os.pathsep.join(str(tmp_path / name) for name in "abc"))
     found = candidates(around, None, [], asker(answers))
     assert [one.path for one in found] == [new, old]
+
+
+def test_a_python_of_the_current_folder_is_none_of_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "python3")
+    monkeypatch.chdir(tmp_path)
+    assert candidates(surroundings(path=os.pathsep.join(("", ".", os.devnull))), None, []) == []
+
+
+def test_folders_of_a_path_are_listed_once_without_quotes_and_relative_ones() -> None:
+    text = r'"C:\Program Files\Py";.;C:\A;;py;C:\A'
+    assert path_folders(text, "Windows") == [r"C:\Program Files\Py", r"C:\A"]
+    assert path_folders("/b:.:/a b:/b:", "Linux") == ["/b", "/a b"]
 
 
 @pytest.mark.parametrize(

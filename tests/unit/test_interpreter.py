@@ -218,6 +218,13 @@ def test_a_file_that_cannot_be_understood_is_refused(tmp_path: Path, text: str, 
     assert str(config) in caught.value.message
 
 
+def test_a_byte_order_mark_of_an_editor_is_passed_over(tmp_path: Path) -> None:
+    python = program(tmp_path / "env" / "python")
+    config = tmp_path / "config.toml"
+    config.write_text(f"[host]\r\npython = '{python}'\r\n", encoding="utf-8-sig", newline="")
+    assert find_host_in(surroundings(config)).path == str(python)
+
+
 def test_a_file_that_was_named_has_to_exist(tmp_path: Path) -> None:
     with pytest.raises(HostNotFound, match="does not exist"):
         find_host_in(surroundings(tmp_path / "none.toml"))

@@ -172,7 +172,7 @@ def table_of(context: typer.Context, command: str) -> tuple[dict[str, Any], Path
 def _read(path: Path) -> dict[str, Any]:
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        return dict(toml.loads(path.read_text(encoding="utf-8")))
+        return dict(toml.loads(path.read_text(encoding="utf-8-sig")))
     except FileNotFoundError:
         raise OptionError(f"There is no file {path}.", fix="Give the path of a TOML file: --config FILE.") from None
     except (OSError, UnicodeDecodeError) as error:

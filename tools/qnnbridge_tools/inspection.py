@@ -7,7 +7,6 @@ Facts come from the model's files and from the packages that the host has instal
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -125,16 +124,18 @@ def find_installation(host_python: str | None) -> Installation | BridgeError:
 
 def installation_of(python: str) -> Installation:
     """Raises `HostStartFailed` if the interpreter does not answer."""
-    from qnnbridge_tools.doctor.machine import run_interpreter
+    from qnnbridge_tools.doctor.machine import last_line, run_interpreter
 
     try:
         done = run_interpreter(python, "-c", QUESTION, timeout_s=ASK_TIMEOUT_S)
-        # No output at all is treated as an answer that lacks everything.
-        answer = json.loads(done.stdout or b"null")
-        versions, platform = dict(answer["versions"]), str(answer["platform"])
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostStartFailed(f"The host's interpreter {python} does not start: {error}.") from None
-    except (ValueError, TypeError, KeyError):
+        late = isinstance(error, subprocess.TimeoutExpired)
+        why = f"no answer within {ASK_TIMEOUT_S:.0f} s" if late else error
+        raise HostStartFailed(f"The host's interpreter {python} does not start: {why}.") from None
+    try:
+        answer = last_line(done)
+        versions, platform = dict(answer["versions"]), str(answer["platform"])
+    except (ValueError, TypeError, LookupError):
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise HostStartFailed(
             f"The host's interpreter {python} does not say what is installed there.",

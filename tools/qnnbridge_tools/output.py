@@ -167,8 +167,9 @@ def loss_text(error: OSError) -> str:
 
 def reader_is_gone(error: OSError) -> bool:
     """Whether the other end of our output was closed; no reason for words."""
-    # Windows reports a closed pipe as EINVAL.
-    return error.errno == errno.EPIPE or (sys.platform == "win32" and error.errno == errno.EINVAL)
+    # Windows reports a closed pipe as EINVAL. With a name that is about a file: Windows allows no "a?.onnx".
+    closed = (errno.EPIPE, errno.EINVAL) if sys.platform == "win32" else (errno.EPIPE,)
+    return error.errno in closed and error.filename is None
 
 
 def refuse_without_reader() -> None:

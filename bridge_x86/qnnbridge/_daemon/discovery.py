@@ -33,6 +33,8 @@ from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
 from qnnbridge_protocol.process_names import is_frozen
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
+# In the folder; its holder is the daemon.
+LOCK_NAME: Final = "daemon.lock"
 _NOT_PRIVATE: Final = (
     "A user who can write there could pretend to be the daemon, and one who can read there could use it."
 )

@@ -207,7 +207,8 @@ def _read(file: Path, must_exist: bool) -> dict[str, Any]:
                 import tomllib as toml
             else:
                 toml = importlib.import_module("tomli")
-            return dict(toml.load(stream))
+            # Some of Windows' editors begin a text with a byte order mark, which TOML does not know.
+            return dict(toml.loads(stream.read().decode("utf-8-sig")))
     except FileNotFoundError:
         if must_exist:
             raise _refused_file(file, "it does not exist", f"Create it, or unset {CONFIG_VARIABLE}.") from None

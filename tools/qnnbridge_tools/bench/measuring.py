@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -168,16 +169,22 @@ def _keep_on(pid: int, cpus: list[int]) -> None:
 # `direct` is a process with the host's interpreter that runs sessions without a bridge.
 
 END_TIMEOUT_S = 10.0
+# For one answer: QNN compiles a large model in some minutes.
+ANSWER_TIMEOUT_S = 1800.0
 
 
 class DirectProcess:
-    """Started at once. One thread uses it."""
+    """Answers each line of JSON by one, as `qnnbridge_host.direct` does. Started at once. One thread uses it.
 
-    def __init__(self, python: str) -> None:
+    Args:
+        program: Another program for that interpreter, as its arguments.
+    """
+
+    def __init__(self, python: str, *program: str) -> None:
         from qnnbridge._launch import INTERPRETER_FLAGS, host_environment
 
         self._child = subprocess.Popen(
-            [python, *INTERPRETER_FLAGS, "-m", "qnnbridge_host.direct"],
+            [python, *INTERPRETER_FLAGS, *(program or ("-m", "qnnbridge_host.direct"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # A pipe that nobody reads would stop the process when it is full.
@@ -200,21 +207,27 @@ class DirectProcess:
         self._opened({"open": spec})
 
     def _opened(self, question: dict[str, Any]) -> dict[str, Any]:
-        answer = self._ask(question)
+        answer = self.ask(question)
         if "error" in answer:
             raise BridgeError(f"The model cannot be run without the bridge either: {answer['error']}")
         return answer
 
     def batch(self, session: int) -> Batch:
         def batch(count: int) -> Sequence[int]:
-            times: list[int] = self._ask({"calls": count, "session": session})["times"]
+            times: list[int] = self.ask({"calls": count, "session": session})["times"]
             return times
 
         return batch
 
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Raises `BridgeError` if the process died, and for no answer, or one that cannot be read."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
+        begun = time.monotonic()
+        # By another thread, since the read below has no deadline of its own.
+        timer = threading.Timer(ANSWER_TIMEOUT_S, self._child.kill)
+        timer.daemon = True
+        timer.start()
         try:
             self._child.stdin.write(json.dumps(question).encode() + b"\n")
             self._child.stdin.flush()
@@ -222,9 +235,20 @@ class DirectProcess:
         # A process that has died shows as a broken pipe here, or as an empty line.
         except OSError:
             line = b""
-        if not line:
-            raise BridgeError(f"The process without a bridge died (exit code {self._child.wait(END_TIMEOUT_S)}).")
-        answer: dict[str, Any] = json.loads(line)
+        finally:
+            timer.cancel()
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        # Half a line, or none, of a process that has died; or not an answer at all.
+        except ValueError:
+            code = self._end()
+            if time.monotonic() - begun >= ANSWER_TIMEOUT_S:
+                problem = f"gave no answer within {ANSWER_TIMEOUT_S:g} s, and was ended"
+            else:
+                problem = f"gave no answer that can be read, and was ended: {line[:60]!r}"
+                if not line.endswith(b"\n"):
+                    problem = f"died (exit code {code})"
+            raise BridgeError(f"The process without a bridge {problem}.") from None
         return answer
 
     def __enter__(self) -> DirectProcess:
@@ -233,16 +257,20 @@ class DirectProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        # The end of stdin ends it. Native code may hang in its own end, so the wait has a limit.
-        self._child.stdin.close()
+        self._end()
+
+    def _end(self) -> int:
+        """The exit code. Twice is once."""
+        # The end of stdin ends it. What a process that has died did not read cannot be written here either.
+        for stream in filter(None, (self._child.stdin, self._child.stdout)):
+            with contextlib.suppress(OSError):
+                stream.close()
         try:
-            self._child.wait(END_TIMEOUT_S)
+            return self._child.wait(END_TIMEOUT_S)
+        # Native code may hang in its own end.
         except subprocess.TimeoutExpired:
             self._child.kill()
-            self._child.wait(END_TIMEOUT_S)
-        self._child.stdout.close()
+            return self._child.wait()
 
 
 DIRECT, PLAIN, ZERO_COPY, SPIN, INLINE = "direct", "bridge", "zero-copy", "spin", "inline"

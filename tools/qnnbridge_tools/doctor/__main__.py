@@ -6,6 +6,7 @@ It also starts in half the time. `command` is the same command line in the list 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -41,11 +42,12 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    # Written so that NaN is refused, too: it fails every comparison.
-    if not 1 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError("at least 1 second")
-    return seconds
+    with contextlib.suppress(ValueError):
+        seconds = float(text)
+        # Written so that NaN is refused, too: it fails every comparison.
+        if 1 <= seconds < float("inf"):
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1 second")
 
 
 def _parser(name: str) -> argparse.ArgumentParser:

@@ -186,7 +186,8 @@ def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedMode
     model = survey_model(machine, order.model, facts)
     skipped = _why_no_probe(facts, order)
     # A model that is known to fail is not run: the probe would only report the same, later and in other words.
-    if skipped or model.problem or not model.exists or model.layout or model.verdict == "cannot run here":
+    unusable = model.problem or model.missing or model.verdict == "cannot run here"
+    if skipped or unusable or not model.exists or model.layout:
         return model
     result = machine.probe(ProbeRequest(facts.host.path, order.model, order.probe_timeout_s, order.dimensions))
     return dataclasses.replace(model, probe=result)

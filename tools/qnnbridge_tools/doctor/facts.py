@@ -437,6 +437,7 @@ class ExaminedModel:
         dynamic: Inputs whose dimensions are not fixed.
         free: These dimensions, as ``--dim`` takes them.
         zero: Tensors of no elements.
+        missing: Files of weights that it names and that are not there.
         is_folder: Whether the path is a folder.
         layout: Of a folder with genai_config.json, as `qnnbridge_host.model.genai_folder` names it.
     """
@@ -452,6 +453,7 @@ class ExaminedModel:
     dynamic: tuple[str, ...] = ()
     free: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     verdict: str = ""
     reasons: tuple[str, ...] = ()
     quarantined: bool = False

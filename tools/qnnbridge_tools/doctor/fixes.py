@@ -17,10 +17,22 @@ from typing import TYPE_CHECKING, Final
 from qnnbridge._launch import VARIABLE
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Remedy
+from qnnbridge_tools.versions.fitness import (
+    NEWEST_ORT_TRIED,
+    HostMachine,
+    Reason,
+    is_untried,
+    known_faults,
+    newest_fitting,
+    ort_bounds,
+    platform_of_release,
+    read_platform,
+    short_sdk,
+)
+from qnnbridge_tools.versions.fitness import fits as reasons_against
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.releases import Release
-    from qnnbridge_tools.versions.fitness import HostMachine, Reason
 
 Lines = tuple[str, ...]
 
@@ -92,7 +104,6 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
         python: Version of another interpreter than the host's, of the computer's own machine type.
     """
     from qnnbridge_protocol.errors import OptionError
-    from qnnbridge_tools.versions.fitness import HostMachine, read_platform
 
     answer = facts.host.answer if python is None else None
     if answer is not None:
@@ -111,11 +122,6 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
     return HostMachine(platform, computer, python, system_sdk=sdk, hexagon=facts.computer.arch)
 
 
-def short_sdk(sdk: str | None) -> str:
-    """Without the time stamp of a build, and without the fourth number of a file version: 2.40.0.0."""
-    return ".".join(sdk.lstrip("v").split(".")[:3]) if sdk else "of unknown version"
-
-
 def is_newer(sdk: str, than: str) -> bool:
     """False also where one of them is no version."""
     from qnnbridge_host.model.releases import sdk_is_newer
@@ -131,8 +137,6 @@ def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str 
     table."""
     machine = host_machine(facts, python)
     try:
-        from qnnbridge_tools.versions.fitness import newest_fitting
-
         release = newest_fitting(machine) if machine is not None else None
     except (OSError, ValueError, LookupError, TypeError):
         # The table is a file of the installation and may be damaged as well. The fix then names no version.
@@ -148,8 +152,6 @@ def fits(facts: Facts, version: str) -> bool:
         return True
     if release.version != version:
         return not _is_newer_than_system(facts, version, machine)
-    from qnnbridge_tools.versions.fitness import fits as reasons_against
-
     return all(reason.severity != "refused" for reason in reasons_against(release, machine))
 
 
@@ -166,7 +168,6 @@ def release_of(facts: Facts, version: str) -> Release | None:
     machine = host_machine(facts)
     try:
         from qnnbridge_host.model.releases import load_releases
-        from qnnbridge_tools.versions.fitness import platform_of_release
 
         here = [one for one in load_releases() if machine and platform_of_release(one) == machine.platform]
     except (OSError, ValueError, LookupError, TypeError):
@@ -182,8 +183,6 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
     if packages is None or machine is None or version is None or release is None:
         return {}
     try:
-        from qnnbridge_tools.versions.fitness import known_faults
-
         # A release that is newer than the table is judged by the rules for all.
         release = dataclasses.replace(release, version=version)
         # The version of the plain package says nothing about a release that is an onnxruntime of its own.
@@ -199,8 +198,6 @@ def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> 
     Args:
         only_tried: Exclude versions that were never tried.
     """
-    from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, ort_bounds
-
     release = release_of(facts, version)
     try:
         bounds = ort_bounds(dataclasses.replace(release, version=version)) if release else ""
@@ -234,8 +231,6 @@ def unknown_packages(facts: Facts) -> list[str]:
     version = packages.version(QNN) if packages else None
     if packages is None or version is None:
         return []
-    from qnnbridge_tools.versions.fitness import is_untried
-
     ort = packages.version("onnxruntime") if not is_1x(version) else None
     found = [f"onnxruntime {ort}"] if ort is not None and is_untried(ort) else []
     return [*found, f"{QNN} {version}"] if is_unknown_release(facts) else found

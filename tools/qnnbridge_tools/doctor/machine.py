@@ -176,11 +176,20 @@ def variable_of(machine: Machine, name: str, otherwise: str = "") -> str:
     return next((value for known, value in machine.environ.items() if known.upper() == name), otherwise)
 
 
+def path_folders(text: str, system: str) -> list[str]:
+    """The folders of a PATH, each once. A relative entry means another folder to each process and is left out."""
+    separator = ";" if system == "Windows" else ":"
+    # Windows allows quotes around an entry.
+    folders = (folder.strip('"') for folder in text.split(separator))
+    return list(dict.fromkeys(folder for folder in folders if paths_of(system).isabs(folder)))
+
+
 def parsed_toml(text: str) -> dict[str, Any]:
     """Raises `ValueError`."""
     # `tomllib` is new in Python 3.11.
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    return dict(toml.loads(text))
+    # As the bridge reads it, which passes a byte order mark over.
+    return dict(toml.loads(text.removeprefix("\ufeff")))
 
 
 # --- this computer; what Windows alone knows is in `qnnbridge_os` ---

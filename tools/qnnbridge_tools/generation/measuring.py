@@ -6,21 +6,20 @@ computes the same prompt with the same greedy search. Both take turns, so load o
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools import output
 
 if TYPE_CHECKING:
     from qnnbridge.genai import Model
     from qnnbridge_protocol.specs import GenerationModelInfo
+    from qnnbridge_tools.bench.measuring import DirectProcess
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,9 +56,6 @@ class Pace:
 
 BRIDGE, DIRECT = "bridge", "without"
 WORDS: Final = {BRIDGE: "qnnbridge.genai, the model in the host", DIRECT: "onnxruntime_genai in one process"}
-
-# What a process may take to end.
-END_TIMEOUT_S: Final = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,6 +103,8 @@ def perform(
     """Raises what `qnnbridge.genai.Model` raises."""
     import qnnbridge
     from qnnbridge import genai
+    from qnnbridge._launch import find_host
+    from qnnbridge_tools.bench.measuring import DirectProcess
 
     with qnnbridge.Host(host_python) as host:
         host.start()
@@ -115,23 +113,22 @@ def perform(
         model = genai.Model(folder, host=host, fallback=fallback)  # type: ignore[arg-type]
         load_s = time.monotonic() - begun
         prompt, tokens = _fitting(model, effort)
-        # It loads the model with its first question, so in the round that is not counted.
-        direct = _Direct(host_python, folder, prompt, tokens)
         ways: dict[str, list[Any]] = {BRIDGE: [], DIRECT: []}
-        try:
+        problem: str | None = None
+        # It loads the model with its first question, so in the round that is not counted.
+        with DirectProcess(find_host(host_python).path, str(Path(__file__).with_name("in_process.py"))) as direct:
             for number in range(effort.rounds + 1):  # the first one warms up
                 say(f"round {number} of {effort.rounds}")
                 ways[BRIDGE].append(_answer(model, prompt, tokens))
-                if direct.problem is None:
-                    ways[DIRECT].append(direct.answer())
-        finally:
-            direct.close()
+                if problem is None:
+                    answer, problem = _asked(direct, {"folder": str(folder), "prompt": prompt, "tokens": tokens})
+                    ways[DIRECT].append(answer)
         found = {BRIDGE: _paces(ways[BRIDGE], ways[BRIDGE])}
-        if direct.problem is None:
+        if problem is None:
             found[DIRECT] = _paces(ways[DIRECT], ways[BRIDGE])
         # The model may have ended its answer earlier.
         sized = dataclasses.replace(effort, prompt=len(prompt), tokens=len(ways[BRIDGE][0][1]))
-        return MeasuredPaces(model.info, sized, found, load_s, direct.problem)
+        return MeasuredPaces(model.info, sized, found, load_s, problem)
 
 
 def _fitting(model: Model, effort: BenchLength) -> tuple[list[int], int]:
@@ -165,62 +162,17 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
     return pace, made
 
 
-class _Direct:
-    """A process of the host's interpreter with onnxruntime_genai. problem: why it gives no figures."""
-
-    def __init__(self, host_python: str | None, folder: Path, prompt: list[int], tokens: int) -> None:
-        from qnnbridge._launch import find_host, host_environment
-
-        self.problem: str | None = None
-        self._ask = json.dumps({"folder": str(folder), "prompt": prompt, "tokens": tokens})
-        self._process = subprocess.Popen(
-            [find_host(host_python).path, "-I", "-X", "utf8", str(Path(__file__).with_name("in_process.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-            env=host_environment({}),
-        )
-
-    def answer(self) -> tuple[Pace, list[int]]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(self._ask + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except OSError:
-            line = ""
-        try:
-            result = json.loads(line)
-        # Half a line, or none, of a process that has died.
-        except ValueError:
-            self.problem = self._end_text()
-            return Pace(), []
-        if "error" in result:
-            self.problem = str(result["error"])
-            return Pace(), []
-        came_s = result["came_s"] or [None]
-        # Its times count from its own start of the answer.
-        return Pace(0.0, came_s[0], came_s[-1], len(result["tokens"])), result["tokens"]
-
-    def close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with contextlib.suppress(OSError):  # a question that a process which has died did not read
-                stream.close()
-        try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _end_text(self) -> str:
-        try:
-            return f"onnxruntime_genai ended the process, exit code {self._process.wait(END_TIMEOUT_S)}"
-        except subprocess.TimeoutExpired:
-            return "the process with onnxruntime_genai gave no answer that can be read"
+def _asked(direct: DirectProcess, question: dict[str, Any]) -> tuple[tuple[Pace, list[int]], str | None]:
+    """The answer, and why it gives no figures."""
+    try:
+        result = direct.ask(question)
+    except BridgeError as error:
+        return (Pace(), []), error.message.rstrip(".")
+    if "error" in result:
+        return (Pace(), []), str(result["error"])
+    came_s = result["came_s"] or [None]
+    # Its times count from its own start of the answer.
+    return (Pace(0.0, came_s[0], came_s[-1], len(result["tokens"])), result["tokens"]), None
 
 
 def _paces(rounds: Sequence[tuple[Pace, list[int]]], truth: Sequence[tuple[Pace, list[int]]]) -> Paces:

@@ -168,8 +168,7 @@ def is_running() -> bool:
     """Whether a daemon lives: it holds the lock of the folder for as long. Starts and connects to nothing."""
     from filelock import FileLock, Timeout
 
-    from qnnbridge._daemon.discovery import runtime_folder
-    from qnnbridge_daemon.main import LOCK_NAME
+    from qnnbridge._daemon.discovery import LOCK_NAME, runtime_folder
 
     path = runtime_folder() / LOCK_NAME
     # `FileLock` makes its file, and a look must leave nothing behind.

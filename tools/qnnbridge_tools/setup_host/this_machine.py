@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from qnnbridge_host.model.releases import sdk_numbers, version_key
 from qnnbridge_os.programs import RegisteredPython, registered_pythons
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_tools.doctor import running_interpreter
-from qnnbridge_tools.doctor.machine import RealMachine, last_line, run_interpreter
+from qnnbridge_tools.doctor.machine import RealMachine, last_line, path_folders, run_interpreter
 from qnnbridge_tools.options import MachineOptions
 from qnnbridge_tools.versions.fitness import PLATFORM_MACHINES, HostMachine, read_chip, read_platform, read_python
 
@@ -168,12 +169,13 @@ def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
         yield f"registry, {python.launcher_tag}", python.executable
     if surroundings.executable:
         yield "running interpreter", surroundings.executable
-    folders = dict.fromkeys(filter(None, surroundings.environ.get("PATH", "").split(os.pathsep)))
+    folders = path_folders(surroundings.environ.get("PATH", ""), platform.system())
     for name in PATH_NAMES:
         for folder in folders:
-            found = shutil.which(name, path=folder)
+            # Not by `shutil.which`, which on Windows looks into the current folder first, whatever the path is.
+            found = os.path.join(folder, name + (".exe" if os.name == "nt" else ""))
             # Aliases of the Microsoft Store: such a file may open the Store instead of a Python.
-            if found is not None and "windowsapps" not in found.lower():
+            if os.path.isfile(found) and os.access(found, os.X_OK) and "windowsapps" not in found.lower():
                 yield "PATH", found
 
 

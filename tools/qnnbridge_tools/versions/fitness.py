@@ -479,9 +479,9 @@ def _check_stage(release: Release, machine: HostMachine) -> Iterator[Reason]:
         yield Reason("development-build", "warning", "is a development build")
 
 
-def short_sdk(sdk: str) -> str:
-    """The build without its time stamp."""
-    return ".".join(sdk.split(".")[:3])
+def short_sdk(sdk: str | None) -> str:
+    """Without the time stamp of a build, and without the fourth number of a file version: 2.40.0.0."""
+    return ".".join(sdk.lstrip("v").split(".")[:3]) if sdk else "of unknown version"
 
 
 _CHECKS = (

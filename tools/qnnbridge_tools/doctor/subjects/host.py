@@ -21,6 +21,7 @@ from qnnbridge_tools.doctor.machine import (
     Machine,
     RegisteredInterpreter,
     parsed_toml,
+    path_folders,
     paths_of,
     text_of,
     variable_of,
@@ -169,13 +170,7 @@ def _qnn_version(machine: Machine, site: tuple[str, ...]) -> str | None:
 def _on_path(machine: Machine) -> Iterator[str]:
     paths = paths_of(machine.system)
     pattern = _ON_PATH.get(machine.system) or _ON_PATH[""]
-    separator = ";" if machine.system == "Windows" else ":"
-    for folder in dict.fromkeys(variable_of(machine, "PATH").split(separator)):
-        # Windows allows quotes around an entry of the PATH.
-        folder = folder.strip('"')
-        # A relative entry means another folder for each process.
-        if not folder or not paths.isabs(folder):
-            continue
+    for folder in path_folders(variable_of(machine, "PATH"), machine.system):
         for name in machine.names(folder):
             if pattern.match(name):
                 yield str(paths.join(folder, name))
@@ -240,7 +235,7 @@ def _named(machine: Machine, text: str, source: str) -> HostFacts:
     path = _full_path(machine, text)
     if path is None or machine.kind(path) is None:
         where = "there is no program of that name on the PATH" if path is None else "the file does not exist"
-        return HostFacts(path or text, source, "host.file-missing", where)
+        return HostFacts(path or text or '""', source, "host.file-missing", where)
     if machine.kind(path) == "folder":
         return HostFacts(path, source, "host.file-missing", "it is a folder")
     examined = examine(machine, RegisteredInterpreter("", "", path, ""), source)
@@ -283,10 +278,12 @@ def _configured(machine: Machine) -> str | HostFacts | None:
         return None
     try:
         host = parsed_toml(text).get("host", {})
-        python = host.get("python")
-    except (ValueError, AttributeError) as error:
-        # ValueError: no TOML. AttributeError: `host` is no table.
-        return HostFacts("", path, "host.config-broken", str(error))
+    except ValueError as error:
+        said = "it is no text in UTF-8" if "\ufffd" in text else str(error)
+        return HostFacts("", path, "host.config-broken", said)
+    if not isinstance(host, dict):
+        return HostFacts("", path, "host.config-broken", "its entry 'host' is no table: write [host] on a line")
+    python = host.get("python")
     if python is None:
         return None
     if not isinstance(python, str):

@@ -31,7 +31,8 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         scan = scan_model(path)
     except (BridgeError, OSError, ValueError) as error:
         return ExaminedModel(path, problem=getattr(error, "message", str(error)))
-    name = paths_of(machine.system).basename(path)
+    paths = paths_of(machine.system)
+    name, folder = paths.basename(path), paths.dirname(path)
     known = ExaminedModel(
         path,
         size_bytes=scan.size_bytes,
@@ -50,6 +51,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         ),
         # Inputs and outputs alone: what is empty inside of the model is found by `qnnbridge analyze`.
         zero=tuple(node.name for node in (*scan.inputs, *scan.outputs) if 0 in (node.shape or ())),
+        missing=tuple(file for file in scan.external_files if machine.kind(paths.join(folder, file)) != "file"),
         quarantined=name in facts.state.quarantined,
     )
     # Only a compiled model can be judged without running it: the file says what it was compiled for.
@@ -161,6 +163,15 @@ def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Findi
 
 
 def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding]:
+    if model.missing:
+        yield finding(
+            "model.data-missing",
+            f"{name} lacks a file of its weights"
+            if len(model.missing) == 1
+            else f"{name} lacks files of its weights",
+            *model.missing[:5],
+            fix="Copy these files beside the model as well, under the names that they were made with.",
+        )
     if model.zero:
         yield finding(
             "model.zero-size",

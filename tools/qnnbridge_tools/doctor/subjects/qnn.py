@@ -23,11 +23,12 @@ from qnnbridge_tools.doctor.facts import (
     SdkRoot,
 )
 from qnnbridge_tools.doctor.findings import Finding, Remedy, Severity, SubjectCheck, finding
-from qnnbridge_tools.doctor.fixes import DEFAULT_FOLDER, is_newer, short_sdk
+from qnnbridge_tools.doctor.fixes import DEFAULT_FOLDER, is_newer
 from qnnbridge_tools.doctor.machine import Machine, parsed_toml, paths_of, text_of, variable_of
 from qnnbridge_tools.doctor.subjects.environment import removal
 from qnnbridge_tools.doctor.subjects.host import configuration_path
 from qnnbridge_tools.doctor.subjects.library_files import qnn_names
+from qnnbridge_tools.versions.fitness import short_sdk
 
 # --- Where the host takes QNN from: the wheel, the catalogue of Windows or a folder; which fits. Survey and check.
 
