@@ -150,3 +150,27 @@ def test_shapes_for_suggestions_never_fail(tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", y=array(3))
     assert shapes_in([tmp_path], ["x"]) == {}
     assert shapes_in([tmp_path], ["y"]) == {"y": (3,)}
+
+
+def test_texts_of_any_width_and_arrays_of_any_rank_are_samples(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", words=np.array(["ab", "long one"]), free=array(3, 4))
+    (sample,), _ = load(
+        [tmp_path / "s.npz"],
+        [NodeInfo("words", "tensor(string)", (2,)), NodeInfo("free", "tensor(float)", None)],
+    )
+    assert sample["words"].dtype == object
+    assert sample["words"].tolist() == ["ab", "long one"]
+    assert np.array_equal(sample["free"], array(3, 4))
+
+
+@pytest.mark.parametrize("kind", ["seq(tensor(float))", "tensor(bfloat16)", "sparse_tensor(float)"])
+def test_what_no_file_of_samples_holds_is_named(kind: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", x=array(2))
+    with pytest.raises(OptionError, match=r"cannot hold"):
+        load([tmp_path / "s.npz"], [NodeInfo("x", kind, (2,))])
+
+
+def test_a_model_without_inputs_has_no_samples(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", x=array(2))
+    with pytest.raises(OptionError, match="no input"):
+        load([tmp_path / "s.npz"], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,29 @@ def speech_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
             np.savez(folder / f"{number}.npz", **feeds)
         state = session.run(None, feeds)[1]
     return folder
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "verdict"),
+    [
+        (
+            lambda n: np.array(["a"] * 3000, object),
+            lambda n: np.array(["a"] * 1500 + ["b"] + ["a"] * 1499, object),
+            "useless",
+        ),
+        (lambda n: np.array(["a", "bc"]), lambda n: np.array(["a", "bc"], object), "exact"),
+        (lambda n: [{"cat": n / 9, "dog": 1 - n / 9}], lambda n: [{"cat": n / 9 + 1e-5, "dog": 1 - n / 9}], "good"),
+        (lambda n: [np.float32([1, 2, n])], lambda n: [np.float32([n, 2, 1])], "useless"),
+        (lambda n: [np.zeros(2), np.zeros(3)], lambda n: [np.zeros(2), np.ones(3)], "useless"),
+    ],
+    ids=["one text of many", "texts of a file", "probabilities by name", "a sequence", "a sequence of many forms"],
+)
+def test_outputs_that_are_no_tensors_of_numbers_are_compared_whole(
+    expected: Callable[[int], Any], found: Callable[[int], Any], verdict: str
+) -> None:
+    numbers = range(8)
+    one = measure(["y"], [[expected(n)] for n in numbers], [[found(n)] for n in numbers])[0]
+    assert one.verdict == verdict, one
 
 
 # --- measures -------------------------------------------------------------------------------------------

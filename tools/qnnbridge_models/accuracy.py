@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.numerics.decisions import unlike_columns
-from qnnbridge_host.numerics.judge import NO_ERROR_DB, judge
+from qnnbridge_host.numerics.judge import NO_ERROR_DB, as_array, judge
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_models.progress import phase
 from qnnbridge_protocol.model_records import JudgedNumbers
+from qnnbridge_protocol.values import equal_bits
 
 Verdict = Literal["exact", "good", "fair", "poor", "useless", "not shown"]
 
@@ -232,9 +233,9 @@ class FloatResults:
 
 
 def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[ColumnGroup]) -> OutputAccuracy:
-    if not all(_is_numbers(value) for pair in pairs for value in pair):
+    arrays = [(a, b) for a, b in (map(_numbers, pair) for pair in pairs) if a is not None and b is not None]
+    if len(arrays) < len(pairs):
         return OutputAccuracy(_not_numbers(name, pairs))
-    arrays = [(_plain(np.asarray(expected)), _plain(np.asarray(found))) for expected, found in pairs]
     for a, b in arrays:
         if a.shape != b.shape:
             return OutputAccuracy(Accuracy(name, judge(a, b, "quantized")))
@@ -255,24 +256,18 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
     )
 
 
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, np.generic)) and np.asarray(value).dtype.kind not in "OUS"
+def _numbers(value: Any) -> npt.NDArray[Any] | None:
+    array = as_array(value)
+    return None if array is None or array.dtype.kind in "OUS" else array
 
 
 def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
-    """Sequences, maps and text are equal or not."""
-    same = all(repr(expected) == repr(found) for expected, found in pairs)
+    """Text, and sequences and maps without a form in common, are equal or not."""
+    same = all(equal_bits(expected, found) for expected, found in pairs)
     reason = "" if same else "it is no tensor of numbers, and is another one"
     return Accuracy(
         name, JudgedNumbers("agrees" if same else "differs", snr_db=NO_ERROR_DB if same else None, reason=reason)
     )
-
-
-def _plain(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Complex numbers as pairs; types of machine learning that numpy does not know as float."""
-    if value.dtype.kind == "c":
-        return np.stack([value.real, value.imag], axis=-1)
-    return value.astype(np.float32) if value.dtype.kind == "V" else value
 
 
 def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> Accuracy:

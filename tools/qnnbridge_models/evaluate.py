@@ -386,8 +386,10 @@ def evaluate_model(
 
 def _declared(inputs: Sequence[NodeInfo], dims: Dimensions) -> list[NodeInfo]:
     return [
-        dataclasses.replace(
-            node, shape=tuple(dims.size_of(node.name, axis, size) for axis, size in enumerate(node.shape or ()))
+        node
+        if node.shape is None
+        else dataclasses.replace(
+            node, shape=tuple(dims.size_of(node.name, axis, size) for axis, size in enumerate(node.shape))
         )
         for node in inputs
     ]

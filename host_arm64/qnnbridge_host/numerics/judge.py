@@ -228,8 +228,7 @@ def as_array(value: Any) -> Array | None:
 
 def worst(judged: Iterable[tuple[str, JudgedNumbers]]) -> tuple[str, JudgedNumbers] | None:
     """The output that decides for all: one that differs before one that agrees, then the lowest SNR."""
-    order = {"differs": 0, "agrees": 1, "unknown": 2}
-    return min(judged, key=lambda one: (order[one[1].state], rank(one[1])), default=None)
+    return min(judged, key=lambda one: badness(one[1]), default=None)
 
 
 def snr_db(expected: Array, found: Array) -> float:
@@ -440,6 +439,11 @@ def _texts(expected: Array, found: Array) -> JudgedNumbers:
 def rank(one: JudgedNumbers) -> float:
     """The SNR, for the worst to come first: values that are NaN or infinite on one side have no ratio."""
     return -math.inf if one.lost or one.snr_db is None else one.snr_db
+
+
+def badness(one: JudgedNumbers) -> tuple[int, float]:
+    """The lowest for the output that decides: one that differs, then one that agrees, then the lowest SNR."""
+    return {"differs": 0, "agrees": 1}.get(one.state, 2), rank(one)
 
 
 def precision_of_operators(operators: Iterable[str]) -> NumberFormat:

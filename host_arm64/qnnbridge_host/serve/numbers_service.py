@@ -207,10 +207,9 @@ class NumbersService:
 def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.create.worker import Worker, open_original
-    from qnnbridge_host.numerics.judge import precision_of_operators, rank
+    from qnnbridge_host.numerics.judge import badness, precision_of_operators
     from qnnbridge_host.numerics.ranking import judge_all
 
-    badness = {"differs": 0, "agrees": 1, "unknown": 2}
     begun = time.monotonic()
 
     def report(state: Any, outputs: Sequence[OutputNumbers] = (), reason: str = "") -> NumbersReport:
@@ -239,7 +238,7 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     except BridgeError as error:
         return report("unknown", reason=f"the CPU does not run it: {error.message}")
     numbers = (OutputNumbers(**one.to_wire(), output=name) for name, one in judged)
-    outputs = sorted(numbers, key=lambda one: (badness[one.state], rank(one)))
+    outputs = sorted(numbers, key=badness)
     states = [one.state for one in outputs]
     if "differs" in states:
         return report("differs", outputs, str(outputs[0]))

@@ -132,6 +132,8 @@ def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str,
 
 
 def _samples_of(file: Path, declared: Sequence[NodeInfo], ignored: set[str] | None = None) -> list[Feeds]:
+    if not declared:
+        raise OptionError("The model has no input, so there is nothing to read samples for.")
     arrays = _arrays_of(file, [node.name for node in declared], set() if ignored is None else ignored)
     stacks = {node.name: _stacked(arrays[node.name], node, file) for node in declared}
     counts = {name: len(stack) for name, stack in stacks.items()}
@@ -148,9 +150,16 @@ def _samples_of(file: Path, declared: Sequence[NodeInfo], ignored: set[str] | No
 
 def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[npt.NDArray[Any]]:
     """The samples in one array, each with the model's own shape."""
-    element = elements.from_ort_type(node.type).element
-    assert element is not None
+    declared = elements.from_ort_type(node.type)
+    element = declared.element if declared.kind == "tensor" else None
+    if element is None or not elements.LAYOUTS[element].named:
+        raise OptionError(
+            f'Input "{node.name}" is {node.type}, which files of samples cannot hold.',
+            fix="Use the part of the model behind this input, or a model with float32 there.",
+        )
     dtype = elements.numpy_dtype(element)
+    if dtype.kind == "O" and array.dtype.kind == "U":  # files hold texts of one width only
+        array = array.astype(object)
     # The byte order of a file is no difference: the values are converted below.
     if array.dtype.newbyteorder("=") != dtype:
         raise OptionError(
@@ -164,7 +173,9 @@ def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[np
             fix="Leave such samples out.",
         )
     array = array.astype(dtype.newbyteorder("="), order="C", copy=False)
-    want = node.shape or ()
+    if node.shape is None:  # nothing says how many samples it holds
+        return [array]
+    want = node.shape
     if _fits(array.shape, want):
         return [array]
     if want[:1] == (1,) and _fits(array.shape, want[1:]):  # one sample without its batch
