@@ -58,6 +58,15 @@ def test_a_model_without_any_operator_for_qnn_says_that_none_can_run(create: Any
     assert error.details["cpu_nodes"] == 3
 
 
+def test_nodes_that_a_compiled_model_left_outside_ask_for_the_original(create: Any, tmp_path: Path) -> None:
+    entries = {"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "c.onnx")}
+    create(relu_then_det(), fallback="cpu", config_entries=entries)
+    error = refusal_of(create, tmp_path / "c.onnx")
+    assert "its context binary lacks these nodes: Det (det)" in (error.cause or "")
+    assert "Compile the original model again" in (error.fix or "")
+    assert error.cause == create(tmp_path / "c.onnx", fallback="cpu").info.placement.cause
+
+
 @pytest.mark.parametrize("damage", ["missing", "short"])
 @pytest.mark.parametrize("provider", [QNN, CPU])
 @pytest.mark.parametrize("operator", ["Conv", "MatMul"])

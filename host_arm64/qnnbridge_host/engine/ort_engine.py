@@ -218,7 +218,10 @@ class OrtEngine:
             allowed = ProviderChoice(qnn, choice.others, entries, choice.target, strict=False)
             session = self._make(second, source, allowed, entries, tensors, on_phase)
             return placement.refusal(
-                name, placement.read(session, choice.target), placement.infos(session.get_inputs())
+                name,
+                placement.read(session, choice.target),
+                placement.infos(session.get_inputs()),
+                compiled=placement.is_compiled(session),
             )
         except Exception as error:  # noqa: BLE001 - the refusal is the caller's error
             return placement.refusal(name, None, (), translate(error))

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from qnnbridge_host.engine.qnn_options import PROVIDER
+from qnnbridge_host.model.collector import OP_TYPE
 from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
 from qnnbridge_protocol.records import NamedTuple
@@ -77,8 +78,15 @@ def read(session: Any, target: PlacementTarget | None, source: str = "") -> Plac
         cpu_list=tuple(on_cpu),
     )
     if target is not None and cpu and placed.cause is None:
-        placed = dataclasses.replace(placed, cause=_cause(placed, infos(session.get_inputs()), target.edges_on_cpu))
+        cause = _cause(placed, infos(session.get_inputs()), target.edges_on_cpu, compiled=is_compiled(session))
+        placed = dataclasses.replace(placed, cause=cause)
     return placed
+
+
+def is_compiled(session: Any) -> bool:
+    """Whether what QNN has of the model is a context binary."""
+    graphs = [graph for graph in _assignment(session) or () if graph.ep_name == PROVIDER]
+    return any(node.op_type == OP_TYPE for graph in graphs for node in graph.get_nodes())
 
 
 def infos(nodes: Any) -> tuple[NodeInfo, ...]:
@@ -91,11 +99,13 @@ def refusal(
     placement: Placement | None,
     model_inputs: Sequence[NodeInfo],
     second_error: BridgeError | None = None,
+    *,
+    compiled: bool = False,
 ) -> PlacementRefused:
     """The error for a strict session that ONNX Runtime refused.
 
     placement, model_inputs: of the same model with fallback allowed, if it could be made; else `second_error` says
-    why not.
+    why not. compiled: `is_compiled`.
     """
     free = dynamic_dimensions(model_inputs)
     if placement is None or not placement.cpu_nodes:
@@ -110,7 +120,7 @@ def refusal(
         else:
             count = f"{placement.cpu_nodes} of {total} nodes"
             message = f"{count} of {model} would run on the CPU, and this session forbids it."
-        cause = _cause(placement, model_inputs)
+        cause = _cause(placement, model_inputs, compiled=compiled)
     details: dict[str, Any] = {"dynamic_inputs": {name: list(dims) for name, dims in free.items()}}
     if placement is not None and placement.known:
         details |= {
@@ -121,7 +131,8 @@ def refusal(
     if second_error is not None:
         details["with_fallback"] = second_error.message
     operators = {op for _, op in placement.cpu_list} if placement is not None else ()
-    return PlacementRefused(message, cause=cause, fix=_fix(free, operators), details=details)
+    fix = _fix(free, operators, compiled=compiled)
+    return PlacementRefused(message, cause=cause, fix=fix, details=details)
 
 
 def dynamic_dimensions(model_inputs: Sequence[NodeInfo]) -> dict[str, tuple[str, ...]]:
@@ -156,7 +167,9 @@ def _dynamic(free: Mapping[str, Sequence[str]]) -> str | None:
     return f"QNN needs fixed dimensions, and these have no fixed size: {dims}."
 
 
-def _cause(placement: Placement, model_inputs: Sequence[NodeInfo], edges_on_cpu: bool = False) -> str:
+def _cause(
+    placement: Placement, model_inputs: Sequence[NodeInfo], edges_on_cpu: bool = False, *, compiled: bool = False
+) -> str:
     dynamic = _dynamic(dynamic_dimensions(model_inputs))
     if dynamic:
         return dynamic
@@ -180,13 +193,17 @@ def _cause(placement: Placement, model_inputs: Sequence[NodeInfo], edges_on_cpu:
     shown = [f"{op} ({name})" if name else op for name, op in nodes[:_NAMED_NODES]]
     more = count - len(shown)
     listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    if compiled:
+        return f"The model is compiled, and its context binary lacks these nodes: {listed}. {edges}".rstrip()
     if placement.qnn_nodes:
         return f"QNN does not support these nodes as they are: {listed}. {edges}".rstrip()
     return f"QNN took none of these nodes: {listed}. Either it supports none of them, or its backend did not start."
 
 
-def _fix(free: Mapping[str, Sequence[str]], operators: Collection[str] = ()) -> str:
+def _fix(free: Mapping[str, Sequence[str]], operators: Collection[str] = (), *, compiled: bool = False) -> str:
     allow = "To let such nodes run on the CPU, create the session with fallback='cpu'."
+    if compiled:
+        return f"Compile the original model again, changed so that QNN takes them, too. {allow}"
     if not free and not _DYNAMIC.isdisjoint(operators):
         lacks = f"QNN has no {_named(operators)}"
         return f"Use the float model, or quantise that with qnnbridge quantize; {lacks}. {allow}"
