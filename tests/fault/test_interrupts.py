@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from lab.attack import interrupts
 from lab.attack.checkpoints import Walker
@@ -80,6 +82,62 @@ def test_an_interrupt_ends_the_call_and_nothing_else(where: str, tmp_path: Path)
     assert out.splitlines() == ["interrupted", "usable"], err
     assert program.returncode == 0
     assert err == ""
+
+
+STARTS = """
+import os, sys, threading, time
+import numpy as np
+import qnnbridge
+from tests.fakes.hosts import fake_host, script
+began, gate = sys.argv[3] + "/began", sys.argv[3] + "/gate"
+host = fake_host(*(f"--{sys.argv[1]}={what}" for what in ("note:" + began, "wait:" + gate)))
+def tell():
+    while not os.path.exists(began): time.sleep(0.002)
+    print("began", flush=True)
+threading.Thread(target=tell, daemon=True).start()
+try:
+    qnnbridge.InferenceSession(script(), host=host)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    if sys.argv[2] == "ends":
+        raise
+open(gate, "w").close()
+session = qnnbridge.InferenceSession(script(scale=3), host=host)
+assert session.run(None, {"x": np.arange(4, dtype=np.float32)})[0].tolist() == [0, 3, 6, 9]
+print("usable", host.stats.generation, os.path.getsize(began), flush=True)
+"""
+
+
+@pytest.mark.parametrize("then", ["goes on", "ends"])
+@pytest.mark.parametrize("where", ["first", "import"])
+def test_an_interrupt_while_the_host_starts_leaves_it_to_the_next_call_and_no_process_to_nobody(
+    where: str, then: str, tmp_path: Path
+) -> None:
+    """first: before its HELLO. import: while it loads ONNX Runtime, for which a creation waits."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", STARTS, where, then, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "began\n"
+    hosts = psutil.Process(program.pid).children(recursive=True)
+    assert hosts
+    begin = time.monotonic()
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=WAIT_S)
+    if then == "goes on":
+        assert out.splitlines() == ["interrupted", "usable 1 1"], err
+        assert (program.returncode, err) == (0, "")
+    else:
+        assert out.splitlines() == ["interrupted"]
+        assert program.returncode == -signal.SIGINT
+        assert err.splitlines()[-1] == "KeyboardInterrupt"
+        assert time.monotonic() - begin < WAIT_S / 3, "nobody opens the gate: the host must be ended"
+    assert psutil.wait_procs(hosts, timeout=WAIT_S)[1] == []
 
 
 def test_ctrl_c_in_the_terminal_goes_to_everything_in_the_foreground_but_not_to_the_host(tmp_path: Path):
