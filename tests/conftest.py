@@ -230,9 +230,9 @@ def no_process_left_behind() -> Iterator[None]:
     """No more child processes after the test than before. A shared host may have been replaced by a new one."""
     before = _processes()
     yield
-    if "qnnbridge._connect" in sys.modules:
+    if "qnnbridge._host" in sys.modules:
         # It lives as long as its process, and in tests as long as the test.
-        sys.modules["qnnbridge._connect"].default_host().close()
+        sys.modules["qnnbridge._host"].default_host().close()
     after = _processes()
     added, gone = after - before, before - after
     if len(added) > len(gone):

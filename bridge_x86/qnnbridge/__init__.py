@@ -20,19 +20,16 @@ if TYPE_CHECKING:
     from qnnbridge._buckets.variants import BucketStatus
     from qnnbridge._buckets.verifying import PaddingReport
     from qnnbridge._compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
-    from qnnbridge._connect import connect, default_host
-    from qnnbridge._host import Host, HostStats
+    from qnnbridge._host import Host, HostStats, connect, default_host
     from qnnbridge._inference_session import InferenceSession
     from qnnbridge._io_binding import IOBinding
-    from qnnbridge._node import ModelMetadata, NodeArg
     from qnnbridge._option_fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
-    from qnnbridge._ort_value import OrtValue
+    from qnnbridge._ort_value import OrtValue, SparseTensor
     from qnnbridge._session.create import CacheWarning
     from qnnbridge._session.numbers_check import NumbersWarning
-    from qnnbridge._session.runs import LoraAdapter, RunOptions
+    from qnnbridge._session.runs import LoraAdapter, ModelMetadata, NodeArg, RunOptions
     from qnnbridge._session.session import CpuFallbackWarning
     from qnnbridge._session_options import SessionOptions
-    from qnnbridge._sparse_tensor import SparseTensor
     from qnnbridge._supervision.restart_policy import RecycleAfter, RestartPolicy
     from qnnbridge.errors import BridgeError
     from qnnbridge_protocol.limits import Limits
@@ -57,8 +54,8 @@ _HOMES = {
     "InferenceSession": "qnnbridge._inference_session",
     "Limits": "qnnbridge_protocol.limits",
     "LoraAdapter": "qnnbridge._session.runs",
-    "ModelMetadata": "qnnbridge._node",
-    "NodeArg": "qnnbridge._node",
+    "ModelMetadata": "qnnbridge._session.runs",
+    "NodeArg": "qnnbridge._session.runs",
     "NumbersReport": "qnnbridge_protocol.model_records",
     "NumbersWarning": "qnnbridge._session.numbers_check",
     "OrtAllocatorType": "qnnbridge._option_fields",
@@ -69,11 +66,11 @@ _HOMES = {
     "RestartPolicy": "qnnbridge._supervision.restart_policy",
     "RunOptions": "qnnbridge._session.runs",
     "SessionOptions": "qnnbridge._session_options",
-    "SparseTensor": "qnnbridge._sparse_tensor",
+    "SparseTensor": "qnnbridge._ort_value",
     "Typed": "qnnbridge_protocol.tensors",
     "compile": "qnnbridge._compile",
-    "connect": "qnnbridge._connect",
-    "default_host": "qnnbridge._connect",
+    "connect": "qnnbridge._host",
+    "default_host": "qnnbridge._host",
 }
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of, from_ort_type
+from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of, from_ort_type, measure
 from qnnbridge_protocol.tensors import Sparse, Typed
 
 Role = Literal["input", "output"]
@@ -222,3 +222,61 @@ def _element_text(rule: FeedRule) -> str:
 
 def _shape_text(shape: tuple[Any, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+# --- element types and shapes that an application names -----------------------------------------------------
+
+NO_STRINGS = "Creation of OrtValues is currently only supported from non-string numpy arrays"
+# What numpy calls a type and ONNX has not, where ONNX Runtime names the number of the type.
+_NUMBERED_KINDS = "fc"
+
+
+def element_from(element_type: Any) -> ElementType:
+    """The element type that an application names by its ONNX number or by anything numpy takes for a dtype."""
+    if isinstance(element_type, int):
+        return _element(element_type)
+    try:
+        dtype = np.dtype(element_type)
+    except TypeError:
+        raise errors.RemoteRuntimeError(
+            "Not a valid numpy type", cause=f"Got {element_type!r:.100}.", fix="numpy.float32, for one."
+        ) from None
+    element = element_of(dtype)
+    if element is None:
+        raise unsupported_dtype(dtype)
+    return element
+
+
+def _element(number: Any) -> ElementType:
+    try:
+        element = ElementType(int(number))
+    except ValueError:
+        element = None
+    # ONNX Runtime has no 6-bit floats and no complex numbers.
+    if element is None or element.name.startswith(("COMPLEX", "FLOAT6")):
+        raise errors.RemoteRuntimeError(
+            f"tensor type {int(number)} is not supported", fix="See onnx.TensorProto.DataType for the numbers."
+        )
+    return element
+
+
+def checked_shape(shape: Any, element: ElementType) -> tuple[int, ...]:
+    """The shape as a tuple; refused with ONNX Runtime's classes where no such tensor can be."""
+    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
+        raise errors.RemoteTypeError(f"The shape must be a sequence of int, not {shape!r:.100}.")
+    try:
+        dims = tuple(dim.__index__() for dim in shape)
+    except AttributeError:
+        raise errors.RemoteTypeError(f"The shape must be a sequence of int, not {shape!r:.100}.") from None
+    try:
+        measure(LAYOUTS[element].bits, dims)
+    except ValueError as error:
+        raise errors.RemoteRuntimeError(f"Invalid tensor shape {list(dims)}", cause=str(error)) from None
+    return dims
+
+
+def unsupported_dtype(dtype: np.dtype[Any]) -> errors.RemoteRuntimeError:
+    """ONNX Runtime's words for a numpy type that it does not take."""
+    if dtype.kind in _NUMBERED_KINDS:
+        return errors.RemoteRuntimeError(f"Numpy_type {dtype.num} can't be converted to MLDataType.")
+    return errors.RemoteRuntimeError(NO_STRINGS, cause=f"The dtype is {dtype}.")

@@ -32,10 +32,8 @@ from qnnbridge._feed_rules import (
     wrong_element,
     wrong_kind,
 )
-from qnnbridge._node import checked_name
-from qnnbridge._option_fields import suggest
-from qnnbridge._ort_value import OrtValue
-from qnnbridge._sparse_tensor import SparseTensor
+from qnnbridge._option_fields import checked_name, suggest
+from qnnbridge._ort_value import OrtValue, SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of
 from qnnbridge_protocol.errors import InvalidArgument

@@ -10,12 +10,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge._connect import DAEMON, chosen_host
-from qnnbridge._node import NodeArg
+from qnnbridge._host import DAEMON, chosen_host
 from qnnbridge._option_fields import wrong_type
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe, model_parts
-from qnnbridge._session.runs import RunArguments, check_call, coerce_session_options
+from qnnbridge._session.runs import NodeArg, RunArguments, check_call, coerce_session_options
 from qnnbridge._session.session import CLOSE_TIMEOUT_S, BaseSession, with_providers
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.errors import as_onnxruntime

@@ -397,6 +397,22 @@ def as_buffer(name: str, value: Any) -> memoryview:
         raise wrong_type(name, value, "bytes or an array in C order") from None
 
 
+def checked_name(name: object, what: str) -> str:
+    """The name of an input or output as text; bytes are UTF-8, as for ONNX Runtime. Raises `RemoteTypeError`."""
+    if isinstance(name, (bytes, bytearray)):
+        name = name.decode()
+    if not isinstance(name, str):
+        raise errors.RemoteTypeError(f"{what} must be str, not {name!r:.100} ({type(name).__name__}).")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise errors.RemoteTypeError(
+                f"{what} must be text, which {name!r:.100} is not: it has half a pair."
+            ) from None
+    return name
+
+
 def as_text_mapping(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise wrong_type(name, value, "a dict of str to str")

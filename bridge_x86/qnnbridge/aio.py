@@ -17,7 +17,7 @@ from typing import Any
 
 from qnnbridge._host import Host
 from qnnbridge._inference_session import InferenceSession as Blocking
-from qnnbridge._node import ModelMetadata, NodeArg
+from qnnbridge._session.runs import ModelMetadata, NodeArg
 from qnnbridge._threads import Background
 from qnnbridge.futures import Future, start
 from qnnbridge_protocol.errors import Closed

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qnnbridge.ort as ort
 from lab.faultlab.leaks import holdings, leaked_since
 from lab.faultlab.orphans import kill_when_ready
-from qnnbridge._connect import default_host
+from qnnbridge._host import default_host
 from qnnbridge.errors import CallBackFailed, HostCrashed
 
 TIMEOUT = "QNNBRIDGE_CALLBACK_TIMEOUT"

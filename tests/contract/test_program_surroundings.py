@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from qnnbridge._daemon.discovery import daemon_command
-from qnnbridge._launch import find_host_in, host_environment
-from qnnbridge._launch.installed import Surroundings
+from qnnbridge._launch import Surroundings, find_host_in, host_environment
 from qnnbridge_protocol.connection import check_releases
 from qnnbridge_protocol.errors import HostNotFound, VersionMismatch
 from tests import needs

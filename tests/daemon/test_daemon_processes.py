@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 import qnnbridge
-from qnnbridge._connect import shared_daemon_host
 from qnnbridge._daemon.discovery import (
     Starting,
     make_runtime_folder,
@@ -25,6 +24,7 @@ from qnnbridge._daemon.discovery import (
     runtime_folder,
     write_discovery,
 )
+from qnnbridge._host import shared_daemon_host
 from qnnbridge_daemon.main import EXIT_OK, EXIT_RUNNING, log_file, stderr_file
 from qnnbridge_protocol.errors import DeadlineExceeded, HostCrashed, HostNotFound, HostStartFailed, OptionError
 from tests import needs
@@ -190,8 +190,8 @@ def test_one_that_is_killed_is_told_with_its_log_and_comes_back() -> None:
 
 
 def test_a_caller_whose_time_is_up_does_not_wait_for_the_start() -> None:
-    from qnnbridge._connect import daemon_host
     from qnnbridge._daemon import DaemonAccess
+    from qnnbridge._host import daemon_host
 
     with daemon_host(DaemonAccess()) as host:
         clock = FairClock()

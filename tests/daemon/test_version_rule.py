@@ -149,8 +149,8 @@ def test_an_application_two_minor_versions_newer_is_refused_in_words(monkeypatch
 
 def test_after_the_daemon_was_replaced_by_a_fitting_one_the_same_host_connects() -> None:
     """A misfit is not held against the daemon that comes next."""
-    from qnnbridge._connect import daemon_host
     from qnnbridge._daemon import DaemonAccess
+    from qnnbridge._host import daemon_host
 
     host = daemon_host(DaemonAccess(start=False))
     with open_listener(StandIn(releases_away(2)).serve), pytest.raises(VersionMismatch):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qnnbridge._diagnosis import ort_log
-from qnnbridge._diagnosis.death_rules import DEATH_RULES
+from qnnbridge._diagnosis.crash import DEATH_RULES
 from qnnbridge._diagnosis.log_rules import MODEL_RULES, SETUP_RULES
 from qnnbridge._diagnosis.ort_log import search
 from qnnbridge_tools import explanations

@@ -17,7 +17,7 @@ import onnx
 import onnxruntime as real
 
 import qnnbridge.ort as ort
-from qnnbridge._connect import default_host
+from qnnbridge._host import default_host
 from qnnbridge.errors import CallBackFailed
 from tests.dropin.test_ort_calls_back import MineError, model, qnn_options
 from tests.fakes import models as build

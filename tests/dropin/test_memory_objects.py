@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime_qnn")
 import onnxruntime as real
 
 import qnnbridge.ort as ort
-from qnnbridge._connect import default_host
+from qnnbridge._host import default_host
 from tests.dropin.wrong_uses import MUL
 
 pytestmark = pytest.mark.process

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 
 import qnnbridge
 import qnnbridge.ort as ort
-from qnnbridge._connect import default_host
+from qnnbridge._host import default_host
 from qnnbridge.errors import Fail, ModelLoadCanceled, OptionError
 from tests.dropin.wrong_uses import MUL as MODEL
 from tests.fakes.hosts import fake_host, script

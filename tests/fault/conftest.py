@@ -32,8 +32,8 @@ def grown(before: Holdings, now: Holdings) -> dict[str, object]:
 def nothing_left_open() -> Iterator[None]:
     before = holdings()
     yield
-    if "qnnbridge._connect" in sys.modules:
-        sys.modules["qnnbridge._connect"].default_host().close()
+    if "qnnbridge._host" in sys.modules:
+        sys.modules["qnnbridge._host"].default_host().close()
     until = time.monotonic() + END_TIMEOUT_S
     while (left := grown(before, holdings())) and time.monotonic() < until:
         threading.Event().wait(0.02)

@@ -230,7 +230,7 @@ def test_a_pickled_session_is_made_again_in_another_process(tmp_path: Path):
     program = (
         "import pickle, sys, numpy as np, qnnbridge._host\n"
         "from tests.fakes.hosts import fake_host\n"
-        "from qnnbridge import _connect\n_connect._default = fake_host()\n"
+        "from qnnbridge import _host\n_host._default = fake_host()\n"
         f"session = pickle.load(open({str(tmp_path / 'pickled')!r}, 'rb'))\n"
         "print(session.run(None, {'x': np.ones(2, np.float32)})[0].tolist(), session.host.stats.generation)\n"
     )

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from windows_facts import FACTS, TIMEOUT_S, fact, report
 
-from qnnbridge._launch.installed import interpreter_machine, process_machine
+from qnnbridge._launch import interpreter_machine, process_machine
 from qnnbridge_os import windows_facts
 from qnnbridge_os.processes import native_machine
 from qnnbridge_os.programs import registered_pythons

@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, refusal, report, say, start
 
 import psutil  # isort: skip
-from qnnbridge._launch import find_host
-from qnnbridge._launch.installed import process_machine
+from qnnbridge._launch import find_host, process_machine
 from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge_os.processes import default_spawner, is_writing, native_machine, wait_readable, write_some
 from qnnbridge_os.programs import executable_machine, registered_pythons

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.main import get_command
 
-from qnnbridge._node import NodeArg
+from qnnbridge._session.runs import NodeArg
 from qnnbridge.genai import GenerationStats
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType

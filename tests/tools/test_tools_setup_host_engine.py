@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from qnnbridge._launch.installed import Surroundings
+from qnnbridge._launch import Surroundings
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import needs
 
-from qnnbridge._launch import configured_host
-from qnnbridge._launch.installed import Surroundings
+from qnnbridge._launch import Surroundings, configured_host
 from qnnbridge_host.model.releases import Release, for_version, generated_on
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol import __version__

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tests.fakes.fair_clock import FairClock
 
-from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, diagnose, to_error
-from qnnbridge._diagnosis.death_rules import DEATH_RULES
+from qnnbridge._diagnosis.crash import DEATH_RULES, CrashRecord, OpenCall, diagnose, to_error
 from qnnbridge._diagnosis.exit_codes import POSIX, SIGNALS, WINDOWS, ExitStatus, Platform, from_low_byte
 from qnnbridge._launch.stderr import decode_stderr
 from qnnbridge_protocol.errors import BridgeError, HostCrashed, HostStartFailed

@@ -12,9 +12,8 @@ import pytest
 from direct_ort import assert_same_class, error_of, outcome, session
 
 from qnnbridge._feeds import FeedChecker
-from qnnbridge._node import NodeArg
-from qnnbridge._ort_value import OrtValue
-from qnnbridge._sparse_tensor import SparseTensor
+from qnnbridge._ort_value import OrtValue, SparseTensor
+from qnnbridge._session.runs import NodeArg
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo

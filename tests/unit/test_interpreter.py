@@ -14,13 +14,13 @@ import pytest
 
 from qnnbridge._launch import (
     HostInterpreter,
+    Surroundings,
     configuration_file,
     find_host,
     find_host_in,
     host_command,
     host_environment,
 )
-from qnnbridge._launch.installed import Surroundings
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound
 from qnnbridge_protocol.process_names import name_of

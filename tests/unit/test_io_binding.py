@@ -12,8 +12,8 @@ from direct_ort import assert_same_class, outcome, session
 
 from qnnbridge._feeds import FeedChecker
 from qnnbridge._io_binding import IOBinding
-from qnnbridge._node import NodeArg
 from qnnbridge._ort_value import OrtValue
+from qnnbridge._session.runs import NodeArg
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.specs import NodeInfo

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests import needs
 
-from qnnbridge._launch import installed
+from qnnbridge import _launch
 from qnnbridge_os.processes import native_machine
 from qnnbridge_os.programs import executable_machine, read_executable
 
@@ -75,7 +75,7 @@ def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
 
 @needs.linux
 def test_this_process_is_of_the_machine_of_its_interpreter() -> None:
-    assert installed.process_machine() == executable_machine(sys.executable)
+    assert _launch.process_machine() == executable_machine(sys.executable)
     assert native_machine() == os.uname().machine
 
 
@@ -84,7 +84,7 @@ def test_a_windows_process_is_what_its_python_was_built_for(
     platform: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sysconfig.get_platform", lambda: platform)
-    assert installed.process_machine() == expected
+    assert _launch.process_machine() == expected
 
 
 @pytest.mark.parametrize("setting", ["home = {folder}\n", "home = /gone\nexecutable = {folder}/python.exe\n"])
@@ -96,12 +96,12 @@ def test_behind_a_virtual_environment_the_real_interpreter_counts(tmp_path: Path
     (base / "python.exe").write_bytes((HEADERS / "arm64.dll").read_bytes())
     (scripts / "python.exe").write_bytes((HEADERS / "x64_python.exe").read_bytes())
     (tmp_path / "venv" / "pyvenv.cfg").write_text(setting.format(folder=base))
-    assert installed.interpreter_machine(str(scripts / "python.exe")) == "ARM64"
-    assert installed.interpreter_machine(str(base / "python.exe")) == "ARM64"
+    assert _launch.interpreter_machine(str(scripts / "python.exe")) == "ARM64"
+    assert _launch.interpreter_machine(str(base / "python.exe")) == "ARM64"
     assert executable_machine(scripts / "python.exe") == "x64"
 
 
 def test_a_virtual_environment_without_its_base_is_judged_by_itself(tmp_path: Path) -> None:
     (tmp_path / "pyvenv.cfg").write_text("home = /gone\n")
     (tmp_path / "python.exe").write_bytes((HEADERS / "x64_python.exe").read_bytes())
-    assert installed.interpreter_machine(str(tmp_path / "python.exe")) == "x64"
+    assert _launch.interpreter_machine(str(tmp_path / "python.exe")) == "x64"

@@ -19,7 +19,6 @@ import pytest
 from direct_ort import assert_same_class, outcome, session
 
 from qnnbridge import _option_fields as enums
-from qnnbridge._node import ModelMetadata, NodeArg
 from qnnbridge._option_fields import (
     ExecutionMode,
     ExecutionOrder,
@@ -27,7 +26,14 @@ from qnnbridge._option_fields import (
     OrtExecutionProviderDevicePolicy,
 )
 from qnnbridge._ort_value import OrtValue
-from qnnbridge._session.runs import LoraAdapter, RunOptions, coerce_run_options, coerce_session_options
+from qnnbridge._session.runs import (
+    LoraAdapter,
+    ModelMetadata,
+    NodeArg,
+    RunOptions,
+    coerce_run_options,
+    coerce_session_options,
+)
 from qnnbridge._session_options import CPU, KNOWN_PROVIDERS, QNN, SessionOptions
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import NodeInfo, ProviderSpec, RunSpec, SessionSpec
@@ -485,7 +491,7 @@ def test_what_is_no_loaded_lora_adapter_is_refused(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_importing_the_application_side_classes_loads_nothing_heavy() -> None:
     script = (
-        "import sys, qnnbridge._session_options, qnnbridge._session.runs, qnnbridge._feeds, qnnbridge._io_binding, qnnbridge.errors, qnnbridge._node; "
+        "import sys, qnnbridge._session_options, qnnbridge._session.runs, qnnbridge._feeds, qnnbridge._io_binding, qnnbridge.errors, qnnbridge._session.runs; "
         "print([m for m in ('onnxruntime', 'onnx', 'ml_dtypes', 'rich', 'typer', 'asyncio') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from qnnbridge._diagnosis import exit_codes as codes
 from qnnbridge._diagnosis import log_rules
-from qnnbridge._diagnosis.death_rules import DEATH_RULES
+from qnnbridge._diagnosis.crash import DEATH_RULES
 from qnnbridge._diagnosis.exit_codes import WINDOWS, ExitCode, ExitStatus
 from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, STRONG, SYMPTOM, LogRule
 from qnnbridge._diagnosis.ort_log import occurs, search

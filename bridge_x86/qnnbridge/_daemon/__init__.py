@@ -16,7 +16,7 @@ Invariants: the folder in which both sides meet belongs to this user alone, or i
 hint: no process is ended by a number in it, and a stale file costs one failed connection. The daemon's lock
 decides which of several started ones stays.
 
-`_host`, `_connect` and the tools call it. It imports the protocol, `qnnbridge_os`, `_supervision` and `_launch`.
+`_host` and the tools call it. It imports the protocol, `qnnbridge_os`, `_supervision` and `_launch`.
 """
 
 from __future__ import annotations

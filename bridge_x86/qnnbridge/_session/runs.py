@@ -21,8 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._node import ModelMetadata, NodeArg, checked_name
-from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, wrong_type
+from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, checked_name, wrong_type
 from qnnbridge._session_options import SessionOptions, add_entry, get_entry
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge._threads import Background, TerminateFlag, refuse_at_the_end
@@ -40,7 +39,7 @@ from qnnbridge_protocol.errors import (
     StateLost,
 )
 from qnnbridge_protocol.model_records import CacheStatus
-from qnnbridge_protocol.specs import Placement, RunSpec
+from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath.call import KnownCalls, Names
@@ -494,3 +493,65 @@ def check_call(timeout: float | None, retry: int | None, on_deadline: str) -> No
         raise OptionError(f"retry={retry!r} is no number of repetitions.", fix="Give 0, 1 or more.")
     if on_deadline not in ("raise", "kill"):
         raise OptionError(f"on_deadline={on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
+
+
+# --- a model's metadata, with the attributes of ONNX Runtime's; plain data, not changed afterwards ----------
+
+
+class NodeArg:
+    """An input, an output or an overridable initializer of a model."""
+
+    __slots__ = ("_info",)
+
+    def __init__(self, info: NodeInfo) -> None:
+        self._info = info
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    @property
+    def type(self) -> str:
+        """As ONNX Runtime writes it: ``tensor(float)``, ``seq(tensor(int64))``."""
+        return self._info.type
+
+    @property
+    def shape(self) -> list[int | str | None]:
+        """One entry per dimension: a number, a name, or ``None``. Empty also where the model gives no shape."""
+        return list(self._info.shape or ())
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape!r})"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return self._info == other._info if isinstance(other, NodeArg) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._info)
+
+
+class ModelMetadata:
+    """The metadata of the model's author."""
+
+    __slots__ = (
+        "custom_metadata_map",
+        "description",
+        "domain",
+        "graph_description",
+        "graph_name",
+        "producer_name",
+        "version",
+    )
+
+    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
+        """data: `SessionInfo.modelmeta`. Unknown keys are those of a newer host and are ignored."""
+        known = data or {}
+        self.producer_name = str(known.get("producer_name", ""))
+        self.graph_name = str(known.get("graph_name", ""))
+        self.graph_description = str(known.get("graph_description", ""))
+        self.domain = str(known.get("domain", ""))
+        self.description = str(known.get("description", ""))
+        self.version = int(known.get("version", 0))
+        self.custom_metadata_map: dict[str, str] = dict(known.get("custom_metadata_map", {}))

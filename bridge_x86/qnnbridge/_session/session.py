@@ -14,12 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qnnbridge._host import Host
-from qnnbridge._node import NodeArg
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.create import warn_application
 from qnnbridge._session.remote_session import RemoteSession
-from qnnbridge._session.runs import RunArguments, RunOptions, RunVariants, check_call, coerce_run_options
+from qnnbridge._session.runs import NodeArg, RunArguments, RunOptions, RunVariants, check_call, coerce_run_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline, seconds_left
 from qnnbridge._threads import Background, refuse_at_the_end

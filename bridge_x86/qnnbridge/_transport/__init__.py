@@ -20,7 +20,7 @@ A silent host is checked periodically (`on_silence`): a dead process gives no en
 holds its output open, and a stopped one never answers. Descriptors are closed only when no thread uses them: the
 next host's pipes get the same numbers.
 
-`channel` makes calls over its pipes, `open_requests` keeps the state of every call, `reply_stream` takes answers
-that come in parts. The supervisor and `_session` call it; the fast path adds channels beside the connection. It
+`channel` makes calls over its pipes and takes answers that come in parts, `open_requests` keeps the state of every
+call. The supervisor and `_session` call it; the fast path adds channels beside the connection. It
 imports the protocol and `qnnbridge_os`.
 """

@@ -10,6 +10,7 @@ sender finishes it; if nothing of it was written, it is taken back.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import os
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qnnbridge._transport.open_requests import (
+    MAX_STREAMS,
     NO_CONTEXT,
     CallContext,
     Callers,
@@ -44,8 +46,20 @@ from qnnbridge_os.native import RLock
 from qnnbridge_os.processes import is_writing, let_ctrl_c_through, wait_readable, wait_writable, writer
 from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.connection import Agreement, Connection, Hello, Role, State, refusal
-from qnnbridge_protocol.errors import BridgeError, ProtocolDesync
+from qnnbridge_protocol.errors import BridgeError, ProtocolDesync, from_wire
 from qnnbridge_protocol.frames import Frame, Kind
+
+__all__ = [
+    "CANCEL_TIMEOUT_S",
+    "CallContext",
+    "Channel",
+    "ChannelFailed",
+    "ChannelRetired",
+    "Deadline",
+    "Lost",
+    "ReplyStream",
+]
+
 
 OnSilence = Callable[[], "ChannelFailed | None"]
 Message = tuple[Kind, Header, tuple[Any, ...]]
@@ -527,4 +541,98 @@ class Channel:
             raise ChannelFailed(forked(self._owner))
 
 
-__all__ = ["CANCEL_TIMEOUT_S", "CallContext", "Channel", "ChannelFailed", "ChannelRetired", "Deadline", "Lost"]
+# --- a request whose answer comes in parts, EVENT frames first and the REPLY last ----------------------------
+#
+# The caller takes a part when it wants one. Between two parts nothing is read for it, so the host must send a
+# bounded number of them. One thread uses a stream at a time; streams of one channel, any number of threads.
+
+
+class ReplyStream:
+    """A request whose answer comes in parts. Made by `open`."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._news: collections.deque[Frame] = collections.deque()
+        self._waiter = Waiter(self._take_news)
+        self._waiter.news = self._news
+        self._open = True
+
+    @classmethod
+    def open(
+        cls,
+        channel: Channel,
+        header: dict[str, Any],
+        buffers: tuple[Any, ...],
+        deadline: float | None,
+        context: CallContext,
+    ) -> ReplyStream | None:
+        """Send the request. ``None`` if too many streams are open: use `Channel.call`, which gets the REPLY alone.
+
+        Raises `ChannelFailed`, `ChannelRetired`, `Deadline`, `TooLarge`.
+        """
+        if len(channel.requests.streams) >= MAX_STREAMS:
+            return None
+        stream = cls(channel)
+        try:
+            # Entered before it is sent, so that no more than `MAX_STREAMS` are ever open; `abandon` takes it
+            # out.
+            channel.requests.streams[stream._waiter] = None
+            channel._send((Kind.REQUEST, header, buffers), deadline, stream._waiter, context)
+        except BaseException:
+            stream.abandon()
+            raise
+        return stream
+
+    @property
+    def request_id(self) -> int:
+        return self._waiter.request_id or 0
+
+    def next(self, deadline: float | None) -> Frame:
+        """The next EVENT, or the REPLY, which is the last. Past the deadline the stream stays open.
+
+        Raises:
+            BridgeError: the error that the host answered with.
+            Deadline, ChannelFailed: as `Channel.call`.
+        """
+        while True:
+            if self._news:
+                return self._news.popleft()
+            try:
+                answer = self._channel._await(self._waiter, deadline)
+            except ChannelFailed as failure:
+                failure.request_id = self._waiter.request_id
+                self._release()
+                raise
+            if answer is None or self._news:
+                # Also when the REPLY is there already: the host sent its parts first, and the caller gets
+                # them in order.
+                continue  # the parts that came before the answer
+            self._release()
+            if answer.kind is Kind.ERROR:
+                raise from_wire(answer.header.get("error") or {})
+            return answer
+
+    def close(self) -> None:
+        """Give it up: the host is asked to stop, and what it still sends is dropped. Idempotent."""
+        if not self._open:
+            return
+        self._release()
+        if self._waiter.answer is None and not self._channel.failed:
+            # Leave first: parts that still come have no caller then, and are dropped.
+            self._channel._leave(self.request_id)
+            self._channel._withdraw(self.request_id)
+
+    def abandon(self) -> None:
+        """`close` for a finalizer: the host gets no message, and sends what it was asked for."""
+        if self._open:
+            self._release()
+            self._channel.requests.leave(self.request_id)
+
+    def _take_news(self, frame: Frame) -> None:
+        if frame.kind is Kind.EVENT:
+            self._news.append(frame)
+            self._waiter.wake()
+
+    def _release(self) -> None:
+        self._open = False
+        self._channel.requests.streams.pop(self._waiter, None)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._threads import TerminateFlag, TerminateRelay
-from qnnbridge._transport.channel import CallContext, ChannelFailed
-from qnnbridge._transport.reply_stream import ReplyStream
+from qnnbridge._transport.channel import CallContext, ChannelFailed, ReplyStream
 from qnnbridge.genai._model import (
     Adapters,
     Remade,

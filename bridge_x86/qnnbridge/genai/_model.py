@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
-from qnnbridge._connect import chosen_host
+from qnnbridge._host import chosen_host
 from qnnbridge._host_objects import HostObject, object_message
 from qnnbridge._session import replay
 from qnnbridge._session.create import show_notices

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from qnnbridge._ep_context import OrtEpContextDataBuffer as OrtEpContextDataBuffer
     from qnnbridge._ep_context import OrtExternalInitializerInfo as OrtExternalInitializerInfo
     from qnnbridge._io_binding import IOBinding as IOBinding
-    from qnnbridge._node import ModelMetadata as ModelMetadata
-    from qnnbridge._node import NodeArg as NodeArg
     from qnnbridge._option_fields import ExecutionMode as ExecutionMode
     from qnnbridge._option_fields import ExecutionOrder as ExecutionOrder
     from qnnbridge._option_fields import GraphOptimizationLevel as GraphOptimizationLevel
@@ -37,11 +35,13 @@ if TYPE_CHECKING:
     from qnnbridge._option_fields import OrtMemType as OrtMemType
     from qnnbridge._option_fields import OrtSparseFormat as OrtSparseFormat
     from qnnbridge._ort_value import OrtValue as OrtValue
+    from qnnbridge._ort_value import SparseTensor as SparseTensor
     from qnnbridge._providers import OrtDevice as OrtDevice
     from qnnbridge._session.runs import LoraAdapter as LoraAdapter
+    from qnnbridge._session.runs import ModelMetadata as ModelMetadata
+    from qnnbridge._session.runs import NodeArg as NodeArg
     from qnnbridge._session.runs import RunOptions as RunOptions
     from qnnbridge._session_options import SessionOptions as SessionOptions
-    from qnnbridge._sparse_tensor import SparseTensor as SparseTensor
     from qnnbridge.ort._compiler import ModelCompiler as ModelCompiler
     from qnnbridge.ort._environment import OrtArenaCfg as OrtArenaCfg
     from qnnbridge.ort._environment import OrtEpDevice as OrtEpDevice
@@ -112,12 +112,10 @@ _HOMES: dict[str, str] = {
         "qnnbridge._io_binding": "IOBinding",
         "qnnbridge.ort._native": "SessionIOBinding",
         "qnnbridge.ort._compiler": "ModelCompiler",
-        "qnnbridge._node": "ModelMetadata NodeArg",
-        "qnnbridge._ort_value": "OrtValue",
+        "qnnbridge._ort_value": "OrtValue SparseTensor",
         "qnnbridge._providers": "OrtDevice",
-        "qnnbridge._session.runs": "LoraAdapter RunOptions",
+        "qnnbridge._session.runs": "LoraAdapter ModelMetadata NodeArg RunOptions",
         "qnnbridge._session_options": "SessionOptions",
-        "qnnbridge._sparse_tensor": "SparseTensor",
     }.items()
     for name in names.split()
 }

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._connect import default_host
+from qnnbridge._host import default_host
 from qnnbridge._host_objects import ObjectReply, create_object
 from qnnbridge._session_options import SessionOptions
 from qnnbridge_protocol.errors import OptionError

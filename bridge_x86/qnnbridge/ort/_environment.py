@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import DistributionFinder, MetadataPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._connect import default_host
+from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge._launch import find_host
 from qnnbridge._option_fields import (

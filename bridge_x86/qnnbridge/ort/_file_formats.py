@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from qnnbridge._connect import default_host
+from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge._option_fields import ModelPackageWriteMode, incompatible
 from qnnbridge._ort_value import OrtValue

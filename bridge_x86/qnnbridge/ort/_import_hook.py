@@ -318,7 +318,7 @@ def _folder() -> str | None:
 
 
 def _candidates() -> Iterable[str]:
-    from qnnbridge._connect import default_host
+    from qnnbridge._host import default_host
     from qnnbridge._launch import find_host
     from qnnbridge.ort._environment import package_folders
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
-from qnnbridge._connect import chosen_host, default_host
+from qnnbridge._host import chosen_host, default_host
 from qnnbridge._option_fields import (
     ExecutionMode,
     GraphOptimizationLevel,

@@ -17,7 +17,7 @@ EP_NAME = QNN
 # Asked of the host when a program reads them: importing the package starts no host.
 def __getattr__(name: str) -> str:
     if name == "__version__":
-        from qnnbridge._connect import default_host
+        from qnnbridge._host import default_host
 
         return str(default_host().info.versions.get("onnxruntime_qnn", ""))
     if name == "LIB_DIR_FULL_PATH":
@@ -55,6 +55,6 @@ def _library(name: str) -> str:
 
 
 def _folder() -> str:
-    from qnnbridge._connect import default_host
+    from qnnbridge._host import default_host
 
     return default_host().info.library_folder or ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge._connect import chosen_host
+from qnnbridge._host import chosen_host
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.speech._audio import HOP, RATE, Array, Audio, AudioReader, log_mel
 from qnnbridge.speech._decoders import (

@@ -78,8 +78,8 @@ def reach(
 
     Raises `HostStartFailed` or `VersionMismatch` with a state in its details.
     """
-    from qnnbridge._connect import daemon_host
     from qnnbridge._daemon import DaemonAccess
+    from qnnbridge._host import daemon_host
 
     _be_quiet()
     access = DaemonAccess(

@@ -34,7 +34,7 @@ def setup_host(
 
     Ends with 0 if the new host can be used, 1 if nothing was made or the doctor finds that QNN cannot be used.
     """
-    from qnnbridge._launch.installed import Surroundings
+    from qnnbridge._launch import Surroundings
     from qnnbridge_tools import output
     from qnnbridge_tools.doctor.examine import SurveyOptions, examined
     from qnnbridge_tools.doctor.findings import Severity

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qnnbridge._launch import VARIABLE, configuration_file, configured_host
-from qnnbridge._launch.installed import Surroundings
+from qnnbridge._launch import VARIABLE, Surroundings, configuration_file, configured_host
 from qnnbridge_host.engine.sources import QnnSource
 from qnnbridge_host.engine.sources import choose as choose_source
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, Installed

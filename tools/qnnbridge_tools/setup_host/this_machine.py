@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from qnnbridge._launch.installed import OLDEST_HOST_PYTHON, Surroundings, interpreter_machine
+from qnnbridge._launch import OLDEST_HOST_PYTHON, Surroundings, interpreter_machine
 from qnnbridge_host.model.releases import sdk_numbers, version_key
 from qnnbridge_os.programs import RegisteredPython, registered_pythons
 from qnnbridge_protocol.errors import HostNotFound, OptionError

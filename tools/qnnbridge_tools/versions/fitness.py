@@ -64,7 +64,7 @@ class HostMachine:
 
         There the host's interpreter is another one than the application's, and its version is not known here.
         """
-        from qnnbridge._launch.installed import process_machine
+        from qnnbridge._launch import process_machine
         from qnnbridge_os.processes import native_machine
 
         process, computer = process_machine(), native_machine()

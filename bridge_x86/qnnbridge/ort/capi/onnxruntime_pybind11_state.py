@@ -38,7 +38,7 @@ INNER: dict[str, tuple[str, str]] = {
     for home, names in {
         "_option_fields": ("ArenaExtendStrategy OrtCompiledModelCompatibility OrtDeviceEpIncompatibilityReason"),
         "_providers": "OrtDevice=DeviceNumbers",
-        "_sparse_tensor": "SparseBlockSparseView SparseCooView SparseCsrView",
+        "_ort_value": "SparseBlockSparseView SparseCooView SparseCsrView",
         "ort._build_tools": (
             "SessionObjectInitializer get_all_operator_schema get_all_opkernel_def get_default_session_options "
             "get_registered_ep_kernel_defs get_session_initializer is_dlpack_uint8_tensor "

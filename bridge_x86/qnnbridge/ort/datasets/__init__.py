@@ -9,7 +9,7 @@ from qnnbridge import ort
 
 def get_example(name: str) -> str:
     """The absolute path of an example. Raises `FileNotFoundError` if there is none of that name."""
-    from qnnbridge._connect import default_host
+    from qnnbridge._host import default_host
 
     full = os.path.join(default_host().info.ort_folder, "datasets", os.path.basename(name))
     if not os.path.exists(full):

@@ -11,8 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from qnnbridge._launch import CONFIG_VARIABLE, VARIABLE
-from qnnbridge._launch.installed import HOST_PACKAGES, OLDEST_HOST_PYTHON, WINDOWS_MACHINES, named_bases
+from qnnbridge._launch import (
+    CONFIG_VARIABLE,
+    HOST_PACKAGES,
+    OLDEST_HOST_PYTHON,
+    VARIABLE,
+    WINDOWS_MACHINES,
+    named_bases,
+)
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Facts, HostFacts, Interpreter, PythonReport, StartFailure
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
