@@ -30,7 +30,6 @@ from qnnbridge_models import progress
 from qnnbridge_models.accuracy import OutputAccuracy, Verdict, lowest_snr, measure, worst
 from qnnbridge_models.command_options import EvaluateOptions, QuantizeOptions
 from qnnbridge_models.progress import OnProgress
-from qnnbridge_models.quantize.preparing import save
 from qnnbridge_models.quantize.qnn_check import with_simulated_chip
 from qnnbridge_models.quantize.quantization import decibel
 from qnnbridge_models.quantize.quantizer import quantize_model
@@ -355,11 +354,11 @@ def evaluate_model(
     samples = read_samples(options.inputs, options.expected, _declared(scan.inputs, dims), outputs)
     with work_folder("evaluate") as folder, Host(options.host_python) as host:
         work = Path(folder)
-        named = [(path.name, _sized(path, dims, work / "model.onnx"))]
+        named = [(path.name, _sized(path, dims, work / "model"))]
         # They were made with fixed sizes, or take the same options as the original.
         for number, one in enumerate(options.quantized):
             there = files.existing_model(one)
-            named.append((one.name, _sized(there, dims, work / f"quantized{number}.onnx", may_be_fixed=True)))
+            named.append((one.name, _sized(there, dims, work / f"quantized{number}", may_be_fixed=True)))
         if options.calibration:
             made = work / "made.onnx"
             wish = QuantizeOptions(calibration=options.calibration, large=True)
@@ -395,7 +394,7 @@ def _declared(inputs: Sequence[NodeInfo], dims: Dimensions) -> list[NodeInfo]:
     ]
 
 
-def _sized(path: Path, dims: Dimensions, target: Path, *, may_be_fixed: bool = False) -> Path:
+def _sized(path: Path, dims: Dimensions, folder: Path, *, may_be_fixed: bool = False) -> Path:
     """The model with its free dimensions fixed; itself if there is nothing to fix."""
     if not dims.by_name and not dims.by_axis:
         return path
@@ -404,8 +403,7 @@ def _sized(path: Path, dims: Dimensions, target: Path, *, may_be_fixed: bool = F
         return path
     if not shapes.fix(model, dims):
         return path
-    graphs.load_weights(model, path.parent)
-    return save(model, target)
+    return files.changed_copy(model, path, scan_model(path, count_nodes=False).external_files, folder)
 
 
 def _evaluated(

@@ -95,9 +95,7 @@ class Output:
         Its weight files are linked there, or copied where that is impossible: not every ONNX Runtime finds the
         weights of a model that comes as bytes.
         """
-        path = self.candidate(source, names, "resized")
-        path.write_bytes(model.SerializeToString())
-        return path
+        return changed_copy(model, source, names, self.work / "resized")
 
     def candidate(self, source: Path, names: Iterable[str], folder_name: str = "candidate") -> Path:
         """A path to write a changed `source` to and load it from: the weight files are there, the model is not."""
@@ -156,6 +154,19 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
         except OSError:
             # Another volume, or one without hard links.
             shutil.copyfile(source / name, there)
+
+
+def changed_copy(model: Any, source: Path, names: Iterable[str], folder: Path) -> Path:
+    """`source` as `model` (a `ModelProto` without weights) has it now, in a new folder with its weight files.
+
+    Args:
+        names: of the weight files, which are linked there.
+    """
+    folder.mkdir()
+    link_files(source.parent, names, folder)
+    path = folder / source.name
+    path.write_bytes(model.SerializeToString())
+    return path
 
 
 def _explained(target: Path, error: BaseException | None) -> BridgeError | None:

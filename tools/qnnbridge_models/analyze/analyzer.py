@@ -14,7 +14,6 @@ from typing import Any
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
-from qnnbridge_host.graph.files import link_files
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
@@ -249,11 +248,7 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
     for index, node in enumerate(copy.graph.node):
         # QNN's answers name nodes, and names in models are missing or double.
         node.name = f"qnnbridge_node_{index}"
-    # Linked and not copied: weights may be gigabytes.
-    link_files(path.parent, external_files, folder)
-    named = folder / "model.onnx"
-    named.write_bytes(copy.SerializeToString())
-    return named
+    return files.changed_copy(copy, path.with_name("model.onnx"), external_files, folder / "named")
 
 
 def _make(

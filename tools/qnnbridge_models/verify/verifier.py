@@ -197,13 +197,9 @@ def _lowest_snr(row: InputSetResult) -> float:
 def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
     """A copy with fixed sizes, for dimensions that a session does not take: they have no name, or one for two."""
     require_models_extra(f"{COMMAND} of a model whose free dimensions have no names of their own")
-    folder.mkdir()
     model = graphs.load(path)
     shapes.fix(model, sizes.dimensions)
-    files.link_files(path.parent, scan.external_files, folder)
-    copy = folder / path.name
-    copy.write_bytes(model.SerializeToString())
-    return copy
+    return files.changed_copy(model, path, scan.external_files, folder)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
