@@ -28,8 +28,11 @@ from qnnbridge_host.model.manifest import read_manifest
 from qnnbridge_models import journals
 from qnnbridge_models.journals import PrepareJournal, key_of
 from qnnbridge_models.prepare import PrepareOptions, prepare_model
+from qnnbridge_models.prepare.preparation import StepResult
+from qnnbridge_models.prepare.preparer import shipped_numbers
 from qnnbridge_os.files import TEMPORARY
 from qnnbridge_protocol.errors import Busy
+from qnnbridge_protocol.model_records import JudgedNumbers
 
 pytestmark = pytest.mark.simulator
 
@@ -410,3 +413,19 @@ def test_a_session_of_what_is_shipped_says_what_was_found_here(copy: Path, tmp_p
     manifest.write_text(json.dumps(document))
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=100)
     assert done.stdout.startswith("agrees|True|qnnbridge compile, onnxruntime-qnn"), done.stderr
+
+
+def test_a_shipped_verdict_has_the_worst_output_first_as_a_session_has() -> None:
+    def output(name: str, state: Any, ratio: float | None, lost: int = 0) -> dict[str, Any]:
+        return {"name": name, **JudgedNumbers(state, 4, ratio, lost=lost).to_wire()}
+
+    found = {"verdict": "differs", "reason": "x", "seconds": 1.0, "versions": {}}
+    found["outputs"] = [
+        output("good", "agrees", 60.0),
+        output("not shown", "unknown", None),
+        output("noisy", "differs", 3.0),
+        output("NaN on QNN", "differs", None, 4),
+    ]
+    shipped = shipped_numbers(StepResult("verify", "done", "60", (), found, "", 1.0))
+    assert shipped is not None
+    assert [one["output"] for one in shipped["outputs"]] == ["NaN on QNN", "noisy", "good", "not shown"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from qnnbridge_host.graph.shapes import Dimensions, is_symbol
 from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_of_this_computer
 from qnnbridge_host.model.manifest import add_verdict
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_host.numerics.judge import badness
 from qnnbridge_host.numerics.sampling import NamedFeeds
 from qnnbridge_host.rewrite.fixer import chosen, fix_model
 from qnnbridge_models import fix as fix_report
@@ -233,9 +233,7 @@ def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
     if state is None:
         return None
     outputs = [OutputNumbers.from_wire({**_numbers(one), "output": one["name"]}) for one in verification["outputs"]]
-    order = ("differs", "unknown", "agrees")
-    # The worst output first, as a session reports it.
-    outputs.sort(key=lambda one: (order.index(one.state), math.inf if one.snr_db is None else one.snr_db))
+    outputs.sort(key=badness)  # the worst output first, as a session reports it
     versions = verification["versions"]
     release = versions.get("onnxruntime_qnn") or versions.get("onnxruntime-qnn") or "?"
     report = NumbersReport(
