@@ -85,13 +85,10 @@ def _refuse_start(event: str, arguments: tuple[object, ...]) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if "not process" in config.option.markexpr:
         sys.addaudithook(_refuse_start)
+    if hasattr(config, "workerinput") and config.args == config.getini("testpaths"):
+        from tests.scheduling import BeginElsewhere
 
-
-def pytest_collection_finish() -> None:
-    # The guards collect garbage several times a test. What the modules of all tests have made is none, and looking through
-    # it takes most of the time of a test: 24 of 29 s for twelve tests of the fast path.
-    gc.collect()
-    gc.freeze()
+        config.pluginmanager.register(BeginElsewhere(config))
 
 
 @contextlib.contextmanager
@@ -204,6 +201,14 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
             with contextlib.suppress(psutil.Error):
                 process.kill()
         pytest.fail("processes outlived the tests:\n" + names)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_is_there_is_no_garbage() -> None:
+    """The guards collect garbage several times a test. What the modules of all tests and the tests of other files have
+    made or imported is none, and looking through it each time takes a tenth of a second: most of the time of many tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

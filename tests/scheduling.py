@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
+import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from tests import needs
+
+
+class BeginElsewhere:
+    """Each worker of a run of all tests begins with other folders, so that one compiles what the others only read.
+
+    Together they would compile every file three times, in a fresh clone: 18 s of a processor each. The order of the tests
+    stays that of their folders' names.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        (place,) = config.args
+        tests = config.rootpath / place
+        folders = sorted((one for one in tests.iterdir() if any(one.rglob("test_*.py"))), key=_size, reverse=True)
+        first = int(config.workerinput["workerid"].removeprefix("gw")) % len(folders)  # type: ignore[attr-defined, unused-ignore]
+        config.args = list(map(str, folders[first:] + folders[:first]))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: item.nodeid.split("/")[:-1][:2])
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*.py"))
 
 
 class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
