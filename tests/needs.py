@@ -29,6 +29,10 @@ def some(variants: Iterable[Variant]) -> list[Variant]:
     return list(variants)[:: length(3, 1)]
 
 
+# Of tests whose subject costs far more than it can break without another test seeing it.
+long_form = pytest.mark.skipif(length(1, 0) == 1, reason="only in the long form: QNNBRIDGE_TEST_LONG=1, as in CI")
+
+
 class _Later:
     def __init__(self, name: str) -> None:
         self._name = name

@@ -30,7 +30,8 @@ ROOT = str(Path(__file__).parents[2])
 RIGHT = "result [3.0, 3.0, 3.0, 3.0]"
 
 
-def attack() -> Report:
+def attack(every: int = 1) -> Report:
+    """every: of the variables and limits only each so many-th."""
     report = Report("surroundings")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         os.chmod(folder, 0o755)
@@ -38,12 +39,12 @@ def attack() -> Report:
         poison.mkdir()
         for name in ("sitecustomize", "msgpack", "numpy", "qnnbridge_os", "qnnbridge_protocol"):
             Path(poison, f"{name}.py").write_text("raise SystemExit('poisoned')\n")
-        for name, value in _variables(poison).items():
+        for name, value in list(_variables(poison).items())[::every]:
             _check(report, name, _run({name: value}, host_only=name.startswith("PYTHON")))
-        for count in (12, 16, 24, 32):
+        for count in (12, 16, 24, 32)[::every]:
             said = _run({}, limit=(resource.RLIMIT_NOFILE, count))
             _check(report, f"{count} descriptors", said, may_fail=True)
-        for megabytes in (300, 600):
+        for megabytes in (300, 600)[::every]:
             said = _run({}, limit=(resource.RLIMIT_AS, megabytes * 2**20))
             _check(report, f"{megabytes} MB", said, may_fail=True)
         if os.geteuid() == 0:

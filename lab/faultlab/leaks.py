@@ -62,11 +62,13 @@ def _open_files() -> int:
 
 
 def leaked_since(before: Holdings, grace_s: float = GRACE_S) -> dict[str, object]:
-    """What is left over, once everything had time to end."""
+    """What is left over, once everything that came had time to end."""
+    came = holdings().threads - before.threads
     for thread in threading.enumerate():
-        if thread is not threading.current_thread() and thread.name not in ALWAYS_THERE:
+        if f"{thread.name} ({thread.ident})" in came:
             thread.join(grace_s)
-    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=grace_s)
+    children = psutil.Process().children(recursive=True)
+    psutil.wait_procs([one for one in children if one.pid not in before.children], timeout=grace_s)
     until = time.monotonic() + grace_s
     while (grown := holdings().more_than(before)) and time.monotonic() < until:
         threading.Event().wait(0.05)

@@ -27,7 +27,7 @@ SOC = [(QNN, {"soc_model": "60"})]
 SIZE = Size(layers=2, hidden=32, heads=2, intermediate=64, positions=64)
 BUCKETS = {"seq": [8, 16, 32, 64], "batch": 1}
 PAD = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0}
-RUNS = length(60, 200)
+RUNS = length(40, 200)
 # Absolute, for normalized activations of about 1 to 4 computed in 16-bit floats; 0.01 was seen.
 FP16_TOLERANCE = 0.02
 COSINE = 0.9999

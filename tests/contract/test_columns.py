@@ -16,13 +16,14 @@ import pytest
 
 import qnnbridge
 from qnnbridge.errors import CompileFailed, NumbersDiffer
+from tests import needs
 from tests.contract.small_models import model, node, tensor
 from tests.contract.test_numbers import open_session, settled
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
 
-FORMS = ("float", "QDQ")
+FORMS = needs.some(("float", "QDQ"))
 ROWS = 2100
 
 

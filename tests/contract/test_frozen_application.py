@@ -14,7 +14,7 @@ from tests import needs
 from tests.contract.small_models import doubling
 
 # Freezing takes 13 s of a core, and a busy machine has less.
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300), needs.a_host_python, needs.linux]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300), needs.a_host_python, needs.linux, needs.long_form]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -216,6 +216,8 @@ VERDICTS = {
     ),
 }
 
+NAMES = needs.some(VERDICTS)
+
 _FIGURES = re.compile(r"\d+(\.\d+)? ?(s|ms|dB|MiB)\b|in \d[\d.,]*")
 # What is no verdict: lives of processes, what the compiler is at, and ONNX Runtime's own lines.
 _NO_VERDICT = re.compile(r"is being compiled|waiting for another|host generation|at its first call|:onnxruntime:")
@@ -243,7 +245,8 @@ def one_process(folder: Path, cases: str) -> dict[str, Any]:
 def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("verdicts")
     cases: dict[str, Any] = {}
-    for number, (name, verdict) in enumerate(VERDICTS.items()):
+    for number, name in enumerate(NAMES):
+        verdict = VERDICTS[name]
         made = verdict.made()
         proto = onnx.load_model_from_string(made) if isinstance(made, bytes) else made
         proto.producer_name = name
@@ -253,7 +256,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [one_process(folder, json.dumps(cases)) for _ in range(3)]
 
 
-@pytest.mark.parametrize("name", needs.some(VERDICTS))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_process_says_what_the_first_one_found(name: str, processes: list[dict[str, Any]]) -> None:
     verdict = VERDICTS[name]
     cold, warm, again = (found[name] for found in processes)

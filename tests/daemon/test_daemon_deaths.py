@@ -171,7 +171,7 @@ def test_the_end_of_an_application_ends_its_call_and_nobody_elses(
 
 
 @needs.posix
-@pytest.mark.parametrize("name", ["token", "endpoint"])
+@pytest.mark.parametrize("name", needs.some(["token", "endpoint"]))
 def test_a_file_that_was_changed_is_written_again_by_the_daemon_that_lives(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

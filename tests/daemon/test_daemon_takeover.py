@@ -33,7 +33,7 @@ from tests.daemon.doors import GRACE_S, MODEL, daemons_alive, new_discovery, pro
 pytestmark = [needs.posix, pytest.mark.timeout(180)]
 
 COMMAND = [sys.executable, "-m", "qnnbridge_tools", "host"]
-RESTARTS = 3
+RESTARTS = needs.length(1, 3)
 CLIENTS = 3
 
 WORKS_ON = """

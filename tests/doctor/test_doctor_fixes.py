@@ -29,6 +29,7 @@ from machines import (
     windows_on_arm,
     x64_pc,
 )
+from tests import needs
 
 from qnnbridge_host.model.releases import for_version, load_releases, sdk_is_newer
 from qnnbridge_tools.doctor import examine, fixes, running_interpreter
@@ -41,7 +42,7 @@ from qnnbridge_tools.versions.fitness import HostMachine, ort_bounds, platform_o
 from qnnbridge_tools.versions.view import advice as what_would_fit
 
 SYSTEMS = ("2.40.0.0", "2.48.40.0")
-HERE = (None, *SYSTEMS)
+HERE = (None, *SYSTEMS[: needs.length(1, 2)])
 UNINSTALL = "py -V:3.13-arm64 -m pip uninstall -y onnxruntime onnxruntime-qnn"
 
 
@@ -235,7 +236,7 @@ def test_no_fix_brings_a_qnn_that_is_newer_than_the_systems() -> None:
                 for release in for_version(version):
                     assert release.qnn_sdk, (name, line)
                     assert not sdk_is_newer(release.qnn_sdk, ".".join(system.split(".")[:3])), (name, system, line)
-    assert checked > 100
+    assert checked > 50 * (len(HERE) - 1)
 
 
 @pytest.mark.process

@@ -27,7 +27,7 @@ def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_sentence() -> None
 
 def test_a_hostile_host_costs_a_typed_error_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "CALL_S", 1.5)  # most of the damage is waited for
-    report = hosts.attack(8, seed=1)
+    report = hosts.attack(length(4, 8), seed=1)
     assert report.good, str(report)
 
 
@@ -39,7 +39,8 @@ def test_an_answer_whose_fields_are_of_other_types_is_a_typed_error(
 
 
 def test_poisoned_surroundings_cost_nothing_or_a_typed_error() -> None:
-    report = surroundings.attack()
+    """The short form has every third variable and limit."""
+    report = surroundings.attack(every=length(3, 1))
     assert report.good, str(report)
 
 
@@ -52,7 +53,7 @@ def test_the_attack_on_streams_can_find_something(monkeypatch: pytest.MonkeyPatc
 def test_files_that_are_exchanged_while_they_are_read_are_never_taken_for_others() -> None:
     """The whole: ``python -m lab.attack swaps --scale 100``."""
     pytest.importorskip("onnxruntime_qnn")
-    report = swaps.attack(3, seed=1)
+    report = swaps.attack(length(2, 3), seed=1)
     assert report.good, str(report)
     assert report.counts["cache miss"]
 
@@ -70,13 +71,12 @@ def test_a_daemon_serves_others_beside_half_open_connections_scribblers_and_stop
 
 def test_hostile_models_get_an_answer_from_the_tools_in_little_time_and_memory() -> None:
     """The whole: ``python -m lab.attack models --scale 10``."""
-    report = models.attack(
-        ("analyze", "fix", "optimize", "quantize"), ("gigantic_pad", "endless_loop", "false_size")
-    )
+    tools = ("analyze", "quantize", "fix", "optimize")[: length(2, 4)]
+    report = models.attack(tools, ("gigantic_pad", "endless_loop", "false_size"))
     report.add(models.attack(("prepare",), ("gigantic_pad", "endless_loop")))
     report.add(models.attack(("inspect", "quantize", "prepare"), ("long_chain",)))
     assert report.good, str(report)
-    assert report.counts["answers"] == 17
+    assert report.counts["answers"] == 3 * len(tools) + 5
 
 
 @pytest.mark.simulator

@@ -217,11 +217,11 @@ host.close()
 @pytest.mark.parametrize(
     ("program", "how", "seed", "count"),
     [
-        # Every seventh place, or every 21st in the short form, of a call at which a handler can run; `python -m lab.attack interrupts` has them all.
-        ("slow", "walk", length(21, 7), 1000),
-        ("hosts", "walk", length(15, 5), 1000),
-        ("sessions", "walk", 67, 40),
-        ("threads", "storm", 1, 100),
+        # Every seventh place, or every 42nd in the short form, of a call at which a handler can run; `python -m lab.attack interrupts` has them all.
+        ("slow", "walk", length(42, 7), 1000),
+        ("hosts", "walk", length(20, 5), 1000),
+        ("sessions", "walk", 67, length(20, 40)),
+        ("threads", "storm", 1, length(50, 100)),
     ],
 )
 def test_an_exception_of_a_signal_handler_at_any_place_costs_its_call_and_nothing_else(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import needs
 from tests.fakes.hosts import dying_host, fake_host, script
 
 import qnnbridge
@@ -18,13 +19,15 @@ LARGE = np.arange(1 << 20, dtype=np.float32)
 
 @pytest.mark.parametrize(
     ("step", "row"),
-    [
-        ("client:REQUEST+:prefix", 2),
-        ("client:REQUEST+:body", 3),
-        ("client:REQUEST+:whole", 3),
-        ("host:REPLY+:prefix", 6),
-        ("host:REPLY+:body", 6),
-    ],
+    needs.some(
+        [
+            ("client:REQUEST+:body", 3),
+            ("client:REQUEST+:prefix", 2),
+            ("client:REQUEST+:whole", 3),
+            ("host:REPLY+:body", 6),
+            ("host:REPLY+:prefix", 6),
+        ]
+    ),
 )
 @pytest.mark.parametrize("x", [X, LARGE], ids=["small", "large"])
 def test_a_death_in_the_middle_of_a_message_costs_a_repetition_and_nothing_else(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import needs
 from tests.fakes.hosts import FAKE_HOST, fake_host, script
 from tests.unit.fake_clock import FakeClock
 
@@ -68,14 +69,14 @@ def end(pid: int) -> None:
 
 def test_a_crash_every_two_minutes_for_an_hour_never_stops_it(no_leaks):
     """Row 38."""
-    clock = FakeClock()
+    clock, crashes = FakeClock(), needs.length(12, 30)
     with fake_host(restart=RestartPolicy(clock=clock, jitter=lambda: 0.0)) as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
-        for _ in range(30):
+        for _ in range(crashes):
             clock.now += 120
             end(host.supervisor.running.pid)
             assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
-        assert host.stats.crashes == 30
+        assert host.stats.crashes == crashes
         with pytest.raises(errors.HostCrashed):
             qnnbridge.InferenceSession(script(on_run=["segv"]), host=host, retry=0).run(None, {"x": X})
 

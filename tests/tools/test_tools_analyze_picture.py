@@ -10,6 +10,7 @@ import browser
 import model_work_models as models
 import numpy as np
 import pytest
+from tests import needs
 
 pytest.importorskip("onnxruntime")
 
@@ -166,6 +167,7 @@ def test_keys_search_buttons_and_what_is_computed_before(tmp_path: Path) -> None
         assert page.value("shown.length") == 5
 
 
+@needs.long_form
 @needs_a_browser
 def test_five_thousand_nodes_stay_usable(tmp_path: Path) -> None:
     path = drawn(many(5000), tmp_path)

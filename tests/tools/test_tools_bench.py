@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import needs
 from tests.fakes.commands import in_a_process, qnnbridge
 
 pytest.importorskip("onnxruntime")
@@ -191,6 +192,7 @@ def test_notes_say_where_the_processes_ran(measured: tuple[dict[str, Any], str])
     assert any(words in note for note in measured[0]["notes"])
 
 
+@needs.long_form
 @pytest.mark.process
 def test_without_qnn_the_cpu_is_measured() -> None:
     done = in_a_process("bench", "--model", MODELS / "sigmoid.onnx", "--provider", "cpu", "--quick", "--json")

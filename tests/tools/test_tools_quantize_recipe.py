@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from tests import needs
 from tests.needs import length
 
 pytest.importorskip("onnxruntime")
@@ -82,6 +83,7 @@ def test_where_8_bits_spoil_a_model_the_recipe_is_taken(text_direction: ByHand, 
     assert not result.settings.per_channel
 
 
+@needs.long_form
 def test_where_8_bits_spoil_a_model_16_are_tried(text_direction: ByHand, tmp_path: Path) -> None:
     """With QNN at hand the result has them; the program does it, since QNN compiles int16 weights for a minute."""
     narrow, result = text_direction.ours(tmp_path / "q.onnx", per_channel=True)

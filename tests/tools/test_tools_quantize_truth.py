@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from tests import needs
 from tests.fakes.commands import qnnbridge
 
 pytest.importorskip("onnxruntime")
@@ -371,6 +372,7 @@ def on_qnn(result: QuantizeResult) -> float:
     return min(output.snr_db for output in result.qnn.against_float if output.snr_db is not None)
 
 
+@needs.long_form
 @pytest.mark.simulator
 @pytest.mark.process
 def test_the_target_is_met_on_qnn(detector: tuple[Path, Path], tmp_path: Path) -> None:
