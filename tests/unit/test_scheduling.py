@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.scheduling import ByFileOrLab
+from tests.scheduling import BeginElsewhere, ByFileOrLab
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -111,3 +111,17 @@ def test_a_real_run_ends_and_names_the_test_that_ended_its_worker(tmp_path: Path
     assert "1 failed, 8 passed" in ended.stdout, ended.stdout
     assert "crashed while running 'test_b.py::test_second'" in ended.stdout
     assert ended.returncode == 1
+
+
+def test_each_worker_begins_with_other_folders_and_has_all_of_them(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "data"):
+        (tmp_path / "tests" / name).mkdir(parents=True)
+        (tmp_path / "tests" / name / ("test_x.py" if name != "data" else "x.py")).touch()
+    begun = []
+    for number in range(4):
+        config: Any = SimpleNamespace(args=["tests"], rootpath=tmp_path, workerinput={"workerid": f"gw{number}"})
+        BeginElsewhere(config)
+        assert sorted(Path(one).name for one in config.args) == ["a", "b", "c"]
+        begun.append(Path(config.args[0]).name)
+    assert len(set(begun[:3])) == 3
+    assert begun[3] == begun[0]
