@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import qnnbridge
 from lab.walk.steps import CPU, Wrong
+from qnnbridge_host.cache.files import VERSION_FOLDER
+from qnnbridge_protocol.settings import cache_dir
 from qnnbridge_protocol.values import equal_bits
 
 FLOAT = TensorProto.FLOAT
@@ -95,16 +99,28 @@ def _adding(number: float, name: str) -> bytes:
 
 
 def cache(steps: int, seed: int, folder: Path) -> None:
-    """Models that are edited, replaced, put back and linked between sessions, with and without their dates."""
+    """Models and weights beside them that are edited, replaced and put back between sessions, with and without their
+    dates; entries that are damaged, removed and exchanged; hosts that are killed."""
     from tests.conformance.real_models import QNN, SOC_MODEL
 
     dice = random.Random(seed)
-    paths = [folder / "a.onnx", folder / "b.onnx"]
+    # The last one has its number in a file beside it.
+    outside = folder / "mödel mit Gewicht.onnx"
+    paths = [folder / "a.onnx", folder / "b.onnx", outside]
+    onnx.save(
+        onnx.load_from_string(_adding(0, "n")),
+        outside,
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
     content: dict[Path, int] = {}
 
-    def write(path: Path) -> None:
-        content[path] = dice.choice([1, 2, 3, 5])
-        data = _adding(content[path], dice.choice(["n", "m"]))
+    def write(of: Path) -> None:
+        content[of] = dice.choice([1, 2, 3, 5])
+        path, data = of, _adding(content[of], dice.choice(["n", "m"]))
+        if of == outside:
+            path, data = folder / "weights.bin", np.full(4, content[of], np.float32).tobytes()
         dates = path.stat() if path.exists() else None
         if dice.random() < 0.5:
             path.write_bytes(data)
@@ -115,6 +131,23 @@ def cache(steps: int, seed: int, folder: Path) -> None:
         if dates is not None and dice.random() < 0.5:
             os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
 
+    def harm() -> None:
+        files = sorted((cache_dir() / VERSION_FOLDER / "entries").glob("*/*"))
+        if not files:
+            return
+        file, other = dice.choice(files), dice.choice(files)
+        status, way = file.stat(), dice.choice(["flip", "remove", "exchange"])
+        if way == "remove":
+            file.unlink()
+        elif way == "exchange" and other.parent != file.parent:
+            shutil.rmtree(file.parent)
+            shutil.copytree(other.parent, file.parent)
+        elif status.st_size:
+            damaged = bytearray(file.read_bytes())
+            damaged[dice.randrange(len(damaged))] ^= 1
+            file.write_bytes(damaged)
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
     for path in paths:
         write(path)
     x = np.array([[0.5, 1, 2, 3]], np.float32)
@@ -123,13 +156,20 @@ def cache(steps: int, seed: int, folder: Path) -> None:
             path = dice.choice(paths)
             if dice.random() < 0.5:
                 write(path)
+            if dice.random() < 0.2:
+                harm()
             if dice.random() < 0.1:
                 host.restart()
+            process = host.supervisor.running
+            if process is not None and dice.random() < 0.1:
+                process.kill("the walk ends it")
             options: dict[str, Any] = {"soc_model": SOC_MODEL}
             if dice.random() < 0.3:
                 options["htp_graph_finalization_optimization_mode"] = dice.choice(["1", "2"])
-            given: Any = path if dice.random() < 0.8 else path.read_bytes()
-            with qnnbridge.InferenceSession(given, providers=[(QNN, options)], host=host, verify=False) as session:
+            given: Any = path if path == outside or dice.random() < 0.8 else path.read_bytes()
+            with qnnbridge.InferenceSession(
+                given, providers=[(QNN, options)], host=host, verify=False, cache=True
+            ) as session:
                 for _ in range(dice.choice([1, 3])):
                     (y,) = session.run(None, {"x": x})
                     if not np.allclose(y, x + content[path], atol=0.05):

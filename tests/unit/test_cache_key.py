@@ -95,6 +95,9 @@ CHANGES: dict[str, Callable[[], str]] = {
     "the level of optimization": with_spec(options={"graph_optimization_level": 0}),
     "an attribute that nobody knows": with_spec(options={**SPEC.options, "invented": 1}),
     "a configuration entry": with_spec(config_entries={"session.disable_quant_qdq": "1"}),
+    "no record of where the nodes are": with_spec(
+        config_entries={**SPEC.config_entries, "session.record_ep_graph_assignment_info": "0"}
+    ),
     "a free dimension by name": with_spec(free_dimensions_by_name={"N": 2}),
     "a free dimension by denotation": with_spec(free_dimensions_by_denotation={"DATA_BATCH": 2}),
     "another name of a free dimension": with_spec(free_dimensions_by_name={"M": 1}),
@@ -125,6 +128,9 @@ THE_SAME: dict[str, Callable[[], str]] = {
     "profiling": with_spec(options={**SPEC.options, "enable_profiling": True, "profile_file_prefix": "p"}),
     "the folder of external data": with_spec(
         config_entries={**SPEC.config_entries, "session.model_external_initializers_file_folder_path": "/x"}
+    ),
+    "the record of where the nodes are, which is the default": with_spec(
+        config_entries={**SPEC.config_entries, "session.record_ep_graph_assignment_info": "1"}
     ),
     "the clock": with_options(htp_performance_mode="burst", rpc_control_latency="100"),
     "versions that do not matter": with_version("numpy"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import time
 from pathlib import Path
 
 import pytest
+from tests import needs
 
 from qnnbridge_host.cache import memo
 from qnnbridge_host.cache.memo import HashMemo
@@ -82,6 +84,24 @@ def test_a_change_with_the_old_date_set_back_is_seen(tmp_path: Path, file: Path)
     file.write_bytes(b"CONTENTS")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert look(tmp_path, file) == sha256(b"CONTENTS")
+
+
+@needs.posix
+@pytest.mark.usefixtures("rested")
+def test_a_change_through_a_mapping_is_seen(tmp_path: Path, file: Path) -> None:
+    """`numpy.memmap` writes so. Only the first write to a page since that went to the disk dates the file."""
+    with open(file, "rb+") as opened, mmap.mmap(opened.fileno(), 0) as mapping:
+        mapping[:1] = b"C"
+        os.fsync(opened.fileno())
+        before = os.stat(file).st_mtime_ns
+        time.sleep(0.02)
+        mapping[:1] = b"c"
+        if os.stat(file).st_mtime_ns == before:
+            pytest.skip("a file system without a disk (tmpfs) dates no later write through a mapping")
+        look(tmp_path, file)
+        time.sleep(0.02)
+        mapping[:] = b"CONTENTS"
+        assert look(tmp_path, file) == sha256(b"CONTENTS")
 
 
 @pytest.mark.usefixtures("rested")

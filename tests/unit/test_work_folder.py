@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -65,6 +66,22 @@ def test_a_young_folder_and_one_without_a_mark_stay(tmp_path: Path) -> None:
     age(foreign)
     assert sweep(str(tmp_path), "qnnbridge-test-") == 0
     assert sorted(os.listdir(tmp_path)) == [foreign.name, young.name]
+
+
+def test_a_file_system_without_locks_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older releases of filelock say so by this exception."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    with work_folder("test", str(tmp_path)) as folder:
+        outer = Path(folder).parent
+        (outer / MARK).touch()
+        age(outer)
+        assert sweep(str(tmp_path), "qnnbridge-test-") == 0
+        assert os.path.isdir(folder)
+    assert os.listdir(tmp_path) == []
 
 
 @needs.posix

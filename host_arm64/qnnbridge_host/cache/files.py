@@ -290,21 +290,21 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     import shutil
     import tempfile
 
-    from filelock import FileLock
-
     parent = tempfile.gettempdir() if parent is None else parent
     prefix = f"{'.' if hidden else ''}qnnbridge-{kind}-"
     sweep(parent, prefix)
     # The lock lies beside the contents: users may list, and count, what they put there.
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
-    lock = FileLock(os.path.join(outer, MARK), thread_local=False)  # another thread may end it
+    held = None
     try:
-        lock.acquire()
+        with contextlib.suppress(OSError):  # no locks on this file system: then nothing can sweep it
+            held = try_hold(Path(outer, MARK))
         inner = os.path.join(outer, "work")
         os.mkdir(inner)
         yield inner
     finally:
-        lock.release()
+        if held is not None:
+            held.release()
         shutil.rmtree(outer, ignore_errors=True)
 
 
@@ -322,8 +322,6 @@ def sweep(parent: str, prefix: str) -> int:
 
 
 def _is_abandoned(folder: str) -> bool:
-    from filelock import FileLock, Timeout
-
     mark = os.path.join(folder, MARK)
     if os.path.basename(folder).startswith(".") and not os.path.lexists(mark):
         mark = os.path.join(folder, EARLIER_MARK)
@@ -336,7 +334,10 @@ def _is_abandoned(folder: str) -> bool:
         # A date in the future, after the clock was set back, protects no folder for ever.
         if 0 <= time.time() - about.st_mtime < SETTLED_S:
             return False
-        with FileLock(mark, timeout=0):
-            return True
-    except (OSError, Timeout):
+        held = try_hold(Path(mark))
+    except OSError:
         return False
+    if held is None:
+        return False
+    held.release()
+    return True

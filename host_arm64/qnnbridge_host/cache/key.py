@@ -42,8 +42,11 @@ HARMLESS_ENTRIES: Final = (
     *("session.log_", "session.intra_op", "session.inter_op", "session.force_spinning_stop"),
     *("session.enable_profiling", "session.use_per_session_threads"),
     *("session.enable_cpu_mem_arena", "session.enable_mem_pattern"),
-    *("session.record_ep_graph_assignment_info", "session.model_external_initializers_file_folder_path"),
+    "session.model_external_initializers_file_folder_path",
 )
+
+# What every session of the host has. With another value the entry would not know where the nodes are.
+_OF_EVERY_SESSION: Final = ("session.record_ep_graph_assignment_info", "1")
 
 # Clock settings, which are given again when the compiled model is loaded.
 HARMLESS_QNN_OPTIONS: Final = frozenset(("htp_performance_mode", "rpc_control_latency"))
@@ -88,7 +91,7 @@ def key_parts(
         "entries": {
             k: _value(k.removeprefix(SESSION_PREFIX), v, host, hash_file)
             for k, v in spec.config_entries.items()
-            if not k.startswith(HARMLESS_ENTRIES)
+            if not k.startswith(HARMLESS_ENTRIES) and (k, v) != _OF_EVERY_SESSION
         },
         "free_dimensions": [dict(spec.free_dimensions_by_name), dict(spec.free_dimensions_by_denotation)],
         "disabled_optimizers": sorted(spec.disabled_optimizers),

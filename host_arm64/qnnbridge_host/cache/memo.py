@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Final, Literal, TypeVar
 
 from qnnbridge_host.cache.files import SCHEMA, VERSION_FOLDER, Damaged, JsonFolder, read_json, write_json
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
-from qnnbridge_os.files import make_folders
+from qnnbridge_os.files import make_folders, sync_file
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
@@ -59,6 +60,11 @@ class HashMemo:
         known = self._recall(text)
         if known is not None and known.stamp.proves(before):
             return dataclasses.replace(known, remembered=True)
+        if before.settled and sys.platform != "win32":
+            # A write through a mapping dates the file only where it meets a page that is on the disk already. So
+            # all of them are brought there, and each later write shows. tmpfs has no disk, and hides some.
+            with contextlib.suppress(OSError):
+                sync_file(text)
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):

@@ -18,11 +18,12 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from qnnbridge_host.cache.files import work_folder
+from qnnbridge_host.cache.files import hold, work_folder
 from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, read_manifest, write_manifest
 from qnnbridge_host.model.paths import from_os
 from qnnbridge_host.model.source import KnownFile, ModelSource
@@ -443,27 +444,24 @@ def _alone(target: str) -> Iterator[None]:
     """One process at a time moves files into `target`. The lock lies with qnnbridge's own state, not in
     `target`.
     """
-    from filelock import FileLock, Timeout
-
     # One lock for all spellings of a folder.
     name = hashlib.sha256(os.fsencode(os.path.realpath(target))).hexdigest()[:32]
     path = _state_dir() / "locks" / f"{name}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path)
-        lock.acquire(timeout=LOCK_TIMEOUT_S)
-    except Timeout:
-        raise CompileFailed(
-            f"Another process has been writing to {target} for {LOCK_TIMEOUT_S:g} s.",
-            fix="Look for a stopped qnnbridge process, and try again.",
-        ) from None
+        held = hold(path, time.monotonic() + LOCK_TIMEOUT_S)
     except OSError:
         yield  # without a folder for locks the order of the moves still protects
         return
+    if held is None:
+        raise CompileFailed(
+            f"Another process has been writing to {target} for {LOCK_TIMEOUT_S:g} s.",
+            fix="Look for a stopped qnnbridge process, and try again.",
+        )
     try:
         yield
     finally:
-        lock.release()
+        held.release()
 
 
 def _state_dir() -> Path:
