@@ -17,8 +17,8 @@ from qnnbridge_protocol import __version__
 
 if TYPE_CHECKING:
     from qnnbridge import errors
+    from qnnbridge._buckets.padding import PaddingReport
     from qnnbridge._buckets.variants import BucketStatus
-    from qnnbridge._buckets.verifying import PaddingReport
     from qnnbridge._compile import compile  # noqa: A004 - as in qnnbridge.compile(...)
     from qnnbridge._host import Host, HostStats, connect, default_host
     from qnnbridge._inference_session import InferenceSession
@@ -60,7 +60,7 @@ _HOMES = {
     "NumbersWarning": "qnnbridge._session.numbers_check",
     "OrtAllocatorType": "qnnbridge._option_fields",
     "OrtValue": "qnnbridge._ort_value",
-    "PaddingReport": "qnnbridge._buckets.verifying",
+    "PaddingReport": "qnnbridge._buckets.padding",
     "Placement": "qnnbridge_protocol.specs",
     "RecycleAfter": "qnnbridge._supervision.restart_policy",
     "RestartPolicy": "qnnbridge._supervision.restart_policy",

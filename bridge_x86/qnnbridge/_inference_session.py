@@ -23,9 +23,9 @@ from qnnbridge_protocol.specs import Fallback, FixSpec, Placement, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge._buckets import BucketArguments, Buckets, Cut, Overflow, Pad
+    from qnnbridge._buckets.padding import PaddingReport
     from qnnbridge._buckets.session import BucketedSession
     from qnnbridge._buckets.variants import BucketStatus, Progress
-    from qnnbridge._buckets.verifying import PaddingReport
     from qnnbridge._fastpath.call import Names
     from qnnbridge._host import Host
     from qnnbridge._supervision.host_process import OnDeadline

@@ -345,10 +345,10 @@ def test_axes_that_an_exporter_calls_all_alike_are_named_by_their_place() -> Non
 
 
 def test_a_padded_call_too_large_to_compare_leaves_that_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    from qnnbridge._buckets import verifying
+    from qnnbridge._buckets import padding
 
-    monkeypatch.setattr(verifying, "MAX_BYTES", 100)
-    check = verifying.PaddingCheck("model", "raise")
+    monkeypatch.setattr(padding, "MAX_BYTES", 100)
+    check = padding.PaddingCheck("model", "raise")
     compared = []
     for size in (50, 5, 6):
         check.padded_call(

@@ -20,7 +20,7 @@ the values depends on the model, so it is tried against the CPU and what it chan
 Each variant is an ordinary session: deaths, repetition and the cache are its own business.
 
 `session.BucketedSession` puts the parts together: the arguments, the `plan` of free dimensions, one call cut
-into parts or windows (`batches`), one session per bucket (`variants`), and the check of padding (`verifying`).
+into parts or windows (`batches`), one session per bucket (`variants`), and what padding changes (`padding`).
 `InferenceSession` makes one if it is given ``buckets=``. Imports the root modules of the bridge and the protocol.
 """
 

@@ -36,7 +36,16 @@ from qnnbridge._buckets.batches import (
     window_length,
     windows,
 )
-from qnnbridge._buckets.free_model import FreeModel, lacks_padding
+from qnnbridge._buckets.padding import (
+    TOLERANCE,
+    FreeModel,
+    PaddingCheck,
+    PaddingReport,
+    RunFree,
+    lacks_padding,
+    verify_padding,
+    worst_change,
+)
 from qnnbridge._buckets.plan import (
     BucketPlan,
     Sizes,
@@ -50,14 +59,6 @@ from qnnbridge._buckets.plan import (
 )
 from qnnbridge._buckets.probing import OF_THE_MODEL, check_cut
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, Warn, opener, warm
-from qnnbridge._buckets.verifying import (
-    TOLERANCE,
-    PaddingCheck,
-    PaddingReport,
-    RunFree,
-    verify_padding,
-    worst_change,
-)
 from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import Counted, FeedChecker
 from qnnbridge._ort_value import to_application

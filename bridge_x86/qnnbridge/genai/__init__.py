@@ -15,8 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from qnnbridge.genai._generation import GenerationStats
-from qnnbridge.genai._generator import Generator, GeneratorParams, NamedTensors, Tensor
+from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams, NamedTensors, Tensor
 from qnnbridge.genai._model import Adapters, Config, Model
 from qnnbridge.genai._text import TextStream, Tokenizer, TokenizerStream, TokenLogprobs, generate
 from qnnbridge_protocol.errors import GenerationUnsupported

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge.genai._generation import GenerationStats
-from qnnbridge.genai._generator import Generator, GeneratorParams, Tensor
+from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams, Tensor
 from qnnbridge.genai._model import Model, Remade, call_object, operation_request, survive, token_values, tokens_of
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import (

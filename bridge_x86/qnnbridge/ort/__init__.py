@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from qnnbridge._session.runs import NodeArg as NodeArg
     from qnnbridge._session.runs import RunOptions as RunOptions
     from qnnbridge._session_options import SessionOptions as SessionOptions
-    from qnnbridge.ort._compiler import ModelCompiler as ModelCompiler
+    from qnnbridge.ort._build_tools import ModelCompiler as ModelCompiler
     from qnnbridge.ort._environment import OrtArenaCfg as OrtArenaCfg
     from qnnbridge.ort._environment import OrtEpDevice as OrtEpDevice
     from qnnbridge.ort._environment import OrtHardwareDevice as OrtHardwareDevice
@@ -111,7 +111,7 @@ _HOMES: dict[str, str] = {
         "qnnbridge.ort._session": "InferenceSession",
         "qnnbridge._io_binding": "IOBinding",
         "qnnbridge.ort._native": "SessionIOBinding",
-        "qnnbridge.ort._compiler": "ModelCompiler",
+        "qnnbridge.ort._build_tools": "ModelCompiler",
         "qnnbridge._ort_value": "OrtValue SparseTensor",
         "qnnbridge._providers": "OrtDevice",
         "qnnbridge._session.runs": "LoraAdapter ModelMetadata NodeArg RunOptions",
