@@ -406,7 +406,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 def log_file() -> Path:
     """Where it is, or would be: a daemon with a runtime folder of its own has a log of its own, too."""
     # Not at the top: the lock comes first, and a start that finds a daemon needs no log.
-    from qnnbridge._diagnosis import state_dir
+    from qnnbridge_protocol.settings import state_dir
 
     name, folder = _NAME, runtime_folder()
     if folder != default_runtime_folder():

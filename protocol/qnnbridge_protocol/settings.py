@@ -77,6 +77,7 @@ def engine_variables(name: str | None, path: str | os.PathLike[str] | None) -> d
 
 SWITCH_VARIABLE: Final = "QNNBRIDGE_CACHE"
 FOLDER_VARIABLE: Final = "QNNBRIDGE_CACHE_DIR"
+STATE_DIR_VARIABLE: Final = "QNNBRIDGE_STATE_DIR"
 MAX_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MAX_BYTES"
 MIN_MODEL_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MIN_MODEL_BYTES"
 
@@ -107,14 +108,24 @@ def cache_settings(environ: Mapping[str, str] | None = None, wanted: bool | None
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     """The folder; it may not exist yet. ``QNNBRIDGE_CACHE_DIR`` overrides the system's place for it."""
+    return _own_folder("cache", FOLDER_VARIABLE, os.environ if environ is None else environ)
+
+
+def state_dir() -> Path:
+    """Of quarantine, crash reports and logs; as `cache_dir`, with ``QNNBRIDGE_STATE_DIR``."""
+    return _own_folder("state", STATE_DIR_VARIABLE, os.environ)
+
+
+def _own_folder(kind: Literal["cache", "state"], variable: str, environ: Mapping[str, str]) -> Path:
     from pathlib import Path
 
-    override = (os.environ if environ is None else environ).get(FOLDER_VARIABLE)
+    override = environ.get(variable)
     if override:
         return Path(os.path.abspath(os.path.expanduser(override)))
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("qnnbridge", appauthor=False))
+    system = platformdirs.user_cache_dir if kind == "cache" else platformdirs.user_state_dir
+    return Path(system("qnnbridge", appauthor=False))
 
 
 def parse_size(text: str) -> int | None:

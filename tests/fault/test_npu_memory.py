@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -42,13 +43,17 @@ def test_what_helped_is_remembered_for_the_model_by_the_next_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("QNNBRIDGE_CACHE", raising=False)
-    noted = tmp_path / "tries"
+    noted, folder = tmp_path / "tries", os.environ["QNNBRIDGE_CACHE_DIR"]
     model = script(unmappable=TEXTS[0], note_tries=str(noted))
-    for expected in (2, 3, 4):
+    for known in (False, True, True):
+        before = tries(noted)
         with fake_host() as host:
             session = qnnbridge.InferenceSession(model, host=host)
             assert f"{UNMAPPED}=1" in session.placement.npu_memory
-        assert tries(noted) == expected, "after the first session one attempt is enough"
+            # More than one if something else ends a host in the middle, a computer without memory for one.
+            hosts = host.stats.generation
+        made = tries(noted) - before
+        assert made == hosts if known else made >= 2, (made, hosts, list(Path(folder).rglob("*")))
     other = script(note_tries=str(tmp_path / "others"))
     with fake_host() as host:
         assert not qnnbridge.InferenceSession(other, host=host).placement.npu_memory, "of this model only"

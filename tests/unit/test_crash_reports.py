@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
+from tests import needs
 
-from qnnbridge._diagnosis import MAX_REPORTS, CrashReports, state_dir, without_home, write_whole
+from qnnbridge._diagnosis import MAX_REPORTS, CrashReports, without_home, write_whole
 from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
 from qnnbridge._diagnosis.exit_codes import ExitStatus
+from qnnbridge_host.create import publish
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.settings import state_dir
 
 NOON = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC
 
@@ -100,6 +104,15 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert path.parent == tmp_path / "state" / "crashes"
     monkeypatch.delenv("QNNBRIDGE_STATE_DIR")
     assert state_dir().name == "qnnbridge"
+
+
+@needs.posix
+def test_the_folder_is_private_also_when_a_compilation_makes_it_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QNNBRIDGE_STATE_DIR", str(tmp_path / "state"))
+    with publish._alone(str(tmp_path)):
+        assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
 
 
 def test_reports_are_listed_newest_first_and_read_by_the_beginning_of_their_id(tmp_path: Path) -> None:

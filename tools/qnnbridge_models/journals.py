@@ -29,13 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge._diagnosis import state_dir
 from qnnbridge_host.cache.files import try_hold
 from qnnbridge_host.graph.files import inside_folder, write_whole
 from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_os.files import TEMPORARY
 from qnnbridge_protocol.errors import Busy, OptionError
 from qnnbridge_protocol.field_types import read_document
+from qnnbridge_protocol.settings import state_dir
 from qnnbridge_tools import output
 
 # --- The journal of a prepared folder: which steps are finished, of what, and with what result.

@@ -22,22 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.settings import state_dir
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord, Diagnosis
-
-
-STATE_DIR_VARIABLE: Final = "QNNBRIDGE_STATE_DIR"
-
-
-def state_dir() -> Path:
-    """The folder; it may not exist yet. ``QNNBRIDGE_STATE_DIR`` overrides the place the system has for it."""
-    override = os.environ.get(STATE_DIR_VARIABLE)
-    if override:
-        return Path(os.path.abspath(os.path.expanduser(override)))
-    import platformdirs  # needed after a crash only
-
-    return Path(platformdirs.user_state_dir("qnnbridge", appauthor=False))
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -41,13 +41,14 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from qnnbridge._diagnosis import state_dir, write_whole
+from qnnbridge._diagnosis import write_whole
 from qnnbridge._supervision.restart_policy import Clock
 from qnnbridge._transport.channel import CallContext, Deadline
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import Changes
 from qnnbridge_protocol.errors import ModelQuarantined
 from qnnbridge_protocol.field_types import read_document
+from qnnbridge_protocol.settings import state_dir
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus

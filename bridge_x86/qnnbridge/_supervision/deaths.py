@@ -27,7 +27,7 @@ from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostCrashed, HostError, HostHung, WorkerDied
 
 if TYPE_CHECKING:
-    from qnnbridge._diagnosis.crash import CrashRecord
+    from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
 # A model that kills a host of these versions may be harmless with others.
@@ -219,17 +219,7 @@ class Investigator:
             generation=process.generation,
             uptime_s=time.monotonic() - process.started_at,
             in_flight=tuple(
-                OpenCall(
-                    one.request_id,
-                    one.context.op,
-                    one.context.model,
-                    one.context.fingerprint,
-                    one.context.options_hash,
-                    one.phase,
-                    one.context.without_qnn,
-                    one.context.entry,
-                )
-                for one in lost
+                OpenCall(one.request_id, phase=one.phase, **dataclasses.asdict(one.context)) for one in lost
             ),
             stderr_head=decode_stderr(process.stderr.head()),
             stderr_tail=decode_stderr(process.stderr.tail()),
@@ -243,10 +233,7 @@ class Investigator:
         self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: CallContext | None
     ) -> int:
         """The number of models that it counts against. Several are run alone from now on."""
-        suspects = [
-            NativeCall(call.fingerprint, call.options_hash, str(call.phase), call.model, call.entry)
-            for call in record.suspects
-        ]
+        suspects = [_native_call(call, str(call.phase)) for call in record.suspects]
         why: Why = "died"
         if suspect is not None:
             why, suspects = "hung", [_native_call(suspect, "running")]
@@ -318,8 +305,8 @@ def _asked_for(failure: ChannelFailed) -> bool:
     return failure.reason is not None and bool(failure.reason.details.get(ASKED_FOR))
 
 
-def _native_call(context: CallContext, phase: str) -> NativeCall:
-    return NativeCall(context.fingerprint, context.options_hash, phase, context.model, context.entry)
+def _native_call(call: CallContext | OpenCall, phase: str) -> NativeCall:
+    return NativeCall(call.fingerprint, call.options_hash, phase, call.model, call.entry)
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:

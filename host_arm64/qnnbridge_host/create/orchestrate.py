@@ -324,7 +324,7 @@ def _answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, F
     if job.inputs:
         _check_names(job, [node.name for node in reference.info.inputs])
         return {GIVEN: dict(job.inputs)}, {GIVEN: reference.run(job.inputs)}
-    knowledge = knowledge_in(job.source.path if job.source.path is not None else job.source.data or b"")
+    knowledge = knowledge_in(job.source.given)
     declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}
@@ -380,7 +380,7 @@ def _open_compiled(worker: Worker, job: CompilerInput, path: str, host: Hello) -
 
 def precision_of(job: CompilerInput) -> NumberFormat:
     """The NPU's number format: 16-bit floats for a float model, its own steps for one with Q/DQ nodes."""
-    source = job.source.path if job.source.path is not None else job.source.data or b""
+    source = job.source.given
     return precision_of_operators(scan_model(source).ops)
 
 

@@ -20,16 +20,16 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_host.cache.files import hold, work_folder
 from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, read_manifest, write_manifest
 from qnnbridge_host.model.paths import from_os
 from qnnbridge_host.model.source import KnownFile, ModelSource
-from qnnbridge_os.files import sync_file, sync_folder
+from qnnbridge_os.files import make_folders, sync_file, sync_folder
 from qnnbridge_protocol.errors import BridgeError, CompileFailed, OptionError
 from qnnbridge_protocol.model_records import Validation
+from qnnbridge_protocol.settings import state_dir
 from qnnbridge_protocol.specs import QNN, Placement, ProviderSpec, SessionInfo, SessionSpec
 
 # Those that a compiled model depends on.
@@ -446,9 +446,9 @@ def _alone(target: str) -> Iterator[None]:
     """
     # One lock for all spellings of a folder.
     name = hashlib.sha256(os.fsencode(os.path.realpath(target))).hexdigest()[:32]
-    path = _state_dir() / "locks" / f"{name}.lock"
+    path = state_dir() / "locks" / f"{name}.lock"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         held = hold(path, time.monotonic() + LOCK_TIMEOUT_S)
     except OSError:
         yield  # without a folder for locks the order of the moves still protects
@@ -462,12 +462,3 @@ def _alone(target: str) -> Iterator[None]:
         yield
     finally:
         held.release()
-
-
-def _state_dir() -> Path:
-    override = os.environ.get("QNNBRIDGE_STATE_DIR")
-    if override:
-        return Path(os.path.abspath(os.path.expanduser(override)))
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("qnnbridge", appauthor=False))

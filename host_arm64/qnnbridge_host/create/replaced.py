@@ -108,7 +108,7 @@ def fixed_source(
     """
     from qnnbridge_host.create.worker import ticking
 
-    refuse_compiled(source.path if source.path is not None else source.data or b"", COMMAND)
+    refuse_compiled(source.given, COMMAND)
     if spec.value_names:
         raise OptionError(
             "fix=True rewrites the weights, so none can be given with the session options.",

@@ -219,7 +219,7 @@ def find_for_session(
     # The options of the first QNN provider win.
     given = {name: text for one in reversed(options) for name, text in one.items()}
     return find_in_model(
-        source.path if source.path is not None else source.data or b"",
+        source.given,
         arch=arch_of(soc_model or given.get("soc_model"), given.get("htp_arch"), simulator=simulator),
         release=versions.get("onnxruntime_qnn", ""),
         sizes=spec.free_dimensions_by_name,

@@ -202,6 +202,11 @@ class ModelSource(NamedTuple):
         return os.path.basename(self.path)
 
     @property
+    def given(self) -> str | bytes:
+        """The path or the bytes."""
+        return self.path if self.path is not None else self.data or b""
+
+    @property
     def files(self) -> tuple[str, ...]:
         """Absolute paths of the files that the model names: external data, context binaries."""
         return tuple(file.path for file in self.known if file.path != self.path)

@@ -281,7 +281,7 @@ def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:
 def _operators(source: ModelSource) -> Mapping[str, int]:
     from qnnbridge_host.model.scan import scan_model
 
-    return scan_model(source.path if source.path is not None else source.data or b"").ops
+    return scan_model(source.given).ops
 
 
 def _reason_against(wanted: _Comparison) -> str:
