@@ -17,7 +17,8 @@ from tests.fakes.commands import qnnbridge
 pytest.importorskip("onnxruntime")
 
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_models.analyze import Analysis, analyze_model, report
+from qnnbridge_models.analyze import Analysis, analyze_model
+from qnnbridge_models.analyze import analysis as report
 from qnnbridge_models.analyze.analysis import shares_of, verdict_text, work_text
 from qnnbridge_models.analyze.predict import parts_of
 from qnnbridge_models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT

@@ -14,7 +14,8 @@ from tests import needs
 
 pytest.importorskip("onnxruntime")
 
-from qnnbridge_models.analyze import analyze_model, report
+from qnnbridge_models.analyze import analysis as report
+from qnnbridge_models.analyze import analyze_model
 from qnnbridge_protocol.errors import OptionError
 
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.model.compatibility_check import HostTraits, examine
+from qnnbridge_host.model.compatibility import HostTraits, examine
 from qnnbridge_host.model.context_files import facts_of, look_at_binary, sketch
 from qnnbridge_protocol.errors import BridgeError, ContextUnusable, InvalidProtobuf, NoSuchFile, OptionError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
+from qnnbridge_host.model.compatibility import HostTraits, check_compiled
 from qnnbridge_host.model.manifest import manifest_path, write_manifest
 from qnnbridge_host.model.scan import Verdict, scan_model
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_host.model.compatibility import release_with_sdk, sdk_numbers, short_sdk
-from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
+from qnnbridge_host.model.compatibility import HostTraits, check_compiled, release_with_sdk, sdk_numbers, short_sdk
 from qnnbridge_host.model.scan import Verdict, scan_model
 
 pytest.importorskip("onnx")

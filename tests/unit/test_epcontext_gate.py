@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qnnbridge_host.model.compatibility_check import HostTraits
+from qnnbridge_host.model.compatibility import HostTraits
 from qnnbridge_host.model.compiled_checks import before_session
 from qnnbridge_host.model.manifest import write_manifest
 from qnnbridge_host.model.source import ModelSource

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge_host.model.compatibility_check import HostTraits, examine
+from qnnbridge_host.model.compatibility import HostTraits, examine
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, CompiledModelRefused, ContextUnusable
 from qnnbridge_tools.inspection import installation_of

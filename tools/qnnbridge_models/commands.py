@@ -63,13 +63,13 @@ def analyze(
     """Report how much of a model runs on the NPU, what splits it into parts, and how to fix that."""
     import gc
 
-    from qnnbridge_models.analyze import report
+    from qnnbridge_models.analyze import analysis
     from qnnbridge_models.analyze.analyzer import analyze_model
 
     # A third of the time for 100,000 nodes, for nothing: there are no circles, and the process ends.
     gc.disable()
     if html is not None:
-        report.refuse_picture(html, model, overwrite=overwrite)
+        analysis.refuse_picture(html, model, overwrite=overwrite)
     # Sizes alone need no copy of the model.
     copied = sizes if sizes.constants else Sizes(dims=sizes.dims)
     with copied.of(model) as (on_copy, left):
@@ -85,11 +85,11 @@ def analyze(
         )
     found = dataclasses.replace(found, path=model)
     if html is not None:
-        report.write_picture(found, html)
+        analysis.write_picture(found, html)
     reporting.show(
         found,
-        lambda found: report.document(found, html),
-        lambda found: report.print_analysis(found, html),
+        lambda found: analysis.document(found, html),
+        lambda found: analysis.print_analysis(found, html),
         as_json=as_json,
     )
 

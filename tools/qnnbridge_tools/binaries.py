@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_host.model.chips import chip_label
-from qnnbridge_host.model.compatibility_check import Examination, HostTraits, examine
+from qnnbridge_host.model.compatibility import Examination, HostTraits, examine
 from qnnbridge_host.model.context_binary import BinaryDescription, BlobFacts, GraphDescription, TensorDescription
 from qnnbridge_host.model.context_files import facts_of, look_at_binary, sketch
 from qnnbridge_host.model.manifest import manifest_path, write_manifest

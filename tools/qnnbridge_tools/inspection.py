@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from qnnbridge_host.model.chips import chip_label, chip_of, simulated_chip
 from qnnbridge_host.model.collector import EpContextNode, ModelScan
-from qnnbridge_host.model.compatibility import CompiledTarget
-from qnnbridge_host.model.compatibility_check import Examination, HostTraits, examine
+from qnnbridge_host.model.compatibility import CompiledTarget, Examination, HostTraits, examine
 from qnnbridge_host.model.context_files import Blob
 from qnnbridge_host.model.genai_folder import (
     LAYOUTS,

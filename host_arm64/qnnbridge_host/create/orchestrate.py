@@ -33,10 +33,10 @@ from qnnbridge_host.numerics.judge import (
     judge_over_inputs,
     largest,
     movement,
+    paired,
     precision_of_operators,
     rank,
 )
-from qnnbridge_host.numerics.ranking import paired
 from qnnbridge_host.numerics.sampling import (
     ORDINARY,
     Feeds,

@@ -7,7 +7,7 @@ tools call it. May import the standard library and the protocol; never the cache
   one;
 - `source`: the model of a session with all its files, its fingerprint and stamps;
 - `context_binary`, `context_files`, `manifest`, `paths`: the files of a compiled model, and their contents;
-- `compatibility`, `compatibility_check`, `chips`, `releases`: its target, and the verdict on a host;
+- `compatibility`, `chips`, `releases`: its target, and the verdict on a host;
 - `compiled_checks`: the checks before a session;
 - `graph_index` (with `static_shapes`), `known_wrong`: operators that QNN computes wrong;
 - `genai_folder`: the folder of a model for generation.

@@ -19,7 +19,7 @@ from qnnbridge_protocol.errors import ContextUnusable, OptionError
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
 
 if TYPE_CHECKING:
-    from qnnbridge_host.model.compatibility_check import HostTraits
+    from qnnbridge_host.model.compatibility import HostTraits
 
 CONTEXT_ENABLE: Final = "ep.context_enable"
 CONTEXT_PATH: Final = "ep.context_file_path"
@@ -75,7 +75,7 @@ def before_session(
             )
             raise error
         return ()  # the host says whether it has this provider
-    from qnnbridge_host.model.compatibility_check import HostTraits
+    from qnnbridge_host.model.compatibility import HostTraits
 
     traits = HostTraits.of_hello(host, providers) if isinstance(host, Hello) else host
     if traits.onnxruntime_qnn is None:
@@ -147,7 +147,7 @@ def _judge(
     folder: str,
     check: str | None,
 ) -> tuple[str, ...]:
-    from qnnbridge_host.model.compatibility_check import check_compiled
+    from qnnbridge_host.model.compatibility import check_compiled
 
     # Each file was hashed when the model was opened, and gigabytes are not read twice. A manifest has forward
     # slashes, and Windows makes no difference between capitals and small letters.

@@ -211,7 +211,7 @@ def find_for_session(
         versions: of the packages on the host.
         soc_model: the chip, if another part has found out which.
     """
-    from qnnbridge_host.model.compatibility_check import backend_of
+    from qnnbridge_host.model.compatibility import backend_of
 
     options = [provider.options for provider in spec.providers if provider.name == QNN]
     if spec.providers and not any(backend_of(one) == "htp" for one in options):

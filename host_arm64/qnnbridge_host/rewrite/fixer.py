@@ -23,7 +23,7 @@ from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, tolerance_of
-from qnnbridge_host.rewrite import constants, operators, rank, removals, wrong_values, wrong_windows
+from qnnbridge_host.rewrite import constants, operators, rank, removals, wrong_values
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
@@ -75,7 +75,7 @@ REWRITES: Final = (
     Rewrite(
         "edge-padding",
         "Pad with mode edge, whose border QNN computes wrong, becomes Slice and Concat",
-        wrong_windows.edge_by_concat,
+        wrong_values.edge_by_concat,
     ),
     Rewrite("integer-exponent", "the exponent of Pow gets the type of its base", operators.exponent_of_base_type),
     Rewrite(
@@ -100,12 +100,12 @@ REWRITES: Final = (
     Rewrite(
         "conv-padding",
         "Conv in one dimension whose equal padding QNN computes wrong is padded once more in front",
-        wrong_windows.pad_convolutions,
+        wrong_values.pad_convolutions,
     ),
     Rewrite(
         "split-padding",
         "Pad of several dimensions, one at its end only, becomes Pad and Concat",
-        wrong_windows.split_padding,
+        wrong_values.split_padding,
     ),
     Rewrite(
         "power-products",
@@ -115,19 +115,19 @@ REWRITES: Final = (
     Rewrite(
         "pool-ceil",
         "MaxPool and AveragePool with ceil_mode whose last window is only padding get pads instead",
-        wrong_windows.pool_whole_windows,
+        wrong_values.pool_whole_windows,
     ),
     Rewrite(
         "average-pool",
         "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
-        wrong_windows.average_by_sums,
+        wrong_values.average_by_sums,
     ),
     Rewrite("gather-list", "Gather with a table of indices becomes one with a list", wrong_values.gather_by_list),
     Rewrite("gather-slices", "GatherND of slices takes them as one dimension", wrong_values.gather_flat_slices),
     Rewrite(
         "conv-step",
         "a depthwise Conv of one value with a stride becomes Slice and Conv",
-        wrong_windows.step_before_conv,
+        wrong_values.step_before_conv,
     ),
     Rewrite(
         "operand-order",
@@ -139,9 +139,9 @@ REWRITES: Final = (
     Rewrite(
         "transposed-padding",
         "ConvTranspose with output_padding becomes one with less windows, and Concat for what no window reaches",
-        wrong_windows.append_output_padding,
+        wrong_values.append_output_padding,
     ),
-    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", wrong_windows.split_groups),
+    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", wrong_values.split_groups),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(
         "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three

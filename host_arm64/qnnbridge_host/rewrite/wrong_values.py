@@ -1,20 +1,32 @@
-"""Rewrites of operators that QNN computes wrong without padding: powers, indices, casts, exponentials.
+"""Rewrites of operators that QNN computes wrong: powers, indices, casts, exponentials, and what is padded.
 
-Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
+Each but `edge_by_concat` changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model.graph_index import GraphNode
-from qnnbridge_host.model.known_wrong import nearest_places
-from qnnbridge_host.rewrite.rewriting import LEAST_ARGUMENT, NodeChain, for_matches, rewrite_matched, set_attribute
+from qnnbridge_host.model.known_wrong import nearest_places, window_of_node
+from qnnbridge_host.rewrite.rewriting import (
+    LEAST_ARGUMENT,
+    NodeChain,
+    drop_attribute,
+    dtype_of,
+    for_matches,
+    for_nodes,
+    rewrite_matched,
+    set_attribute,
+    sliced,
+)
 from qnnbridge_protocol.elements import ElementType
 
 # Products are not longer.
@@ -246,3 +258,315 @@ def _reduced(chain: NodeChain, op: str, value: str, axes: list[int], keep: int) 
         return chain(op, value, axes=axes, keepdims=keep)
     listed = chain.editor.add_constant(np.array(axes, np.int64), f"{chain.node.output[0]}/axes")
     return chain(op, value, listed, keepdims=keep)
+
+
+# --- padded operators: Conv, ConvTranspose, poolings, Pad ----------------------------------------------
+
+_SMALL = 64
+# An end that is behind every axis: Slice cuts it to the axis.
+_LAST = 2**31 - 1
+# Of the result of a high AveragePool with few channels that QNN computes right.
+_LEAST_WIDTH = 9
+# Input of a Pad that names the axes.
+_AXES_INPUT = 3
+
+
+@for_matches("Conv", ("conv-equal-padding",), "Conv")
+def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """A Conv whose equal padding QNN computes wrong gets one more zero in front; its first result is dropped."""
+    window = window_of_node(record)
+    before, after = window["before"], window["after"]
+    # QNN computes every other padding right.
+    set_attribute(node, "pads", [*before[:-1], before[-1] + 1, *after])
+    drop_attribute(node, "auto_pad")
+    output = node.output[0]
+    node.output[0] = editor.fresh(f"{output}/longer")
+    last = len(before) + 1
+    return [node, sliced(editor, node, node.output[0], last, 1, _LAST, output)]
+
+
+@for_matches("Conv", ("conv-depthwise-step",), "depthwise Conv of one value")
+def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """A depthwise Conv of one value with a stride becomes Slice with a step, and Conv."""
+    # From 33 channels on QNN takes other values with a stride of 2.
+    step = record.attributes["strides"][0]
+    # Start, end, axis and step: along axis 2, the only spatial one.
+    limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
+    first = editor.make("Slice", [node.input[0], *limits], node)
+    node.input[0] = first.output[0]
+    drop_attribute(node, "strides")
+    return [first, node]
+
+
+@for_matches("Pad", ("pad-constant-one-sided",), "Pad of several dimensions")
+def split_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Padding of the last dimension at its end becomes a Concat of its own."""
+    pads, shape = editor.constant(node.input[1], _SMALL), editor.shape(node.input[0])
+    fill = editor.constant(node.input[2], 1) if len(node.input) > 2 and node.input[2] else np.zeros(1)
+    if pads is None or shape is None or fill is None:
+        return None
+    rank = len(shape)
+    inner = np.array(pads)
+    # QNN computes this padding wrong where there is another one, too.
+    inner[-1] = 0
+    padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
+    first = editor.make("Pad", [node.input[0], *node.input[1:]], node, mode="constant")
+    first.input[1] = editor.add_constant(inner, f"{node.input[1]}/others")
+    kind = dtype_of(editor, node.input[0])
+    block = np.full((*padded[:-1], int(pads[-1])), fill.reshape(-1)[0], kind)
+    end = editor.add_constant(block, f"{node.output[0]}/end")
+    return [first, editor.make("Concat", [first.output[0], end], node, node.output[0], axis=rank - 1)]
+
+
+@for_nodes("Pad", "Pad with mode edge")
+def edge_by_concat(editor: Editor, node: Any) -> list[Any] | None:
+    """`Pad` with mode edge becomes the first and the last slice of an axis, joined around it by `Concat`.
+
+    QNN 2.7 writes 131008 or zeros into the border.
+    """
+    mode = graphs.attribute_values(node).get("mode", "constant")
+    pads = _pads(editor, node) if mode == "edge" else None
+    shape = editor.shape(node.input[0])
+    if not pads or shape is None or 0 in shape:
+        return None
+    made: list[Any] = []
+    name, last = node.input[0], list(pads)[-1]
+    for axis, (before, after) in pads.items():
+        first, end = (
+            sliced(editor, node, name, axis, start, start + 1, hints=(f"{node.output[0]}/bound",) * 3)
+            for start in (0, shape[axis] - 1)
+        )
+        # The slice is computed once, and joined as often as the edge is repeated.
+        parts = [first.output[0]] * before + [name] + [end.output[0]] * after
+        made += [first] if before else []
+        made += [end] if after else []
+        output = node.output[0] if axis == last else None
+        made.append(editor.make("Concat", parts, node, output, axis=axis))
+        name = made[-1].output[0]
+    return made
+
+
+def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
+    """Before and after, of each axis that is padded; ``None`` if they are not known, or cut something off."""
+    rank = editor.rank(node.input[0])
+    attribute = graphs.attribute_values(node).get("pads")
+    values = np.asarray(attribute) if attribute is not None else None
+    if values is None and len(node.input) > 1:
+        values = editor.constant(node.input[1])
+    if rank is None or values is None or (values < 0).any():
+        return None
+    axes = list(range(rank))
+    if len(node.input) > _AXES_INPUT and node.input[_AXES_INPUT]:
+        given = editor.constant(node.input[_AXES_INPUT])
+        if given is None:
+            return None
+        axes = [int(axis) % rank for axis in given.ravel()]
+    counts = values.ravel()
+    pairs = {axis: (int(counts[n]), int(counts[n + len(axes)])) for n, axis in enumerate(axes)}
+    return {axis: pair for axis, pair in pairs.items() if any(pair)}
+
+
+@for_matches(
+    "AveragePool",
+    (
+        "average-pool-1d",
+        "average-pool-1d-one-side",
+        "average-pool-3d",
+        "average-pool-ceil",
+        "average-pool-few-channels",
+        "average-pool-counted",
+        "average-pool-one-side",
+        "average-pool-narrow",
+        "average-pool-strided",
+        "average-pool-even",
+    ),
+    "AveragePool",
+)
+def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """AveragePool becomes one over a padded tensor, corrected by a constant and cut off at its end."""
+    shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or made_shape is None:
+        return None
+    window = window_of_node(record)
+    counted = bool(record.attributes.get("count_include_pad", 0))
+    # The new pooling divides by the whole kernel. The factor turns that into the number of values that the old
+    # one divided by.
+    factors, more = [], []
+    for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
+        # Whether zeros of the padding count decides by what a sum is divided.
+        low, high = (-before, size + after) if counted else (0, size)
+        starts = np.arange(out) * step - before
+        reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
+        # A window that lies in the padding alone reaches nothing.
+        factors.append(kernel / np.maximum(reached, 1))
+        more.append(max(after, int(starts[-1]) + kernel - size))
+    wider = _wider_than_wrong(record, shape, made_shape)
+    more[-1] += wider
+    pads = [0, 0, *window["before"], 0, 0, *more]
+    made: list[Any] = []
+    value = node.input[0]
+    for axis in range(2, len(shape)):
+        # One dimension at a time, and as Concat: Pad of two can be wrong, too.
+        sides = (pads[axis], pads[axis + len(shape)])
+        if any(sides):
+            value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
+    for name in ("pads", "auto_pad", "ceil_mode", "count_include_pad"):
+        drop_attribute(node, name)
+    node.input[0] = value
+    made.append(node)
+    output, factor = node.output[0], functools.reduce(np.multiply.outer, factors)
+    if wider:
+        node.output[0] = editor.fresh(f"{output}/wider")
+        made.append(sliced(editor, node, node.output[0], len(shape) - 1, 0, made_shape[-1]))
+    if np.any(factor != 1):
+        made[-1].output[0] = editor.fresh(f"{output}/sum")
+        scale = editor.add_constant(factor[None, None].astype(dtype_of(editor, output)), f"{output}/factor")
+        made.append(editor.make("Mul", [made[-1].output[0], scale], node))
+    made[-1].output[0] = output
+    return made
+
+
+def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
+    """How many columns the result of an AveragePool lacks to be no case of the row `average-pool-narrow`."""
+    # The bounds of that row.
+    if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
+        return 0
+    return _LEAST_WIDTH - made[-1] if 2 <= made[-1] < _LEAST_WIDTH else 0
+
+
+def _with_zeros(
+    editor: Editor,
+    node: Any,
+    value: str,
+    axis: int,
+    sides: tuple[int, int],
+    shape: Sequence[int],
+    pads: Sequence[int],
+    made: list[Any],
+) -> str:
+    """Zeros before and after along one axis of a tensor that is padded along the axes before it already."""
+    rank = len(shape)
+    sizes = [size + (pads[i] + pads[i + rank] if 1 < i < axis else 0) for i, size in enumerate(shape)]
+    parts = [value]
+    for front, many in zip((True, False), sides, strict=True):
+        if many:
+            block = np.zeros((*sizes[:axis], many, *sizes[axis + 1 :]), dtype_of(editor, node.input[0]))
+            name = editor.add_constant(block, f"{node.output[0]}/zeros")
+            parts = [name, *parts] if front else [*parts, name]
+    made.append(editor.make("Concat", parts, node, axis=axis))
+    return str(made[-1].output[0])
+
+
+def pool_whole_windows(editor: Editor) -> list[str]:
+    """A pooling with ceil_mode becomes one without, padded at its end for the windows that count."""
+
+    def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+        window, after = window_of_node(record), []
+        # QNN counts a window that begins in the padding at the end. Without ceil_mode there is none.
+        for size, kernel, step, dilation, before, end in zip(*window.values(), strict=True):
+            reach = (kernel - 1) * dilation + 1
+            last = -(-(size + before + end - reach) // step) * step
+            if last >= size + before:  # a window that would begin in the padding at the end is none
+                last -= step
+            after.append(max(0, last + reach - size - before))
+        beyond = any(more > end for more, end in zip(after, window["after"], strict=True))
+        if beyond and record.attributes.get("count_include_pad", 0):
+            return None  # the average would count what is added
+        for name in ("auto_pad", "ceil_mode"):
+            drop_attribute(node, name)
+        set_attribute(node, "pads", [*window["before"], *after])
+        return [node]
+
+    rows = ("pool-ceil-shape",)
+    changes = [line for op in ("MaxPool", "AveragePool") for line in rewrite_matched(editor, op, rows, change, op)]
+    if changes:
+        _declare_outputs(editor)
+    return changes
+
+
+def _declare_outputs(editor: Editor) -> None:
+    """Outputs get the shapes that follow: onnx, and what trusted it, counted one window more."""
+    declared = [value for value in editor.graph.output if shapes.has_shape(value)]
+    before = [list(value.type.tensor_type.shape.dim) for value in declared]
+    shapes.forget_inferred(editor.graph)
+    for value in declared:
+        value.type.tensor_type.ClearField("shape")
+    editor.changed(shapes=True)
+    for value, dims in zip(declared, before, strict=True):
+        shape = editor.shape(value.name)
+        value.type.tensor_type.shape.dim.extend(dims)
+        for dimension, size in zip(value.type.tensor_type.shape.dim, shape or (), strict=False):
+            if dimension.HasField("dim_value"):
+                dimension.dim_value = size
+    editor.changed(shapes=True)
+
+
+@for_matches(
+    "ConvTranspose",
+    ("conv-transpose-output-padding", "conv-transpose-depthwise-output-padding"),
+    "output_padding",
+)
+def append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches."""
+    made_shape = editor.shape(node.output[0])
+    has_bias = len(node.input) > 2 and bool(node.input[2])
+    bias = editor.constant(node.input[2]) if has_bias else np.zeros(1)
+    by_size = record.attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in record.attributes
+    if made_shape is None or by_size:
+        return None
+    # QNN leaves garbage where no window reaches.
+    added = record.attributes["output_padding"]
+    pads = list(record.attributes.get("pads", [0] * 2 * len(added)))
+    begins, ends = pads[: len(added)], pads[len(added) :]
+    # What would be cut off at the end is there.
+    extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
+    # A constant beside a quantised tensor would need a scale of its own.
+    if any(extra) and (bias is None or _is_quantised(editor, node)):
+        return None
+    set_attribute(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
+    drop_attribute(node, "output_padding")
+    if bias is None or not any(extra):
+        return [node]
+    sizes = [*made_shape[:2], *(size - more for size, more in zip(made_shape[2:], extra, strict=True))]
+    output = node.output[0]
+    value = node.output[0] = editor.fresh(f"{output}/reached")
+    made: list[Any] = [node]
+    # Where no window reaches, the result is the bias alone.
+    fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(dtype_of(editor, output))
+    for axis, more in enumerate(extra, 2):
+        if not more:
+            continue
+        block = np.broadcast_to(fill, (*sizes[:axis], more, *sizes[axis + 1 :]))
+        end = editor.add_constant(block, f"{output}/end")
+        made.append(editor.make("Concat", [value, end], node, axis=axis))
+        value, sizes[axis] = made[-1].output[0], sizes[axis] + more
+    made[-1].output[0] = output
+    return made
+
+
+@for_matches("ConvTranspose", ("conv-transpose-four-groups",), "ConvTranspose of groups")
+def split_groups(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """ConvTranspose of four groups becomes four, whose results are joined."""
+    weights, shape = editor.constant(node.input[1]), editor.shape(node.input[0])
+    bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    if weights is None or shape is None or (bias is None and len(node.input) > 2):
+        return None
+    # In one dimension QNN computes 4 groups of at most 32 channels wrong.
+    many = int(record.attributes["group"])
+    # ConvTranspose has its weights by input channel first, so a group is a range of their first axis; the bias
+    # is by output channel.
+    width, made, results = shape[1] // many, [], []
+    for number in range(many):
+        part = sliced(editor, node, node.input[0], 1, number * width, (number + 1) * width)
+        given = [part.output[0]]
+        given.append(editor.add_constant(weights[number * width : (number + 1) * width], f"{node.input[1]}/part"))
+        if bias is not None:
+            given.append(editor.add_constant(np.split(bias, many)[number], f"{node.input[2]}/part"))
+        attributes = {name: value for name, value in record.attributes.items() if name != "group"}
+        made += [part, editor.make("ConvTranspose", given, node, **attributes)]
+        results.append(made[-1].output[0])
+    return [*made, editor.make("Concat", results, node, node.output[0], axis=1)]
+
+
+def _is_quantised(editor: Editor, node: Any) -> bool:
+    return any(graphs.op_name(user) == "QuantizeLinear" for user in editor.uses(node.output[0]))

@@ -207,8 +207,7 @@ class NumbersService:
 def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.create.worker import Worker, open_original
-    from qnnbridge_host.numerics.judge import badness, precision_of_operators
-    from qnnbridge_host.numerics.ranking import judge_all
+    from qnnbridge_host.numerics.judge import badness, judge_all, precision_of_operators
 
     begun = time.monotonic()
 

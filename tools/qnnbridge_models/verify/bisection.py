@@ -23,8 +23,7 @@ import numpy as np
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.files import link_files
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_host.numerics.judge import NumberFormat
-from qnnbridge_host.numerics.ranking import judge_all
+from qnnbridge_host.numerics.judge import NumberFormat, judge_all
 from qnnbridge_models.verify import traps
 from qnnbridge_models.verify.traps import NodeAt, NodeChange
 from qnnbridge_models.verify.verification import Divergence, NodeAlone, TrapFound

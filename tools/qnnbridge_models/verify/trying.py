@@ -19,8 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_host.numerics.judge import NumberFormat, judge, judge_over_inputs, largest, movement, rank
-from qnnbridge_host.numerics.ranking import judge_all, paired
+from qnnbridge_host.numerics.judge import (
+    NumberFormat,
+    judge,
+    judge_all,
+    judge_over_inputs,
+    largest,
+    movement,
+    paired,
+    rank,
+)
 from qnnbridge_host.numerics.sampling import (
     InputKnowledge,
     NamedFeeds,

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_host.model.compatibility_check import HostTraits, examine
+from qnnbridge_host.model.compatibility import HostTraits, examine
 from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, write_manifest
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import CompileFailed, OptionError

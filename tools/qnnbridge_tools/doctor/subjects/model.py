@@ -74,7 +74,7 @@ def _judge(model: ExaminedModel, scan: object, facts: Facts) -> ExaminedModel:
     import dataclasses
 
     from qnnbridge_host.model.chips import chip_named
-    from qnnbridge_host.model.compatibility_check import HostTraits, check_compiled
+    from qnnbridge_host.model.compatibility import HostTraits, check_compiled
 
     packages = facts.host.packages
     loaded = packages.loaded_set if packages else None
