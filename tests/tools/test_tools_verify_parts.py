@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -238,6 +240,35 @@ def verdicts(**found: tuple[str, float]) -> list[str]:
     prepared = trying.TrialSet(trials, True, ("y",), "fp16", {"y": 3.0})
     answers = {name: [values[name] * (1 + off)] for name, (_, off) in found.items()}
     return [one.state for one in trying.verdicts_of(prepared, answers)]
+
+
+def test_an_output_that_no_input_reaches_agrees_without_following_them() -> None:
+    same = np.linspace(0, 1, 50)
+    trials = tuple(trying.Trial(name, "made up", True, {}, RunAnswer([same])) for name in "ab")
+    prepared = trying.TrialSet(trials, True, ("y",), "fp16", {"y": 1.0})
+    right, wrong = ({name: [same * factor] for name in "ab"} for factor in (1.0, 2.0))
+    constant = dataclasses.replace(prepared, constant=frozenset("y"))
+    for trial_set, found, state in (
+        (prepared, right, "unknown"),
+        (constant, right, "agrees"),
+        (constant, wrong, "differs"),
+    ):
+        assert [one.state for one in trying.verdicts_of(trial_set, found)] == [state]
+
+
+def test_outputs_that_no_input_reaches_are_known(tmp_path: Path) -> None:
+    kind = TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["w"], ["anchors"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [2])],
+        [helper.make_tensor_value_info(name, kind, [2]) for name in ("y", "anchors", "w", "x")],
+        [helper.make_tensor("w", kind, [2], [1.0, 2.0])],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    _, nodes, constant = verifier._known_of(path, trying.FixedSizes({}, {}, True), None)
+    assert (nodes, constant) == (1, {"anchors", "w"})
 
 
 def test_real_inputs_beat_made_up_ones() -> None:

@@ -315,6 +315,7 @@ class TrialSet:
         outputs: names.
         number_format: what QNN computes in.
         scales: largest values of each output on inputs that count.
+        constant: outputs that no input reaches.
     """
 
     trials: tuple[Trial, ...]
@@ -322,6 +323,7 @@ class TrialSet:
     outputs: tuple[str, ...]
     number_format: NumberFormat
     scales: Mapping[str, float]
+    constant: frozenset[str] = frozenset()
 
 
 def prepare_trials(
@@ -565,6 +567,8 @@ def verdicts_on(
     for place, name in enumerate(prepared.outputs):
         pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format)
+        if name in prepared.constant and {one.state for one in judged} == {"agrees"}:
+            state, reason = "agrees", ""  # it has not to be seen to follow the inputs
         # The worst of those that have the state of the verdict: it is the evidence for it.
         worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, rank(judged[k])), default=None)
         verdicts.append(

@@ -106,8 +106,8 @@ def verify_model(
         # Sizes that a session takes by name need no copy of the model.
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
-        known, nodes = _known_of(path, sizes, soc_model)
-        work = _Work(model, scan, given, settings, number_format, known, how, on_progress, on_rows)
+        known, nodes, constant = _known_of(path, sizes, soc_model)
+        work = _Work(model, scan, given, settings, number_format, known, constant, how, on_progress, on_rows)
         # Without names: a model that was renamed is the same one.
         hashes = [digest for _, digest in hashes_of([path, *others])]
         what = {"model": hashes, "sizes": sizes.shown(), "options": options}
@@ -142,21 +142,26 @@ def verify_model(
     )
 
 
-def _known_of(path: Path, sizes: FixedSizes, soc_model: str | None) -> tuple[InputKnowledge, int | None]:
-    """What the inputs are, and how many nodes do work for them, as `analyze` counts."""
+def _known_of(
+    path: Path, sizes: FixedSizes, soc_model: str | None
+) -> tuple[InputKnowledge, int | None, frozenset[str]]:
+    """What the inputs are, how many nodes do work for them, as `analyze` counts, and outputs that none makes."""
     # Without onnx the inputs are known by their types alone.
     try:
         import onnx  # noqa: F401 - only whether it is there
     except ImportError:
-        return NOTHING_KNOWN, None
+        return NOTHING_KNOWN, None, frozenset()
     from qnnbridge_models.analyze.analyzer import chip_options
     from qnnbridge_models.analyze.predict import predict_model
 
     model = graphs.load(path)
     shapes.fix(model, sizes.dimensions)
     check_runnable(model)
-    verdicts = predict_model(model, chip_options(soc_model)[2], path.parent).verdicts
-    return knowledge_of(model), sum(verdict.place != "folded" for verdict in verdicts)
+    prediction = predict_model(model, chip_options(soc_model)[2], path.parent)
+    pairs = zip(prediction.view.nodes, prediction.verdicts, strict=True)
+    working = [node for node, verdict in pairs if verdict.place != "folded"]
+    reached = {tensor.name for node in working for tensor in node.made} | prediction.view.inputs
+    return knowledge_of(model), len(working), frozenset(value.name for value in model.graph.output) - reached
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -212,6 +217,7 @@ class _Work:
     settings: SessionSettings
     number_format: NumberFormat
     known: InputKnowledge
+    constant: frozenset[str]
     how: VerifyOptions
     on_progress: OnProgress
     on_rows: OnRows | None
@@ -229,6 +235,7 @@ class _Work:
                 prepared = trying.prepare_trials(
                     side, self.given, self.scan.ops, self.known, self.number_format, how
                 )
+            prepared = dataclasses.replace(prepared, constant=self.constant)
             # Where the CPU disagrees with itself, a comparison with QNN says nothing.
             if not prepared.stable:
                 return _Tried(prepared, (), {}, None, versions)
