@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import Final
@@ -54,6 +55,20 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """A second name for a file; a copy on another volume, or on one without hard links."""
+    try:
+        # Caches of model hubs hold links, which `os.link` would link in place of their files on Linux.
+        os.link(os.path.realpath(source), target)
+    except OSError as error:
+        # No room for a link is no room for a copy.
+        if error.errno == errno.ENOSPC:
+            raise
+        import shutil
+
+        shutil.copyfile(source, target)
 
 
 def make_folders(folder: str | os.PathLike[str]) -> None:

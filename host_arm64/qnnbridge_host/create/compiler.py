@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import itertools
 import logging
 import os
@@ -31,6 +30,7 @@ from qnnbridge_host.model.chips import CHIPS, chip_of
 from qnnbridge_host.model.paths import from_host, from_os
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import are_same, take_stamp
+from qnnbridge_os.files import link_or_copy
 from qnnbridge_protocol.errors import BridgeError, CompileFailed, EPFail, Fail, PlacementRefused, WorkerDied
 from qnnbridge_protocol.specs import (
     QNN,
@@ -336,24 +336,13 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
         if copied:
             shutil.copyfile(path, target)
         else:
-            _link(path, target)
+            link_or_copy(path, target)
     if copied:
         # Stamps of files so new prove nothing: they are hashed.
         copies = [file._replace(path=targets[file.path]) for file in job.source.known if file.path in targets]
         known = tuple(copy._replace(stamp=take_stamp(copy.path)) for copy in copies)
         job.source._replace(known=known).check_unchanged()
     return staged
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        # On Linux `os.link` links a symbolic link itself, and not its target.
-        os.link(os.path.realpath(source), target)
-    except OSError as error:
-        # No room for a link is no room for a copy.
-        if error.errno == errno.ENOSPC:
-            raise
-        shutil.copyfile(source, target)
 
 
 # --- refusals --------------------------------------------------------------------------------------------

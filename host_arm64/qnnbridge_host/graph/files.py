@@ -147,13 +147,8 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
     for name in filter(inside_folder, names):  # ONNX Runtime refuses the others
         there = folder / name
         there.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            # It stays the user's own file: what opens this name for writing would change the original. Caches of
-            # model hubs hold links, which `os.link` would link in place of their files on Linux.
-            os.link(os.path.realpath(source / name), there)
-        except OSError:
-            # Another volume, or one without hard links.
-            shutil.copyfile(source / name, there)
+        # It stays the user's own file: what opens this name for writing would change the original.
+        files.link_or_copy(source / name, there)
 
 
 def changed_copy(model: Any, source: Path, names: Iterable[str], folder: Path) -> Path:
