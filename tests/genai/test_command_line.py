@@ -71,7 +71,7 @@ def test_inspect_of_the_sliding_layout_and_of_a_plain_folder(folders: Folders, t
     assert "uint8, 4 tensors" in text
     assert "0.16.0, as tried" in text
     refused = run("inspect", tmp_path)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "genai_config.json" in refused.stderr
     assert "Traceback" not in refused.stderr
 

@@ -22,6 +22,7 @@ from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
 from qnnbridge_tools.doctor.machine import path_folders
+from qnnbridge_tools.reporting import exit_code_of
 from qnnbridge_tools.setup_host.command import cmd_text, powershell_text
 from qnnbridge_tools.setup_host.environment import (
     MARKER,
@@ -36,7 +37,7 @@ from qnnbridge_tools.setup_host.environment import (
     recover,
 )
 from qnnbridge_tools.setup_host.plan import HostChoice, NpuTraits, choose, toml_string, with_host
-from qnnbridge_tools.setup_host.steps import setup_environment, write_text
+from qnnbridge_tools.setup_host.steps import pip_environment, setup_environment, write_text
 from qnnbridge_tools.setup_host.this_machine import BaseCandidate, PythonTraits, ask, candidates
 from qnnbridge_tools.versions.packages import COMPANIONS, Source, find_source, requirements
 
@@ -394,6 +395,12 @@ def test_candidates_come_from_the_path_newest_first_and_each_once(tmp_path: Path
     assert [one.path for one in found] == [new, old]
 
 
+def test_an_interpreter_that_was_named_and_is_none_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(HostNotFound) as refused:
+        candidates(surroundings(), str(tmp_path / "python"), [])
+    assert exit_code_of(refused.value) == 2
+
+
 def test_a_python_of_the_current_folder_is_none_of_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -585,3 +592,20 @@ def test_pip_keeps_its_index_and_loses_what_points_elsewhere() -> None:
         "PYTHONUTF8": "1",
         "PYTHONNOUSERSITE": "1",
     }
+
+
+@pytest.mark.process
+def test_a_place_that_pip_s_configuration_names_does_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "pip.conf"
+    environ = {**setup_environment(os.environ), "PIP_CONFIG_FILE": str(file), "PIP_TIMEOUT": "9"}
+    file.write_text("[global]\nindex-url = http://127.0.0.1:9/simple\n")
+    assert pip_environment(sys.executable, environ) == environ
+    file.write_text(
+        "[global]\nretries = 2\ntimeout = 5\nuser = yes\ntrusted-host =\n  b\n  c\n"
+        "[install]\ntarget = /elsewhere\nretries = 3\n[list]\nformat = json\n"
+    )
+    found = pip_environment(sys.executable, environ)
+    assert found["PIP_CONFIG_FILE"] == os.devnull
+    assert (found["PIP_RETRIES"], found["PIP_TIMEOUT"]) == ("3", "9")
+    assert found["PIP_TRUSTED_HOST"].split() == ["b", "c"]
+    assert not found.keys() & {"PIP_TARGET", "PIP_USER", "PIP_FORMAT"}

@@ -113,10 +113,18 @@ def _opened(path: Path) -> npt.NDArray[Any] | np.lib.npyio.NpzFile:
     except FileNotFoundError:
         raise OptionError(f"There is no file {path}.") from None
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        # Of any other file numpy says that it holds pickled data, and how to load that in spite of it.
+        if isinstance(error, ValueError) and not _begins_as_arrays(path):
+            error = ValueError("it begins neither as a .npy nor as a .npz file does")
         raise _unreadable(path, error) from None
     if not isinstance(loaded, (np.ndarray, np.lib.npyio.NpzFile)):
         raise _unreadable(path, ValueError(f"it holds a {type(loaded).__name__}"))
     return loaded
+
+
+def _begins_as_arrays(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(6).startswith((b"\x93NUMPY", b"PK"))
 
 
 def _unreadable(path: Path, error: BaseException) -> OptionError:

@@ -39,6 +39,7 @@ _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.TooLarge,
     errors.CompiledModelRefused,
     errors.NoSuchFile,
+    errors.GenerationFolderInvalid,
     errors.InvalidArgument,
     errors.InvalidGraph,
     errors.InvalidProtobuf,

@@ -82,7 +82,10 @@ def prune(
 ) -> None:
     """Remove damaged and leftover entries, then the least recently used ones down to the size limit."""
     from qnnbridge_protocol.settings import parse_size
+    from qnnbridge_tools import arguments
     from qnnbridge_tools.cache import entries
+
+    arguments.check_number("--unused-days", unused_days)
 
     store, facts = _gather()
     limit = facts.settings.max_bytes if max_size is None else parse_size(max_size)

@@ -6,6 +6,7 @@ the configuration stays as it was.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -138,6 +139,7 @@ def run_program(
 
 # A slow line takes long for onnxruntime-qnn; a pip that hangs has to end all the same.
 INSTALL_TIMEOUT_S = 3600.0
+CONFIG_TIMEOUT_S = 60.0
 SHOWN_LINES = 8
 
 # pip's settings that say where to install. The others (index, proxy, certificate) are the user's and needed.
@@ -241,9 +243,34 @@ def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
     } | {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
 
 
+def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` for this interpreter's pip. A place to install that its configuration files name does not count."""
+    listing = (python, "-m", "pip", "config", "list")
+    # `user = yes` in a file would be an option of this command, too, and hide the other files.
+    asked = {**environ, "PIP_USER": "0"}
+    code, lines = run_program(listing, asked, lambda _line: None, CONFIG_TIMEOUT_S)
+    # Lines like: install.index-url='https://...'
+    settings = {name: text for name, _, text in (line.partition("=") for line in lines)} if code == 0 else {}
+    files: dict[str, str] = {}
+    # Those of all commands first: pip's own for `install` win.
+    for section in ("global.", "install."):
+        for name in filter(lambda name: name.startswith(section), settings):
+            variable = f"PIP_{name.removeprefix(section).upper().replace('-', '_')}"
+            with contextlib.suppress(ValueError, SyntaxError):
+                files[variable] = str(ast.literal_eval(settings[name]))
+    if not _PIP_PLACES & files.keys():
+        return dict(environ)
+    # No option and no variable takes a target back. So the files are not read, and variables stand for the rest.
+    kept = {name: value for name, value in files.items() if name not in _PIP_PLACES}
+    return {**kept, **environ, "PIP_CONFIG_FILE": os.devnull}
+
+
 def _run(step: str, command: Sequence[str], detail: Say, folder: Path) -> None:
+    environ = setup_environment(os.environ)
     try:
-        code, lines = run_program(command, setup_environment(os.environ), detail, INSTALL_TIMEOUT_S)
+        if step == "install":
+            environ = pip_environment(command[0], environ)
+        code, lines = run_program(command, environ, detail, INSTALL_TIMEOUT_S)
     except OSError as error:
         raise failed(step, f"{command[0]} cannot be started.", cause=str(error)) from error
     if code != 0:

@@ -109,7 +109,11 @@ def candidates(
 ) -> list[BaseCandidate]:
     """The usable interpreters, newest Python first. Adds the reasons against the others to `looked_at`."""
     if asked_for is not None:
-        return [_named(surroundings, asked_for, asker)]
+        try:
+            return [_named(surroundings, asked_for, asker)]
+        except HostNotFound as error:
+            error.details["source"] = "argument"  # bad input, as for every command
+            raise
     found: dict[str, BaseCandidate] = {}
     for place, path in _places(surroundings):
         if os.path.realpath(path) in found:
