@@ -14,6 +14,8 @@ import pytest
 from tests import needs
 from tests.fakes.commands import COMMAND, in_a_process, qnnbridge
 
+from qnnbridge_tools import __main__
+
 
 @pytest.mark.parametrize(
     "command",
@@ -174,3 +176,15 @@ def test_an_interruption_while_the_commands_are_imported_is_no_traceback(tmp_pat
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     ended = in_a_process("versions", PYTHONPATH=paths)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Interrupted.\n")
+
+
+@pytest.mark.parametrize(("command", "expected"), [("explain", "1"), ("exec", "")])
+def test_commands_run_onnxruntime_without_its_telemetry_and_programs_as_they_are(
+    command: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")  # so that it comes back
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
+    monkeypatch.setattr(sys, "argv", ["qnnbridge", command, "--help"])
+    assert __main__.main() == 0
+    assert os.environ.get("ORT_DISABLE_TELEMETRY", "") == expected
+    assert capsys.readouterr().out

@@ -6,6 +6,7 @@ then, too, and quickly.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from qnnbridge_tools import output
@@ -15,6 +16,8 @@ def main() -> int:
     """The exit code of the command."""
     if sys.argv[1:2] == ["exec"]:
         return _command()  # the output, and how its loss is reported, are the program's
+    # As hosts have it, for commands that run ONNX Runtime in this process: it would leave a file behind (`.ses`).
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         return output.guarded(_command)
     except KeyboardInterrupt:  # while the commands are imported, or what was printed is written out
