@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _winapi
+import contextlib
 import ctypes
 import msvcrt
 import os
@@ -120,6 +121,16 @@ def open_file(path: str, access: int, share: int, how: int, flags: int, security
     if handle is None or handle == _INVALID_HANDLE:
         raise _last_error()
     return handle
+
+
+def descriptor_of(handle: int, access: int) -> int:
+    """A descriptor (os.O_RDONLY, os.O_WRONLY) that owns the handle. Raises `OSError`; the handle is closed then."""
+    try:
+        return msvcrt.open_osfhandle(handle, access | os.O_BINARY | os.O_NOINHERIT)
+    except OSError:  # the C runtime has numbers for 8192 files; or there is no such handle
+        with contextlib.suppress(OSError):
+            _winapi.CloseHandle(handle)
+        raise
 
 
 def create_job() -> int:

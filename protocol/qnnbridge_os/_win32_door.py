@@ -9,6 +9,7 @@ call `drop`, and `close` of the endpoint.
 from __future__ import annotations
 
 import _winapi
+import contextlib
 import ctypes
 import errno
 import msvcrt
@@ -91,8 +92,8 @@ class DaemonStream:
         """Descriptors for the two handles that the daemon has given to this process."""
         if not all(handles):
             raise ConnectionError("the daemon sent no streams")
-        read_fd = fds.adopt(msvcrt.open_osfhandle(handles[0], os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT))
-        write_fd = fds.adopt(msvcrt.open_osfhandle(handles[1], os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT))
+        read_fd = fds.adopt(api.descriptor_of(handles[0], os.O_RDONLY))
+        write_fd = fds.adopt(api.descriptor_of(handles[1], os.O_WRONLY))
         return read_fd, write_fd
 
     def send(self, data: bytes, deadline: float) -> None:
@@ -303,10 +304,15 @@ class Streams:
 
     def __init__(self) -> None:
         # Without security attributes the ends are not inherited by programs that are started.
-        ours_r, self._their_write = _winapi.CreatePipe(None, BUFFER_BYTES)
-        self._their_read, ours_w = _winapi.CreatePipe(None, BUFFER_BYTES)
-        self.in_fd = msvcrt.open_osfhandle(ours_r, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT)
-        self.out_fd = msvcrt.open_osfhandle(ours_w, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT)
+        with contextlib.ExitStack() as undo:
+            ours, self._their_write = _winapi.CreatePipe(None, BUFFER_BYTES)
+            undo.callback(_winapi.CloseHandle, self._their_write)
+            self.in_fd = api.descriptor_of(ours, os.O_RDONLY)
+            undo.callback(os.close, self.in_fd)
+            self._their_read, ours = _winapi.CreatePipe(None, BUFFER_BYTES)
+            undo.callback(_winapi.CloseHandle, self._their_read)
+            self.out_fd = api.descriptor_of(ours, os.O_WRONLY)
+            undo.pop_all()  # all of it is there
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
         """Give the client its ends, with the answer. Raises `OSError`; ours stay open then."""

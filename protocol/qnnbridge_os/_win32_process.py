@@ -151,11 +151,8 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
         child_stdin, our_stdin = _winapi.CreatePipe(None, BUFFER_BYTES)
         # Noted at once, so that it is closed if the next line fails.
         theirs.append(child_stdin)
-        stdin_fd = fds.adopt(msvcrt.open_osfhandle(our_stdin, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT))
-        stdout_fd, child_stdout = _read_pipe(fds)
-        theirs.append(child_stdout)
-        stderr_fd, child_stderr = _read_pipe(fds)
-        theirs.append(child_stderr)
+        stdin_fd = fds.adopt(api.descriptor_of(our_stdin, os.O_WRONLY))
+        stdout_fd, stderr_fd = (_read_pipe(fds, theirs) for _ in range(2))
         with _no_dialogs(), plain_dll_search():
             process, thread, pid = _create_process(argv, env, cwd, theirs)
         if job is not None:
@@ -177,10 +174,11 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
                 _winapi.CloseHandle(handle)
 
 
-def _read_pipe(fds: OwnedFds) -> tuple[int, int]:
-    """Our descriptor to read from, and the handle that the child writes to."""
-    ours, theirs = _winapi.CreatePipe(None, BUFFER_BYTES)
-    return fds.adopt(msvcrt.open_osfhandle(ours, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT)), theirs
+def _read_pipe(fds: OwnedFds, theirs: list[int]) -> int:
+    """Our descriptor to read from; `theirs` gets the handle that the child writes to."""
+    ours, child = _winapi.CreatePipe(None, BUFFER_BYTES)
+    theirs.append(child)
+    return fds.adopt(api.descriptor_of(ours, os.O_RDONLY))
 
 
 def _create_process(

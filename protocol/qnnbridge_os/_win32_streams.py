@@ -330,20 +330,13 @@ class ChannelStreams:
         try:
             their_read, ours = _winapi.CreatePipe(None, BUFFER_BYTES)
             self._theirs.append(their_read)
-            self.write_fd = self._adopt(ours, os.O_WRONLY)
+            self.write_fd = self._fds.adopt(api.descriptor_of(ours, os.O_WRONLY))
             ours, their_write = _winapi.CreatePipe(None, BUFFER_BYTES)
             self._theirs.append(their_write)
-            self.read_fd = self._adopt(ours, os.O_RDONLY)
+            self.read_fd = self._fds.adopt(api.descriptor_of(ours, os.O_RDONLY))
         except BaseException:
             self.opened()
             self._fds.close_all()
-            raise
-
-    def _adopt(self, handle: int, access: int) -> int:
-        try:
-            return self._fds.adopt(msvcrt.open_osfhandle(handle, access | os.O_BINARY | os.O_NOINHERIT))
-        except OSError:  # no number left for it
-            _winapi.CloseHandle(handle)
             raise
 
     def poll(self, milliseconds: float) -> bool:

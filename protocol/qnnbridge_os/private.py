@@ -14,12 +14,11 @@ from pathlib import Path
 if sys.platform == "win32":
     import _winapi
     import ctypes
-    import msvcrt
     import re
     from ctypes import wintypes
     from typing import Final
 
-    from qnnbridge_os._win32_api import kernel32, open_file
+    from qnnbridge_os._win32_api import descriptor_of, kernel32, open_file
 
     SYSTEM: Final = "SY"
     ADMINISTRATORS: Final = "BA"
@@ -229,7 +228,7 @@ if sys.platform == "win32":
         """The beginning of a file that only this user can have written: what was opened is looked at, not its name,
         which another file may have by now. Raises `OSError`."""
         handle = open_file(str(path), _GENERIC_READ, _SHARE_ALL, _winapi.OPEN_EXISTING, _OPEN_REPARSE_POINT)
-        with open(msvcrt.open_osfhandle(handle, os.O_RDONLY | os.O_BINARY | os.O_NOINHERIT), "rb") as file:
+        with open(descriptor_of(handle, os.O_RDONLY), "rb") as file:
             status = os.fstat(file.fileno())
             if status.st_file_attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT:
                 raise PermissionError(f"{path}: it is a link")
@@ -243,7 +242,7 @@ if sys.platform == "win32":
         attributes = OwnerOnly()
         # Shared with nobody until it is written whole.
         handle = open_file(str(path), _GENERIC_WRITE, 0, _CREATE_NEW, 0, attributes.address)
-        with open(msvcrt.open_osfhandle(handle, os.O_WRONLY | os.O_BINARY | os.O_NOINHERIT), "wb") as file:
+        with open(descriptor_of(handle, os.O_WRONLY), "wb") as file:
             file.write(data)
 
 else:

@@ -20,10 +20,9 @@ from typing import Any
 if sys.platform == "win32":
     import _winapi
     import contextlib
-    import msvcrt
     from ctypes import wintypes
 
-    from qnnbridge_os._win32_api import kernel32
+    from qnnbridge_os._win32_api import descriptor_of, kernel32
 
     AVAILABLE = True
 
@@ -31,13 +30,7 @@ if sys.platform == "win32":
 
     def open_stream(where: dict[str, Any], *, write: bool) -> int:
         """A descriptor for one end of a pipe of the application. Raises `OSError`, `ValueError`."""
-        access = os.O_WRONLY if write else os.O_RDONLY
-        handle = _take_handle(where)
-        try:
-            return msvcrt.open_osfhandle(handle, access | os.O_BINARY | os.O_NOINHERIT)
-        except BaseException:
-            _close(handle)
-            raise
+        return descriptor_of(_take_handle(where), os.O_WRONLY if write else os.O_RDONLY)
 
     def map_memory(where: dict[str, Any], size: int, *, write: bool) -> memoryview:
         """Shared memory of the application, mapped and touched. Unmapped when nothing refers to it any more."""

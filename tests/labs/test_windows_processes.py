@@ -30,6 +30,7 @@ EXPECTED: dict[str, Any] = {
     "closing_under_a_blocked_reader_and_writer": [True, False, False],
     "collected_stderr": ["wide ä\r\n", True, True],
     "handles_are_given_back": 0,
+    "handles_without_a_number_are_closed": [["OSError", "OSError", "HostStartFailed"], 0],
     "guarded_streams": ["890a0d0a1a0d0a", 0, ["print", "puts", "child", "handle"]],
     "parent_watch": ["('handle',)", True, 77, 78],
     "libraries_of_a_frozen_application": ["", "", "C:\\app"],

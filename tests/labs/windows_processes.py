@@ -5,6 +5,7 @@ Each function looks at one fact and returns it; `test_windows_processes.py` says
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import msvcrt
@@ -24,7 +25,16 @@ from windows_facts import FACTS, ROOTS, TIMEOUT_S, ended, fact, read_all, refusa
 import psutil  # isort: skip
 from qnnbridge._launch import find_host, process_machine
 from qnnbridge._launch.stderr import StderrCollector
-from qnnbridge_os.processes import default_spawner, is_writing, native_machine, wait_readable, write_some
+from qnnbridge.errors import BridgeError
+from qnnbridge_os._win32_door import Streams
+from qnnbridge_os.processes import (
+    ChannelStreams,
+    default_spawner,
+    is_writing,
+    native_machine,
+    wait_readable,
+    write_some,
+)
 from qnnbridge_os.programs import executable_machine, registered_pythons
 
 # --- start and end -------------------------------------------------------------------------------------------
@@ -329,6 +339,28 @@ def handles_are_given_back() -> Any:
     for _ in range(3):
         once()
     return psutil.Process().num_handles() - before
+
+
+@fact
+def handles_without_a_number_are_closed() -> Any:
+    """The C runtime has one number left, where two descriptors are needed."""
+    kept: list[int] = []
+    with contextlib.suppress(OSError):
+        while True:
+            kept.append(os.dup(1))
+    os.close(kept.pop())
+    process = psutil.Process()
+    said: list[str] = []
+    before = process.num_handles()
+    for make in (Streams, ChannelStreams, lambda: start("")):
+        try:
+            make()
+        except (OSError, BridgeError) as error:
+            said.append(type(error).__name__)
+    left = process.num_handles() - before
+    for fd in kept:
+        os.close(fd)
+    return [said, left]
 
 
 # --- the host's side -----------------------------------------------------------------------------------------
