@@ -52,7 +52,8 @@ def fit(rule: FeedRule, value: Any) -> Any:
         return _from_list(rule, value)
     if isinstance(value, dict):
         return _checked_map(rule, value)
-    if hasattr(type(value), "__iter__"):
+    # Python cannot iterate over a memoryview of several dimensions, or of none.
+    if hasattr(type(value), "__iter__") and not (isinstance(value, memoryview) and value.ndim != 1):
         return _from_iterable(rule, value)
     raise unable(rule, value)
 

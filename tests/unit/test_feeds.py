@@ -151,6 +151,8 @@ BAD_FEEDS: dict[str, list[dict[Any, Any]]] = {
         {"x": "abc", "y": f32(4, 2)},
         {"x": np.float32(3), "y": f32(4, 2)},
         {"x": memoryview(b"1234"), "y": f32(4, 2)},
+        {"x": memoryview(f32(4, 2)), "y": f32(4, 2)},
+        {"x": memoryview(f32()), "y": f32(4, 2)},
         {"x": object(), "y": f32(4, 2)},
         {"x": {1: 2.0}, "y": f32(4, 2)},
         {"x": {}, "y": f32(4, 2)},
