@@ -86,9 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not process" in config.option.markexpr:
         sys.addaudithook(_refuse_start)
     if hasattr(config, "workerinput") and config.args == config.getini("testpaths"):
-        from tests.scheduling import BeginElsewhere
+        from tests.scheduling import RunOfAllTests
 
-        config.pluginmanager.register(BeginElsewhere(config))
+        config.pluginmanager.register(RunOfAllTests(config))
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ import os
 import random
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.scheduling import BeginElsewhere, ByFileOrLab
+from tests.scheduling import ByFileOrLab, RunOfAllTests
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,8 +121,28 @@ def test_each_worker_begins_with_other_folders_and_has_all_of_them(tmp_path: Pat
     begun = []
     for number in range(4):
         config: Any = SimpleNamespace(args=["tests"], rootpath=tmp_path, workerinput={"workerid": f"gw{number}"})
-        BeginElsewhere(config)
+        run = RunOfAllTests(config)
         assert sorted(Path(one).name for one in config.args) == ["a", "b", "c"]
         begun.append(Path(config.args[0]).name)
     assert len(set(begun[:3])) == 3
     assert begun[3] == begun[0]
+    names = [
+        f"{folder}/test_{n}.py::test_{m}"
+        for folder in ("contract", "fault", "unit")
+        for n in range(9)
+        for m in (2, 1)
+    ]
+    orders = []
+    for _ in range(2):
+        random.shuffle(names)
+        items: list[Any] = [
+            SimpleNamespace(nodeid=f"tests/{name}") for name in sorted(names, key=lambda name: name[:-1])
+        ]
+        run.pytest_collection_modifyitems(items)
+        orders.append([item.nodeid.split("::")[0] for item in items])
+    assert orders[0] == orders[1], "all workers have one order, or xdist refuses to begin"
+    files = orders[0][::2]
+    assert files == orders[0][1::2], "the tests of a file stay together"
+    waits = [number for number, file in enumerate(files) if "fault" in file]
+    assert max(after - before for before, after in pairwise(waits)) <= 4
+    assert "fault" not in files[-1]
