@@ -288,7 +288,8 @@ def _in_execution(error: errors.BridgeError) -> errors.RemoteRuntimeError:
     # ONNX Runtime drops its prefix "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " here.
     text = error.message
     if text.startswith("[ONNXRuntimeError]"):
-        text = text.split(" : ", 3)[-1]
+        # And spells this one otherwise.
+        text = text.split(" : ", 3)[-1].replace("output name:", "output name: ")
     if not text.startswith(_EXECUTION):
         text = _EXECUTION + text
     wrapped = errors.RemoteRuntimeError(

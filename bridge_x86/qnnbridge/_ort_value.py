@@ -308,7 +308,8 @@ class OrtValue:
         else:
             raise errors.RemoteTypeError("data must be a numpy.ndarray or an OrtValue.")
         target = self._memory()
-        if target.dtype.hasobject or source.dtype.hasobject:
+        # No bytes of text, of dates, or of structures become numbers.
+        if target.dtype.hasobject or source.dtype.kind in "OSTUMm" or source.dtype.names:
             raise errors.RemoteRuntimeError(
                 "Inplace update of OrtValues is currently only supported from non-string numpy arrays"
             )

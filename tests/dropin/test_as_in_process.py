@@ -51,6 +51,22 @@ native = session._sess
 tell("run", lambda: native.run(["y"], {"x": x}, None)[0].tolist())
 tell("unknown arguments", lambda: ort.InferenceSession(data, provider=["none"], device=3).run(None, {"x": x})[0].tolist())
 tell("metas", lambda: [(m.name, m.type, m.shape) for m in (*native.inputs_meta, *native.outputs_meta)])
+import re, threading
+profiled = ort.SessionOptions()
+profiled.enable_profiling = True
+for prefix in ("onnxruntime_profile_", os.path.join("..", os.path.basename(os.getcwd()), "p"), os.path.abspath("p")):
+    profiled.profile_file_prefix = prefix
+    profile = ort.InferenceSession(data, profiled, providers=["CPUExecutionProvider"])
+    tell("profile", lambda: re.sub("[0-9]+", "N", os.path.relpath(file, os.getcwd()) if os.path.isabs(file := profile.end_profiling()) else file))
+    tell("no profile", lambda: profile.end_profiling())
+threads, answers, answered = ort.SessionOptions(), [], threading.Event()
+threads.intra_op_num_threads = 2
+ort.InferenceSession(data, threads, providers=["CPUExecutionProvider"]).run_async(["z"], {"x": x}, lambda *given: (answers.extend(given), answered.set()), 7)
+tell("async", lambda: (answered.wait(30), answers))
+nothing = session.io_binding()
+nothing.bind_cpu_input("x", x)
+nothing.bind_output("z")
+tell("unknown output", lambda: session.run_with_iobinding(nothing))
 tell("same metas", lambda: [m.name for m in session._inputs_meta] == [m.name for m in native.inputs_meta])
 tell("providers", lambda: (native.get_providers(), native.get_provider_options(), session._providers))
 tell("facts", lambda: (native.model_meta.graph_name, native.session_options.logid, session._model_path, session._model_bytes == data))

@@ -186,6 +186,16 @@ def update_with_a_list(ort: Any) -> Any:
 
 
 @wrong
+def update_with_text_of_as_many_bytes(ort: Any) -> Any:
+    return ort.OrtValue.ortvalue_from_numpy(np.ones(1, np.float32)).update_inplace(np.array(["a"]))
+
+
+@wrong
+def update_with_dates(ort: Any) -> Any:
+    return ort.OrtValue.ortvalue_from_numpy(np.ones(1, np.int64)).update_inplace(np.zeros(1, "M8[s]"))
+
+
+@wrong
 def binding_of_another_session(ort: Any) -> Any:
     return session(ort).run_with_iobinding(session(ort).io_binding())
 

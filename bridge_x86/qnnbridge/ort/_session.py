@@ -226,7 +226,7 @@ class Session(bridge.InferenceSession):
 
         def on_results(results: list[Any], given: Any, error: str) -> None:
             try:
-                callback(results, given, _PREFIX.sub("", error))
+                callback(results, given, _PREFIX.sub("", error).replace("output name:", "output name: "))
             except Exception as failure:  # noqa: BLE001 - no caller waits for it
                 unraisable(failure, "onnxruntime.InferenceSession.run_async callback")
 
@@ -255,7 +255,10 @@ class Session(bridge.InferenceSession):
 
     @as_ort_raises
     def end_profiling(self) -> str:
-        return super().end_profiling()
+        path, prefix = super().end_profiling(), self.get_session_options().profile_file_prefix
+        # As the program named it, which may join a folder and this name; whole where its working folder is another.
+        named = os.path.join(os.path.dirname(prefix), os.path.basename(path))
+        return named if path and os.path.abspath(named) == path else path
 
     # --- facts ---
 
