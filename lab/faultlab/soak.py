@@ -44,8 +44,6 @@ class _Outcome:
     seconds: float
     result: Any = None
     error: BaseException | None = None
-    # Of hosts, while the call was under way.
-    deaths: int = 0
 
 
 class Soak:
@@ -80,7 +78,6 @@ class Soak:
         self._least_crashes = least_crashes
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._poison = threading.Lock()
         self._names = 0
         self.stats = host.stats
 
@@ -206,7 +203,7 @@ class Soak:
             )
         self.ledger.check(
             "result",
-            isinstance(outcome.error, errors.DeadlineExceeded) or self._excused(outcome),
+            isinstance(outcome.error, errors.DeadlineExceeded),
             f"a call past its deadline: {outcome.error!r}",
         )
 
@@ -220,30 +217,31 @@ class Soak:
                 session.run(None, {"x": X})
 
         outcome = self._call(use, None)
-        typed = isinstance(outcome.error, errors.RemoteError) or self._excused(outcome)
+        typed = isinstance(outcome.error, errors.RemoteError)
         self.ledger.check("result", typed, f"{kind}: {outcome.error!r}")
 
     def _poisonous(self, dice: random.Random) -> None:
-        """A model that always kills. One at a time: with two, an innocent call may rightly meet both."""
-        with self._poison:
+        """A model that always kills; others may do so at the same time."""
+        with self._lock:
             self.faults += 1
             self._names += 1
-            how = dice.choice(("segv", "abort"))
-            model = script(scale=17 + self._names / 1024, **{dice.choice(("on_create", "on_run")): [how]})
+            name = self._names
+        how = dice.choice(("segv", "abort"))
+        model = script(scale=17 + name / 1024, **{dice.choice(("on_create", "on_run")): [how]})
 
-            def use() -> None:
-                qnnbridge.InferenceSession(model, host=self._host).run(None, {"x": X})
+        def use() -> None:
+            qnnbridge.InferenceSession(model, host=self._host).run(None, {"x": X})
 
-            for _ in range(8):
-                outcome = self._call(use, None)
-                if isinstance(outcome.error, errors.ModelQuarantined):
-                    break
-                self._judge_crash(outcome, "poison")
-                # The promise in its plainest form.
-                self._run(dice)
-            self.ledger.check("blame", isinstance(outcome.error, errors.ModelQuarantined), f"{outcome.error!r}")
-            quick = self._call(use, None)
-            self.ledger.check("blame", isinstance(quick.error, errors.ModelQuarantined), f"again: {quick.error!r}")
+        for _ in range(8):
+            outcome = self._call(use, None)
+            if isinstance(outcome.error, errors.ModelQuarantined):
+                break
+            self._judge_crash(outcome, "poison")
+            # The promise in its plainest form.
+            self._run(dice)
+        self.ledger.check("blame", isinstance(outcome.error, errors.ModelQuarantined), f"{outcome.error!r}")
+        quick = self._call(use, None)
+        self.ledger.check("blame", isinstance(quick.error, errors.ModelQuarantined), f"again: {quick.error!r}")
 
     # --- faults from outside ---
 
@@ -273,10 +271,6 @@ class Soak:
     # --- judging ---
 
     def _call(self, work: Callable[[], Any], timeout: float | None) -> _Outcome:
-        supervisor = self._host.supervisor
-        running = supervisor.running
-        # The first generation that can die under this call.
-        first = supervisor.counters.generation + 1 if running is None else running.generation
         clock = FairClock()
         result = error = None
         try:
@@ -294,11 +288,7 @@ class Soak:
             )
         self.ledger.check("alive", seconds < STUCK_AFTER_S, f"a call took {seconds:.0f} s")
         self._judge_words(error)
-        # Not `stats.crashes`: the ends that a deadline asked for are deaths to the others. The error names the last
-        # generation that died under the call; the counter may not have come to the next one yet.
-        details = error.details if isinstance(error, errors.BridgeError) else {}
-        deaths = details.get("generation", supervisor.counters.generation) - first + 1
-        return _Outcome(seconds, result, error, deaths)
+        return _Outcome(seconds, result, error)
 
     def _judge(self, outcome: _Outcome, expected: Any, name: str) -> None:
         """A call to a model that works."""
@@ -310,12 +300,7 @@ class Soak:
             return
         self.ledger.check("result", isinstance(error, errors.BridgeError), f"{name}: {error!r}")
         self.ledger.check("blame", not isinstance(error, errors.ModelQuarantined), f"{name}: {error}")
-        self.ledger.check("next call", self._excused(outcome), f"{name} ({outcome.deaths} deaths): {error}")
-
-    @staticmethod
-    def _excused(outcome: _Outcome) -> bool:
-        """Two deaths use up the one repetition."""
-        return isinstance(outcome.error, errors.HostError) and outcome.deaths >= 2
+        self.ledger.check("next call", False, f"{name}: {error}")
 
     def _judge_crash(self, outcome: _Outcome, name: str) -> None:
         # The repetition may meet a host that is ended for another call's deadline.

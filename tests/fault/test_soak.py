@@ -99,17 +99,6 @@ def test_the_lab_sees_a_typed_error_and_a_stray_file(tmp_path: Path):
     assert "no luck" in str(result)
 
 
-@pytest.mark.parametrize(("retry", "deaths"), [(0, 1), (1, 2)])
-def test_the_lab_counts_the_deaths_that_a_call_has_met(tmp_path: Path, retry: int, deaths: int):
-    """The generation that dies last has no next one yet; a count of starts would be one short."""
-    with new_host(False) as host:
-        soak = Soak(host, [], seconds=0, seed=0, threads=1, folder=tmp_path, real=False)
-        with qnnbridge.InferenceSession(script(on_run=["segv"]), host=host, retry=retry) as session:
-            outcome = soak._call(lambda: session.run(None, {"x": np.arange(6, dtype=np.float32)}), None)
-        assert outcome.deaths == deaths
-        assert soak._excused(outcome) is (deaths == 2)
-
-
 def test_a_result_that_differs_in_its_type_or_sign_of_zero_is_not_right():
     assert is_right(np.float32([0.0, np.nan]), np.float32([0.0, np.nan]))
     assert not is_right(np.float32([0.0]), np.float32([-0.0]))
