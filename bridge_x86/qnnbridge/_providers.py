@@ -7,6 +7,7 @@ data; any thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -154,6 +155,24 @@ CPU = "CPUExecutionProvider"
 
 ProviderArgument = str | tuple[str, Mapping[str, Any]]
 
+# QNN options that name a file or a folder. Relative ones begin at the application's working folder; the host has
+# another one.
+_PATH_OPTIONS = frozenset(
+    (
+        *("op_affinity", "profiling_file_path", "dump_qnn_ir_dlc_dir", "json_qnn_graph_dir"),
+        *("framework_op_trace_dir", "dump_qnn_ep_input_graph_dir"),
+    )
+)
+# Of these a bare name is a library beside QNN's own.
+_LIBRARY_OPTIONS = frozenset(("backend_path", "qnn_saver_path", "qnn_ir_backend_path"))
+
+
+def absolute_option(name: str, text: str) -> str:
+    """An option of QNN, with an absolute path if it is one."""
+    if text and (name in _PATH_OPTIONS or (name in _LIBRARY_OPTIONS and os.path.dirname(text))):
+        return os.path.abspath(text)
+    return text
+
 
 def normalize_providers(
     providers: Sequence[ProviderArgument] | None,
@@ -207,7 +226,7 @@ def option_text(key: Any, value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, (str, int, float)):
-        return str(value)
+        return absolute_option(str(key), str(value))
     if isinstance(value, (list, tuple)) and all(isinstance(v, (str, int)) for v in value):
         return ",".join(str(v) for v in value)
     raise OptionError(

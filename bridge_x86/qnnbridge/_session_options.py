@@ -31,6 +31,7 @@ from qnnbridge._option_fields import (
     suggest,
     wrong_type,
 )
+from qnnbridge._providers import absolute_option
 from qnnbridge._threads import TerminateFlag
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec, in_memory
@@ -85,6 +86,9 @@ _PATH_ENTRIES = (
     "session.moe_expert_counter_state_file",
     "session.node_partition_config_file",
 )
+
+# Options of QNN as config entries.
+_QNN_ENTRIES = "ep.qnnexecutionprovider."
 
 _POLICY_PROVIDERS: Mapping[OrtExecutionProviderDevicePolicy, tuple[str, ...]] = {
     OrtExecutionProviderDevicePolicy.DEFAULT: (),
@@ -386,6 +390,9 @@ class SessionOptions(HasFields):
         for key in _PATH_ENTRIES:
             if entries.get(key):
                 entries[key] = _absolute(entries[key])
+        for key, text in entries.items():
+            if key.startswith(_QNN_ENTRIES):
+                entries[key] = absolute_option(key.removeprefix(_QNN_ENTRIES), text)
         parts: dict[str, Any] = {
             "options": options,
             "config_entries": entries,
@@ -397,7 +404,12 @@ class SessionOptions(HasFields):
             "custom_op_libraries": tuple(self._custom_op_libraries),
         }
         if self._providers:
-            parts["providers"] = tuple(self._providers)
+            parts["providers"] = tuple(
+                ProviderSpec(one.name, {name: absolute_option(name, text) for name, text in one.options.items()})
+                if one.name == QNN
+                else one
+                for one in self._providers
+            )
         elif self.has_providers():
             parts["providers"] = tuple(ProviderSpec(name) for name in _POLICY_PROVIDERS[self._policy])
         return parts

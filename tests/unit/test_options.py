@@ -26,6 +26,7 @@ from qnnbridge._option_fields import (
     OrtExecutionProviderDevicePolicy,
 )
 from qnnbridge._ort_value import OrtValue
+from qnnbridge._providers import normalize_providers
 from qnnbridge._session.runs import (
     LoraAdapter,
     ModelMetadata,
@@ -396,6 +397,30 @@ def test_relative_paths_start_at_the_applications_folder(
     assert parts["custom_op_libraries"] == (os.path.join(here, "ops.so"), "libelsewhere.so")
     options.profile_file_prefix = "traces/"
     assert options.to_spec_parts()["options"]["profile_file_prefix"] == os.path.join(here, "traces", "")
+
+
+def test_relative_paths_in_options_of_qnn_start_at_the_applications_folder(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {
+        "op_affinity": "a/o.json",
+        "profiling_file_path": "p.csv",
+        "backend_path": "libQnnHtp.so",
+        "vtcm_mb": "8",
+    }
+    here = os.getcwd()
+    expected = {**given, "op_affinity": os.path.join(here, "a", "o.json"), "profiling_file_path": f"{here}/p.csv"}
+    (normalized,) = normalize_providers([(QNN, given)], None)
+    assert normalized.options == expected
+    options = SessionOptions()
+    options.add_provider(QNN, given)
+    options.add_provider(CPU, {"profiling_file_path": "p.csv"})
+    options.add_session_config_entry("ep.qnnexecutionprovider.backend_path", "../libQnnHtp.so")
+    parts = options.to_spec_parts()
+    assert [one.options for one in parts["providers"]] == [expected, {"profiling_file_path": "p.csv"}]
+    beside = os.path.join(os.path.dirname(here), "libQnnHtp.so")
+    assert parts["config_entries"] == {"ep.qnnexecutionprovider.backend_path": beside}
 
 
 def test_a_policy_that_prefers_the_npu_means_qnn_and_then_the_cpu() -> None:
