@@ -111,6 +111,17 @@ def linux_with_the_simulator() -> SimulatedMachine:
 
 
 @healthy
+def linux_with_settings_in_the_home_folder() -> SimulatedMachine:
+    """As a container or a systemd unit names them: no shell has put the folder in the place of the tilde."""
+    machine = linux()
+    make_host(add_python(machine, "/home/maria/python", "3.11.7", "x86_64"))
+    machine.environ |= {"QNNBRIDGE_CONFIG": "~/settings/q.toml", "QNNBRIDGE_CACHE_DIR": "~/cache"}
+    machine.put("/home/maria/settings/q.toml", text="[host]\npython = '~/python/bin/python3'\n")
+    make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))
+    return machine
+
+
+@healthy
 def linux_on_a_snapdragon_board() -> SimulatedMachine:
     machine = linux("aarch64")
     make_host(add_python(machine, "/opt/python", "3.11.7", "aarch64", running=True))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from machines import linux
 
 from qnnbridge._diagnosis import CrashReports
 from qnnbridge._diagnosis.crash import CrashRecord
@@ -16,7 +20,7 @@ from qnnbridge_tools.doctor.examine import FIXES
 from qnnbridge_tools.doctor.facts import SavedState
 from qnnbridge_tools.doctor.findings import finding
 from qnnbridge_tools.doctor.machine import RealMachine
-from qnnbridge_tools.doctor.subjects.environment import survey_state
+from qnnbridge_tools.doctor.subjects.environment import survey_places, survey_state
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
@@ -128,3 +132,16 @@ def test_an_entry_that_is_not_whole_is_found_and_the_fix_removes_it(folders: Pat
     assert "done" in fix.apply(finding("cache.damaged", "an entry cannot be used", fix=""))
     after = state()
     assert (after.cache_entries, after.cache_damaged) == (1, ())
+
+
+def test_a_folder_is_looked_for_in_the_home_folder_and_in_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = linux()
+    machine.environ |= {"QNNBRIDGE_CACHE_DIR": "~/cache", "QNNBRIDGE_STATE_DIR": "~/state"}
+    folders = [place.path for place in survey_places(machine, None, None)]
+    assert folders == ["/home/maria/cache", "/home/maria/state"]
+    asked: list[object] = []
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **given: asked.append(given) or contextlib.nullcontext())
+    assert RealMachine().is_writable("new/cache")
+    assert asked == [{"dir": os.curdir}]  # not the system's own for temporary files

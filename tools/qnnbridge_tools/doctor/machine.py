@@ -176,6 +176,11 @@ def variable_of(machine: Machine, name: str, otherwise: str = "") -> str:
     return next((value for known, value in machine.environ.items() if known.upper() == name), otherwise)
 
 
+def expanded(machine: Machine, path: str) -> str:
+    """As `os.path.expanduser` does for this user: variables and settings of qnnbridge are read so."""
+    return str(paths_of(machine.system).join(machine.home, path[2:])) if path[:2] in ("~/", "~\\") else path
+
+
 def path_folders(text: str, system: str) -> list[str]:
     """The folders of a PATH, each once. A relative entry means another folder to each process and is left out."""
     separator = ";" if system == "Windows" else ":"
@@ -275,7 +280,7 @@ class RealMachine:
             folder = parent
         try:
             # By trying it: `os.access` reads no access list on Windows.
-            with tempfile.TemporaryFile(dir=folder or None):
+            with tempfile.TemporaryFile(dir=folder or os.curdir):
                 return True
         except OSError:
             return False
@@ -289,7 +294,7 @@ class RealMachine:
             if folder == before:
                 return None
         try:
-            return shutil.disk_usage(folder).free
+            return shutil.disk_usage(folder or os.curdir).free
         except OSError:
             return None
 

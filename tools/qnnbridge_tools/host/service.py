@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -238,7 +239,7 @@ def unit_instructions(path: str = "") -> str:
     """
     folder = "~/.config/systemd/user"
     put = (
-        f"mkdir -p {folder} && cp {path} {folder}/{UNIT_NAME}"
+        f"mkdir -p {folder} && cp {shlex.quote(path)} {folder}/{UNIT_NAME}"
         if path
         else f"mkdir -p {folder} && qnnbridge host service --systemd > {folder}/{UNIT_NAME}"
     )

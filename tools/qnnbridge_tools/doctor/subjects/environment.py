@@ -14,7 +14,7 @@ from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Crash, Facts, FolderFacts, PythonReport, SavedState
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 from qnnbridge_tools.doctor.fixes import set_variable, unset_variable
-from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of, variable_of
+from qnnbridge_tools.doctor.machine import Machine, expanded, paths_of, text_of, variable_of
 
 KNOWN_VARIABLES: Final = (
     "QNNBRIDGE_ALLOW_UNKNOWN_OPTIONS",
@@ -111,12 +111,12 @@ def survey_places(
 
 def state_folder(machine: Machine) -> str:
     named = machine.environ.get("QNNBRIDGE_STATE_DIR")
-    return named or folder_of(machine, "XDG_STATE_HOME", (".local", "state"))
+    return expanded(machine, named) if named else folder_of(machine, "XDG_STATE_HOME", (".local", "state"))
 
 
 def cache_folder(machine: Machine) -> str:
     named = machine.environ.get("QNNBRIDGE_CACHE_DIR")
-    return named or folder_of(machine, "XDG_CACHE_HOME", (".cache",), ("Cache",))
+    return expanded(machine, named) if named else folder_of(machine, "XDG_CACHE_HOME", (".cache",), ("Cache",))
 
 
 def folder_of(machine: Machine, xdg: str, unix: tuple[str, ...], windows: tuple[str, ...] = ()) -> str:

@@ -26,6 +26,7 @@ from qnnbridge_tools.doctor.fixes import python_lines, set_variable, word
 from qnnbridge_tools.doctor.machine import (
     Machine,
     RegisteredInterpreter,
+    expanded,
     parsed_toml,
     path_folders,
     paths_of,
@@ -253,9 +254,8 @@ def _named(machine: Machine, text: str, source: str) -> HostFacts:
 def _full_path(machine: Machine, text: str) -> str | None:
     paths = paths_of(machine.system)
     if paths.dirname(text):
-        home = text[:2] in ("~/", "~\\")
-        expanded = paths.join(machine.home, text[2:]) if home else text
-        return str(paths.abspath(expanded) if machine.system != "Windows" else paths.normpath(expanded))
+        whole = expanded(machine, text)
+        return str(paths.abspath(whole) if machine.system != "Windows" else paths.normpath(whole))
     separator = ";" if machine.system == "Windows" else ":"
     names = (text, text + ".exe") if machine.system == "Windows" else (text,)
     for folder in variable_of(machine, "PATH").split(separator):
@@ -268,7 +268,7 @@ def _full_path(machine: Machine, text: str) -> str | None:
 def configuration_path(machine: Machine) -> str:
     named = machine.environ.get(CONFIG_VARIABLE)
     if named:
-        return named
+        return expanded(machine, named)
     return str(paths_of(machine.system).join(folder_of(machine, "XDG_CONFIG_HOME", (".config",)), "config.toml"))
 
 
@@ -295,7 +295,7 @@ def _configured(machine: Machine) -> str | HostFacts | None:
     if not isinstance(python, str):
         return HostFacts("", path, "host.config-broken", "its entry 'python' in [host] is no text")
     paths = paths_of(machine.system)
-    return str(paths.join(paths.dirname(path), python)) if paths.dirname(python) else python
+    return str(paths.join(paths.dirname(path), expanded(machine, python))) if paths.dirname(python) else python
 
 
 def _registered(interpreters: Sequence[Interpreter], looked_at: list[str]) -> HostFacts | None:
