@@ -101,6 +101,47 @@ def test_a_float16_model_keeps_computing_in_float16(tmp_path: Path) -> None:
     assert {tensor.data_type for tensor in written.graph.initializer} == {models.FLOAT16}
 
 
+def half_inside(tail: str) -> Any:
+    """A float16 model with float32 inputs and outputs, as converters make them. tail: behind its MatMul."""
+    make, half = onnx.helper.make_node, models.FLOAT16
+    nodes = [make("Cast", ["x"], ["h"], to=half), make("MatMul", ["h", "w"], ["m"])]
+    if tail == "Clip":  # which the CPU has for float16
+        nodes += [make("Clip", ["m", "low"], ["c"]), make("Cast", ["c"], ["y"], to=models.FLOAT)]
+    elif tail == "float32":
+        nodes += [make("Cast", ["m"], ["f"], to=models.FLOAT), make("Mul", ["f", "large"], ["l"])]
+        nodes += [make("Mul", ["l", "small"], ["y"])]  # beyond float16 in between
+    else:
+        nodes.append(make("Cast", ["m"], ["y"], to=models.FLOAT))
+    constants = {
+        "w": np.linspace(-1, 1, 32).reshape(8, 4).astype(np.float16),
+        "low": np.array(0, np.float16),
+        "large": np.array([1e6], np.float32),
+        "small": np.array([1e-6], np.float32),
+    }
+    used = {name for node in nodes for name in node.input}
+    made = models.model(nodes, [models.value("x", [2, 8])], [models.value("y", [2, 4])])
+    made.graph.initializer.extend(
+        onnx.numpy_helper.from_array(value, name) for name, value in constants.items() if name in used
+    )
+    return made
+
+
+@pytest.mark.parametrize("tail", ["Clip", "float32", "nothing"])
+def test_a_float16_model_with_float32_around_it_keeps_its_types(tail: str, tmp_path: Path) -> None:
+    """ONNX Runtime drops the model's own casts where its casts for the CPU take them back."""
+    path = models.saved(half_inside(tail), tmp_path / "m.onnx")
+    result = optimize_model(path, tmp_path / "o.onnx")
+    assert result.check is not None
+    assert result.check.agrees, result.check
+    written = onnx.load(str(tmp_path / "o.onnx"))
+    onnx.checker.check_model(written, full_check=True)
+    types = {tensor.name: tensor.data_type for tensor in written.graph.initializer}
+    assert all(types[name] == models.FLOAT for name in ("large", "small") if name in types), types
+    session = cpu.open_session(tmp_path / "o.onnx", "o.onnx")
+    (found,) = cpu.run(session, {"x": np.full((2, 8), 0.5, np.float32)}, "o.onnx")
+    assert np.isfinite(found).all(), "float32 stays float32"
+
+
 def test_only_levels_for_the_cpu_warn_about_operators_that_qnn_lacks(tmp_path: Path) -> None:
     source = models.MODELS / "silero_vad_openvino_16k.onnx"
     assert optimize_model(source, tmp_path / "basic.onnx").warnings == ()

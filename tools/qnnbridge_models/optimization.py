@@ -341,7 +341,7 @@ def _finish(result: Any, original: Any, path: Path) -> list[str]:
 
     # ONNX Runtime lists every domain that it knows in the file, also those that nothing uses.
     graphs.trim_opsets(result, original)
-    casts = strip_inserted_casts(result)
+    casts = strip_inserted_casts(result, original)
     onnx.save_model(result, os.fspath(path))
     if not casts:
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -238,10 +238,13 @@ INSERTED_CAST: Final = "InsertedPrecisionFreeCast_"
 _FLOAT, _FLOAT16 = 1, 10
 
 
-def strip_inserted_casts(model: Any) -> int:
+def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
     """Takes out the casts that ONNX Runtime put around float16 operators for the CPU; gives how many there were.
 
     QNN computes float16 itself, and would have the whole graph in float32 with them.
+
+    Args:
+        original: the model before, whose tensors have the types that they are to have.
     """
     graph = model.graph
     casts: list[Any] = []
@@ -269,47 +272,69 @@ def strip_inserted_casts(model: Any) -> int:
             node.output[number] = renamed.get(name, name)
     del graph.node[:]
     graph.node.extend(kept)
-    _halve_constants(model)
+    known = graphs.types_of(original) if original is not None else {}
+    _restore_types(model, {name: element for name, (element, _) in known.items()})
     del graph.value_info[:]  # their types were those of the float32 graph; every reader infers them again
     return len(casts)
 
 
-def _halve_constants(model: Any) -> None:
-    """Constants that ONNX Runtime has made float32 behind a cast are float16 again where the other operands are."""
-    from onnx import numpy_helper
+def _restore_types(model: Any, was: Mapping[str, int]) -> None:
+    """Operands that an operator wants to be of one type are so again.
+
+    ONNX Runtime has made constants float32 behind a cast, and has dropped casts of the model's own that its cast
+    took back.
+
+    Args:
+        was: types of tensors before, of all that are known.
+    """
+    from onnx import helper, numpy_helper
 
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    half = {value.name for value in graph.input if value.type.tensor_type.elem_type == _FLOAT16}
-    half |= {name for name, tensor in constants.items() if tensor.data_type == _FLOAT16}
-    made: dict[str, str] = {}
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    types |= {name: tensor.data_type for name, tensor in constants.items()}
+    made: dict[tuple[str, int], str] = {}
     taken = set(constants) | {name for node in graph.node for name in (*node.input, *node.output)}
+    nodes: list[Any] = []
+
+    def as_type(name: str, wanted: int) -> str:
+        if (name, wanted) not in made:
+            stem = f"{name}/{'half' if wanted == _FLOAT16 else 'float'}"
+            new = next(new for k in itertools.count() if (new := f"{stem}{k or ''}") not in taken)
+            if name in constants:
+                values = numpy_helper.to_array(constants[name])
+                # Beyond 65504 a half float is infinite, of which numpy would warn.
+                with np.errstate(over="ignore"):
+                    values = values.astype(np.float16 if wanted == _FLOAT16 else np.float32)
+                graph.initializer.append(numpy_helper.from_array(values, new))
+            else:
+                nodes.append(helper.make_node("Cast", [name], [new], to=wanted))
+            taken.add(new)
+            made[name, wanted], types[new] = new, wanted
+        return made[name, wanted]
+
     for node in graph.node:
         tensor = graphs.constant_tensor(node)
         if tensor is not None:
             constants[node.output[0]] = tensor
-            half |= set(node.output) if tensor.data_type == _FLOAT16 else set()
+            types[node.output[0]] = tensor.data_type
         elif node.op_type == "Cast":
-            half |= {node.output[0] for one in node.attribute if one.name == "to" and one.i == _FLOAT16}
+            types[node.output[0]] = next((one.i for one in node.attribute if one.name == "to"), 0)
         for inputs, outputs in _of_one_type(model, node):
-            if half.isdisjoint(node.input[number] for number in inputs):
+            given = {types.get(node.input[number], 0) for number in inputs}
+            before = {was.get(node.output[number], 0) for number in outputs}
+            # What an operator makes has the type that it had; where that is not known, float16 is the narrower one.
+            wanted = next((one for one in (_FLOAT16, _FLOAT) if before == {one}), 0)
+            wanted = wanted or next((one for one in (_FLOAT16, _FLOAT) if one in given), 0)
+            if not wanted:
                 continue
-            half.update(node.output[number] for number in outputs)
+            types |= {node.output[number]: wanted for number in outputs}
             for number in inputs:
-                name = node.input[number]
-                if name in half or name not in constants or constants[name].data_type != _FLOAT:
-                    continue
-                if name not in made:
-                    made[name] = next(
-                        new for k in itertools.count() if (new := f"{name}/half{k or ''}") not in taken
-                    )
-                    values = numpy_helper.to_array(constants[name])
-                    # Beyond 65504 a half float is infinite, of which numpy would warn.
-                    with np.errstate(over="ignore"):
-                        graph.initializer.append(numpy_helper.from_array(values.astype(np.float16), made[name]))
-                    taken.add(made[name])
-                    half.add(made[name])
-                node.input[number] = made[name]
+                if types.get(node.input[number]) in {_FLOAT, _FLOAT16} - {wanted}:
+                    node.input[number] = as_type(node.input[number], wanted)
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _of_one_type(model: Any, node: Any) -> Iterator[tuple[list[int], list[int]]]:

@@ -232,7 +232,7 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
     cpu.open_session(save(model, work / "upgraded.onnx"), "the model", options)
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
-    strip_inserted_casts(result)
+    strip_inserted_casts(result, model)
     # Put back by `quantizer._finish`: in models that read text one entry is the alphabet.
     # Over any entry onnxruntime 1.31.1 ends `qnn_preprocess_model` with a TypeError.
     del result.metadata_props[:]
