@@ -38,6 +38,8 @@ class _Later:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # pytest asks each name of a file whether it is a class, a mock or a fixture
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
 

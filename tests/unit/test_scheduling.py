@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests import needs
 from tests.scheduling import ByFileOrLab, RunOfAllTests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,3 +147,16 @@ def test_each_worker_begins_with_other_folders_and_has_all_of_them(tmp_path: Pat
     waits = [number for number, file in enumerate(files) if "fault" in file]
     assert max(after - before for before, after in pairwise(waits)) <= 4
     assert "fault" not in files[-1]
+
+
+def test_pytests_look_at_the_names_of_a_file_imports_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_slow_package.py").write_text("value = 1\n")
+    later = needs.package("a_slow_package")
+    for name in ("_mock_name", "__wrapped__", "__test__", "__bases__"):
+        assert getattr(later, name, None) is None
+    assert "a_slow_package" not in sys.modules
+    assert later.value == 1
+    del sys.modules["a_slow_package"]
