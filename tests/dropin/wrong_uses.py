@@ -39,6 +39,12 @@ def garbage_bytes(ort: Any) -> Any:
 
 
 @wrong
+def garbage_in_a_file(ort: Any) -> Any:
+    Path("garbage.onnx").write_bytes(b"this is no model")
+    return ort.InferenceSession("garbage.onnx", providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+@wrong
 def a_number_as_model(ort: Any) -> Any:
     return ort.InferenceSession(17)
 

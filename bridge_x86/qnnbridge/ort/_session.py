@@ -37,6 +37,7 @@ from qnnbridge_protocol.errors import (
     ModelChanged,
     NoSuchFile,
     OptionError,
+    OrtError,
     RemoteError,
     RemoteTypeError,
     RemoteValueError,
@@ -147,14 +148,17 @@ class Session(bridge.InferenceSession):
             keywords.setdefault("cache", False)  # asked are the nodes of the model, not those of a compiled one
         try:
             bridge.InferenceSession.__init__(self, self._path, options, providers=providers, **keywords)
-        except NoSuchFile as error:
-            if isinstance(self._path, bytes) or os.path.exists(self._path):
-                raise
-            path = os.fspath(self._path)
-            error.message = (
-                "[ONNXRuntimeError] : 3 : NO_SUCHFILE : "
-                f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
-            )
+        except OrtError as error:
+            path = None if isinstance(self._path, bytes) else os.fspath(self._path)
+            if path is not None and isinstance(error, NoSuchFile) and not os.path.exists(path):
+                error.message = (
+                    "[ONNXRuntimeError] : 3 : NO_SUCHFILE : "
+                    f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
+                )
+            elif path is not None:
+                # The host was given the absolute path.
+                whole, named = (f"Load model from {name} failed" for name in (os.path.abspath(path), path))
+                error.message = error.message.replace(whole, named)
             raise
 
     def _open(self, recipe: SessionRecipe, host: Host, *args: Any, **kwargs: Any) -> None:
