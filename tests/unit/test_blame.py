@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import threading
 import time
@@ -19,7 +20,9 @@ from qnnbridge._supervision.blame import (
     NativeCall,
     Points,
 )
-from qnnbridge._transport.channel import CallContext
+from qnnbridge._supervision.deaths import _with_implied_phase
+from qnnbridge._transport.channel import CallContext, Lost
+from qnnbridge_protocol.fastpath import call_id
 
 SEGV = ExitStatus(-11, "posix")
 KILL = ExitStatus(-9, "posix")
@@ -322,3 +325,19 @@ def test_two_suspects_come_one_after_the_other() -> None:
     first.leave()
     assert second.inside.wait(GRACE_S)
     second.leave()
+
+
+def test_of_calls_that_declared_nothing_the_oldest_was_inside_and_on_channels_each_may_have_been() -> None:
+    def lost(number: int, *, sent: bool = True, op: str = "session.run") -> Lost:
+        return Lost(number, CallContext(op), None, sent)
+
+    def inside(*calls: Lost) -> list[int]:
+        return [one.request_id for one in _with_implied_phase(calls) if one.phase == "running"]
+
+    channel, other = call_id(1, 5), call_id(2, 3)
+    assert inside(lost(7), lost(8)) == [7]
+    assert inside(lost(7, sent=False), lost(8)) == [8]
+    assert inside(lost(7), lost(channel), lost(9, op="host.info")) == [7, channel]
+    assert inside(lost(channel), lost(other, sent=False)) == [channel]
+    declared = dataclasses.replace(lost(other), phase="running")
+    assert inside(lost(channel), declared) == [other]

@@ -25,6 +25,7 @@ from qnnbridge._supervision.host_process import (
 from qnnbridge._transport.channel import CallContext, ChannelFailed, Lost
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostCrashed, HostError, HostHung, WorkerDied
+from qnnbridge_protocol.fastpath import CALL_SHIFT
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
@@ -310,12 +311,13 @@ def _native_call(call: CallContext | OpenCall, phase: str) -> NativeCall:
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
-    """A call that is alone in the host declares no run (ADR 0003): then the oldest one is inside native code."""
+    """A call that is alone in the host declares no run (ADR 0003): then the oldest one is inside native code.
+
+    Calls of fast channels are not in the order of their beginning: with one of them among several, each may be it.
+    """
     if any(one.phase for one in lost):
         return lost
-    out = list(lost)
-    for index, one in enumerate(out):
-        if one.context.op in RUNNING and one.sent:
-            out[index] = dataclasses.replace(one, phase="running")
-            break
-    return tuple(out)
+    inside = [one for one in lost if one.context.op in RUNNING and one.sent]
+    if not any(one.request_id >> CALL_SHIFT for one in inside):
+        inside = inside[:1]
+    return tuple(dataclasses.replace(one, phase="running") if one in inside else one for one in lost)
