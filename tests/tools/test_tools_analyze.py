@@ -134,6 +134,27 @@ def test_an_older_chip_has_less(tmp_path: Path) -> None:
     assert "V68" in old.chip
 
 
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        ({"soc_model": "30"}, "V68"),
+        ({"soc_model": "SM8350"}, "V68"),
+        ({"soc_model": "30,60"}, "V68"),
+        ({"htp_arch": "68"}, "V68"),
+        ({"soc_model": "0", "htp_arch": "68"}, "V68"),
+        ({"soc_model": "60", "htp_arch": "68"}, "V73"),
+        ({"soc_model": "QRB5165"}, "QRB5165"),
+        ({"soc_model": "0", "htp_arch": "0"}, "V73"),
+    ],
+)
+def test_the_rules_are_those_of_the_chip_that_an_option_of_the_provider_names(
+    options: dict[str, str], label: str, tmp_path: Path
+) -> None:
+    found = offline(chain_of("Elu", "Relu"), tmp_path, provider_options=options)
+    assert rules_of(found)["Elu0"] == ("chip" if label == "V68" else "qnn")
+    assert label in found.chip
+
+
 def test_int64_arithmetic_on_the_npu_is_warned_of(tmp_path: Path) -> None:
     made = models.model(
         [node("Add", ["x", "x"], ["y"], name="add")],

@@ -263,8 +263,9 @@ def _number(release: str) -> tuple[int, ...]:
 # `output` is the result's name, `node_name` the node's own. Functions take the number of an input: `shape(0)`,
 # `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`, and `least(0)`,
 # `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)` gives the operator that makes input
-# 1, and the one that makes input 0 of that. Python evaluates an expression, after a look that it has nothing but
-# arithmetic, comparisons, calls of these functions and loops in it: a table of data runs no code of its own.
+# 1, and the one that makes input 0 of that, as far as there are any. Python evaluates an expression, after a look
+# that it has nothing but arithmetic, comparisons, calls of these functions and loops in it: a table of data runs no
+# code of its own.
 
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
@@ -364,24 +365,24 @@ def _limits(
 def _way(graph: GraphIndex, node: GraphNode, *numbers: int) -> list[str]:
     found: list[str] = []
     for number in numbers:
-        node = _origin(graph, node, number)
+        tensor = node.input(number)
+        maker = graph.origin(tensor.name) if tensor is not None else None
+        if maker is None:
+            break  # at an input or a constant
+        node = maker
         found.append(node.op)
     return found
 
 
-def _origin(graph: GraphIndex, node: GraphNode, number: int) -> GraphNode:
-    origin = graph.origin(_input(node, number).name)
-    if origin is None:
-        raise Unknown
-    return origin
-
-
 def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
-    # The maker is a DequantizeLinear, whose zero point has the type of the stored integers.
-    zero_point = _origin(graph, node, number).input(2)
-    if zero_point is None or not zero_point.type:
+    maker = graph.origin(_input(node, number).name)
+    if maker is None:
         raise Unknown
-    return zero_point.type
+    # A DequantizeLinear, whose zero point has the type of the stored integers.
+    stored = maker.input(2) or maker.input(0)
+    if stored is None or not stored.type:
+        raise Unknown
+    return stored.type
 
 
 def _users(graph: GraphIndex, node: GraphNode) -> tuple[GraphNode, ...]:

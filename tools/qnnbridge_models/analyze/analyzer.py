@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from qnnbridge_host.cache.files import work_folder
@@ -17,7 +18,13 @@ from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_host.model.chips import DEFAULT_SIMULATED_CHIP, chip_label, chip_of, chip_of_this_computer
+from qnnbridge_host.model.chips import (
+    DEFAULT_SIMULATED_CHIP,
+    chip_label,
+    chip_of,
+    chip_of_this_computer,
+    simulated_chip,
+)
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import (
@@ -67,7 +74,7 @@ def analyze_model(
         InvalidProtobuf: the file is no model.
         OptionError: a size or the chip is wrong.
     """
-    number, label, arch = chip_options(soc_model)
+    number, label, arch = chip_options(soc_model, provider_options or {})
     begun = time.perf_counter()
     given = files.given_model(source, COMMAND)
     path, scan = given.path, given.scan
@@ -141,8 +148,19 @@ def analyze_model(
     )
 
 
-def chip_options(soc_model: str | None) -> tuple[str, str, int]:
-    """The option for the host ("" for its own choice), a label, and the architecture."""
+def chip_options(soc_model: str | None, options: Mapping[str, str] = MappingProxyType({})) -> tuple[str, str, int]:
+    """The option for the host ("" for its own choice), a label, and the architecture.
+
+    options: of the provider, which may name a chip or an architecture, too.
+    """
+    given = options.get("soc_model", "0").strip(" 0") or options.get("htp_arch", "0").strip(" 0")
+    if soc_model is None and given:
+        # As a session reads them, which judges a chip's name itself.
+        found = simulated_chip(options.get("soc_model"), options.get("htp_arch"))
+        of_option = chip_of(found) if found is not None else None
+        if of_option is None:
+            return "", f"SoC {options.get('soc_model')}", tables.FIRST_FLOAT_ARCH
+        return "", of_option.label, of_option.arch
     if soc_model is None:
         here = chip_of_this_computer()
         chip = here or chip_of(DEFAULT_SIMULATED_CHIP)
