@@ -556,3 +556,85 @@ def test_integers_of_a_dequantize_without_zero_point_have_the_type_of_what_is_st
     data = model_of(nodes, {}, {"c": np.zeros(2, np.uint16), "s": np.float32(1)}, opset=21)
     graph = read_graph(io.BytesIO(data), len(data))
     assert all_true(["quantised(0) == 'uint16' and way(0, 0, 0) == ['DequantizeLinear']"], graph.nodes[1], graph)
+
+
+def inside(kind: str, *, op: str = "Exp", condition: bool | None = None, depth: int = 1) -> bytes:
+    """An operator in a branch of an If (of which the other one is a Relu), in the body of a Loop, or in a function."""
+    node, shape = helper.make_node, [1, 16]
+
+    def value(name: str, element: int = 1, sizes: Sequence[int] = shape) -> Any:
+        return helper.make_tensor_value_info(name, element, sizes)
+
+    def branch(operator: str) -> Any:
+        return helper.make_graph([node(operator, ["n"], ["b"])], operator, [], [value("b")])
+
+    inputs, tensors, functions, opsets = [value("x")], [], [], [helper.make_opsetid("", 17)]
+    nodes = [node("Neg", ["x"], ["n"])]
+    if kind == "If":
+        if condition is None:
+            inputs.append(value("c", 9, []))
+        else:
+            tensors.append(numpy_helper.from_array(np.array(condition), "c"))
+        nodes.append(node("If", ["c"], ["y"], name="choice", then_branch=branch(op), else_branch=branch("Relu")))
+    elif kind == "Loop":
+        body = [node(op, ["v"], ["w"]), node("Identity", ["go"], ["on"])]
+        sides = [value("i", 7, []), value("go", 9, []), value("v")], [value("on", 9, []), value("w")]
+        nodes.append(node("Loop", ["many", "", "n"], ["y"], body=helper.make_graph(body, "body", *sides)))
+        tensors.append(numpy_helper.from_array(np.array(3), "many"))
+    else:
+        opsets.append(helper.make_opsetid("own", 1))
+        last = [node(op, ["a"], ["r"])]
+        functions = [helper.make_function("own", "F0", ["a"], ["r"], last, opsets[:1])]
+        for number in range(1, depth):
+            calls = [node(f"F{number - 1}", [f"t{i}" if i else "a"], [f"t{i + 1}"], domain="own") for i in range(2)]
+            functions.append(helper.make_function("own", f"F{number}", ["a"], ["t2"], calls, opsets))
+        nodes.append(node(f"F{depth - 1}", ["n"], ["y"], domain="own"))
+    graph = helper.make_graph(nodes, "g", inputs, [value("y")], tensors)
+    return bytes(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=functions).SerializeToString()
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "where"),
+    [
+        (inside("If"), "a branch of the If choice"),
+        (inside("If", condition=True), "a branch of the If choice"),
+        (inside("If", condition=False), ""),
+        (inside("If", op="Sin"), ""),
+        (inside("Loop"), ""),
+        (inside("function"), "the function own.F0"),
+        (inside("function", depth=3), "the function own.F2"),
+        (inside("function", op="Sin"), ""),
+    ],
+)
+def test_operators_in_branches_and_functions_are_found_and_said_to_have_no_rewrite(
+    model: bytes, where: str
+) -> None:
+    found = known_wrong.find_in_model(model, arch=73)
+    assert bool(found) == bool(where)
+    assert all(where in one.text and not one.fault.rewrite for one in found)
+    assert "qnnbridge fix MODEL" not in known_wrong.warning_of("m", found)
+
+
+def test_shapes_and_constants_are_followed_into_a_function() -> None:
+    """Its attributes are those of the call, or the defaults."""
+    node = helper.make_node
+    flatten = node("Flatten", ["a"], ["r"])
+    flatten.attribute.append(onnx.AttributeProto(name="axis", ref_attr_name="at", type=onnx.AttributeProto.INT))
+    function = helper.make_function("own", "F", ["a"], ["r"], [flatten], [helper.make_opsetid("", 17)])
+    function.attribute_proto.append(helper.make_attribute("at", 1))
+    nodes = [node("F", ["x"], ["p"], domain="own"), node("F", ["x"], ["q"], domain="own", at=2)]
+    model = onnx.load_from_string(model_of(nodes, {"x": [2, 3, 4]}))
+    model.functions.append(function)
+    data = model.SerializeToString()
+    graph = read_graph(io.BytesIO(data), len(data))
+    complete(graph)
+    assert [graph.about(name).shape for name in "pq"] == [(2, 12), (6, 4)]
+
+
+def test_functions_that_call_each_other_without_end_are_written_out_in_part() -> None:
+    """Forty levels of two calls each are 2 ** 40 nodes."""
+    data = inside("function", depth=40)
+    graph = read_graph(io.BytesIO(data), len(data))
+    assert len(graph.entries) < 100_000

@@ -227,16 +227,21 @@ class GraphIndex(abc.ABC):
 
 # --- the index of a file, without onnx -----------------------------------------------------------------
 # For checks that must be quick and need no package: a session's creation looks for known-wrong operators with it.
-# Only the main graph is read; weights are skipped unread.
+# Nodes of both branches of an If and of the bodies of functions stand in front of the node that has them, since QNN
+# takes an If whole, and ONNX Runtime writes functions out. Bodies of loops stay on the CPU. Weights are skipped
+# unread.
 
 # Kept: dims, data_type, float_data, int32_data, int64_data, name, raw_data, data_location.
 _INITIALIZER = MessageKind("initializer", frozenset((1, 2, 4, 5, 7, 8, 9, 14)), frozenset((1, 4, 5, 7)))
-# Kept: name, f, i, s, floats, ints, strings.
-_ATTRIBUTE = MessageKind("node attribute", frozenset((1, 2, 3, 4, 7, 8, 9)), frozenset((7, 8, 9)))
+# Kept: name, f, i, s, floats, ints, strings, ref_attr_name.
+_ATTRIBUTE = MessageKind("node attribute", frozenset((1, 2, 3, 4, 7, 8, 9, 21)), frozenset((7, 8, 9)))
+# Kept: name, input, output, domain.
+_FUNCTION = MessageKind("function", frozenset((1, 4, 5, 10)), frozenset((4, 5)))
 _GRAPH_VALUE_INFO: Final = 13
 _SCHEMA: Final = {
     **schema.SCHEMA,
-    schema.MODEL: {7: schema.GRAPH},
+    schema.MODEL: {7: schema.GRAPH, 25: _FUNCTION},
+    _FUNCTION: {7: schema.NODE, 11: _ATTRIBUTE},
     schema.GRAPH: {
         schema.GRAPH_NODE: schema.NODE,
         schema.GRAPH_INITIALIZER: _INITIALIZER,
@@ -245,8 +250,8 @@ _SCHEMA: Final = {
         _GRAPH_VALUE_INFO: schema.VALUE,
     },
     schema.NODE: {schema.NODE_ATTRIBUTE: _ATTRIBUTE},
-    # The tensor of a Constant. Graphs in attributes are skipped as bytes, so nodes of branches are no entries.
-    _ATTRIBUTE: {5: _INITIALIZER},
+    # The tensor of a Constant, a branch of an If.
+    _ATTRIBUTE: {5: _INITIALIZER, schema.ATTRIBUTE_GRAPH: schema.GRAPH},
     _INITIALIZER: {},
 }
 # Constants of more elements are no axes, sizes, pads or scales.
@@ -260,13 +265,34 @@ _OWN_DOMAINS: Final = ("", "ai.onnx")
 
 
 class NodeEntry(NamedTuple):
-    """A node as the file has it. op: with its domain if that is not ONNX's own."""
+    """A node as the file has it. op: with its domain if that is not ONNX's own. inside: of what, "" at the top."""
 
     op: str
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+    inside: str = ""
+
+
+class _Reference(NamedTuple):
+    """An attribute in the body of a function: that of the call."""
+
+    name: str
+
+
+class _Body:
+    """The contents of a graph or function. names: inputs and outputs of a function; defaults: of its attributes."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeEntry] = []
+        self.types: dict[str, tuple[str, Shape | None]] = {}
+        self.constants: dict[str, GraphTensor] = {}
+        # A caller may give any input, also one that has an initializer as its default.
+        self.overridable: set[str] = set()
+        self.inputs: tuple[str, ...] = ()
+        self.outputs: tuple[str, ...] = ()
+        self.defaults: Mapping[str, Any] = {}
 
 
 class FileGraph(GraphIndex):
@@ -311,44 +337,55 @@ def read_graph(file: BinaryIO, size: int, sizes: Mapping[str, int] | None = None
     return reader.graph()
 
 
+# In `Message.notes`, beside attributes by their names.
+_BODY: Final = " body"
+# Nodes of branches and functions at most: functions that call each other twice, forty deep, have a billion.
+_MOST_WRITTEN_OUT: Final = 20_000
+
+
 class _Reader:
     """The visitor; used for one walk."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.looked = 0
         self._sizes = sizes
-        self._nodes: list[NodeEntry] = []
-        self._types: dict[str, tuple[str, Shape | None]] = {}
-        self._constants: dict[str, GraphTensor] = {}
-        self._overridable: set[str] = set()
+        self._main = _Body()
+        self._functions: dict[str, _Body] = {}
         self._ir_version = 0
+        self._entries: list[NodeEntry] = []
+        self._known: dict[str, GraphTensor] = {}
+        self._written_out = 0
 
     def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
         return True
 
     def close(self, message: Message) -> None:
         # Children are closed before their parents: an attribute leaves its value in the notes of its node.
-        kind = message.kind
+        kind, parent = message.kind, message.parent
         if kind is schema.NODE:
             self._close_node(message)
         elif kind is _ATTRIBUTE:
-            if message.parent is not None:
-                message.parent.notes[message.text(schema.ATTRIBUTE_NAME) or ""] = _value_of(message)
+            if parent is not None:
+                parent.notes[message.text(schema.ATTRIBUTE_NAME) or ""] = _value_of(message)
         elif kind is _INITIALIZER:
             tensor = _constant_of(message)
-            if message.parent is not None and message.parent.kind is _ATTRIBUTE:
-                message.parent.notes["tensor"] = tensor
+            if parent is not None and parent.kind is _ATTRIBUTE:
+                parent.notes["tensor"] = tensor
             else:
-                self._constants[tensor.name] = tensor
+                _body_of(parent).constants[tensor.name] = tensor
         elif kind is schema.VALUE:
             name, (element, shape) = message.text(schema.VALUE_NAME) or "", type_of_value(message)
             # An output may be declared without a type; then it follows from its node.
             known = "" if element == schema.UNKNOWN else element.removeprefix("tensor(").removesuffix(")")
-            self._types[name] = (known, self._fixed(shape))
+            _body_of(parent).types[name] = (known, self._fixed(shape))
             if message.field == schema.GRAPH_INPUT:
-                # A caller may give any input, also one that has an initializer as its default.
-                self._overridable.add(name)
+                _body_of(parent).overridable.add(name)
+        elif kind is schema.GRAPH and parent is not None:
+            parent.notes[_BODY] = _body_of(message)
+        elif kind is _FUNCTION:
+            self._close_function(message)
         elif kind is schema.MODEL:
+            self._main = _body_of(message)
             self._ir_version = message.number(schema.MODEL_IR_VERSION) or 0
         else:
             close_type(message)
@@ -360,29 +397,114 @@ class _Reader:
 
     def _close_node(self, node: Message) -> None:
         op, domain = node.text(schema.NODE_TYPE) or "", node.text(schema.NODE_DOMAIN) or ""
-        outputs = node.texts(schema.NODE_OUTPUT)
-        attributes = {name: value for name, value in node.notes.items() if value is not None}
-        # Known under the name of its result. The node stays: places count all nodes of the file.
-        if op == "Constant" and domain in _OWN_DOMAINS and outputs:
-            self._constants[outputs[0]] = dataclasses.replace(_of_constant_node(attributes), name=outputs[0])
         full = op if domain in _OWN_DOMAINS else f"{domain}.{op}"
+        attributes = {
+            name: value
+            for name, value in node.notes.items()
+            if value is not None and (full == "If" or not isinstance(value, _Body))
+        }
         name, inputs = node.text(schema.NODE_NAME) or "", node.texts(schema.NODE_INPUT)
-        self._nodes.append(NodeEntry(full, name, inputs, outputs, attributes))
+        entry = NodeEntry(full, name, inputs, node.texts(schema.NODE_OUTPUT), attributes)
+        _body_of(node.parent).nodes.append(entry)
+
+    def _close_function(self, function: Message) -> None:
+        name, domain = function.text(schema.FUNCTION_NAME), function.text(schema.FUNCTION_DOMAIN) or ""
+        body = _body_of(function)
+        # input 4, output 5
+        body.inputs, body.outputs = function.texts(4), function.texts(5)
+        body.defaults = {name: value for name, value in function.notes.items() if not isinstance(value, _Body)}
+        self._functions[f"{name}" if domain in _OWN_DOMAINS else f"{domain}.{name}"] = body
 
     def graph(self) -> FileGraph:
-        known = {name: GraphTensor(name, *one) for name, one in self._types.items()}
+        known = {name: GraphTensor(name, *one) for name, one in self._main.types.items()}
         # Before IR version 4 each initializer had to be an input as well, so being one means nothing.
         fixed = self._ir_version < 4
         # After the declared types: an initializer's shape is certain, a declared one may have free axes.
-        known |= {name: one for name, one in self._constants.items() if fixed or name not in self._overridable}
-        return FileGraph(self._nodes, known)
+        constants = self._main.constants
+        known |= {name: one for name, one in constants.items() if fixed or name not in self._main.overridable}
+        self._known = known
+        for entry in self._main.nodes:
+            self._add(entry, 0)
+        return FileGraph(self._entries, known)
+
+    def _add(self, entry: NodeEntry, depth: int) -> None:
+        """A node behind those that are inside of it. Those of a function stand in its place."""
+        body = self._functions.get(entry.op)
+        if body is not None and depth < _MOST_DEPTH and self._written_out < _MOST_WRITTEN_OUT:
+            names = dict(zip(body.inputs, entry.inputs, strict=False))
+            names = {
+                **dict.fromkeys(body.inputs, ""),
+                **names,
+                **dict(zip(body.outputs, entry.outputs, strict=False)),
+            }
+            given = {**body.defaults, **entry.attributes}
+            self._write_out(body, names, given, entry.inside or f"the function {entry.op}", depth)
+            return
+        condition = self._known.get(entry.inputs[0]) if entry.inputs else None
+        for name, branch in entry.attributes.items():
+            taken = not condition or not condition.values or name.startswith("then") == bool(condition.values[0])
+            if isinstance(branch, _Body) and taken and depth < _MOST_DEPTH:
+                self._write_out(branch, {}, {}, entry.inside or f"a branch of the If {entry.name}".rstrip(), depth)
+        # Known under the name of its result. The node stays: places count all nodes of the file.
+        if entry.op == "Constant" and entry.outputs:
+            made = entry.outputs[0]
+            self._known[made] = dataclasses.replace(_of_constant_node(entry.attributes), name=made)
+        self._entries.append(entry)
+
+    def _write_out(
+        self, body: _Body, names: dict[str, str], given: Mapping[str, Any], inside: str, depth: int
+    ) -> None:
+        self._written_out += len(body.nodes)
+        if self._written_out > _MOST_WRITTEN_OUT:
+            return
+        prefix = f"inside {self._written_out}/"
+        own = [name for node in body.nodes for name in node.outputs if name] + list(body.constants)
+        names = {**{name: prefix + name for name in own}, **names}
+        self._known |= {
+            names[name]: GraphTensor(names[name], *one)
+            for name, one in body.types.items()
+            if name in names and names[name] not in self._known
+        }
+        self._known |= {
+            names[key]: dataclasses.replace(one, name=names[key]) for key, one in body.constants.items()
+        }
+        for node in body.nodes:
+            inputs, outputs = (
+                tuple(names.get(name, name) for name in some) for some in (node.inputs, node.outputs)
+            )
+            attributes = {
+                name: given.get(value.name) if isinstance(value, _Reference) else value
+                for name, value in node.attributes.items()
+            }
+            attributes = {name: value for name, value in attributes.items() if value is not None}
+            self._add(NodeEntry(node.op, node.name, inputs, outputs, attributes, inside), depth + 1)
+
+
+# Branches and functions inside of each other. ONNX Runtime gives up long before.
+_MOST_DEPTH: Final = 50
+
+
+def _body_of(message: Message | None) -> _Body:
+    """Of a graph or function that is being read."""
+    if message is None:
+        return _Body()
+    # To protobuf a second graph of the model is the rest of the first.
+    if message.kind is schema.GRAPH and message.parent is not None and message.parent.kind is schema.MODEL:
+        message = message.parent
+    found = message.notes.get(_BODY)
+    if not isinstance(found, _Body):
+        found = message.notes[_BODY] = _Body()
+    return found
 
 
 def _value_of(attribute: Message) -> Any:
     """int, float, text, tensor, or a list of them; None for what is not read (graphs, lists that are too long)."""
-    if "tensor" in attribute.notes:
-        return attribute.notes["tensor"]
+    for inner in ("tensor", _BODY):
+        if inner in attribute.notes:
+            return attribute.notes[inner]
     values, lists = attribute.values, attribute.lists
+    if 21 in values:
+        return _Reference(attribute.text(21) or "")
     if any(len(one) > MAX_KEPT_VALUES for one in lists.values()):
         return None
     # AttributeProto: f 2, i 3, s 4, floats 7, ints 8, strings 9.

@@ -179,7 +179,17 @@ def _find_in(
     if not any(op in wanted for op in graph.ops()):
         return ()
     complete(graph)
-    return find(graph, arch=arch, release=release)
+    return tuple(
+        _where_it_is(one, graph.entries[one.index].inside) for one in find(graph, arch=arch, release=release)
+    )
+
+
+def _where_it_is(found: KnownWrong, inside: str) -> KnownWrong:
+    """Rewrites change the main graph alone."""
+    if not inside:
+        return found
+    advice = f"it is in {inside}, where qnnbridge fix changes nothing: export the model without that"
+    return dataclasses.replace(found, fault=dataclasses.replace(found.fault, rewrite="", advice=advice))
 
 
 def warning_of(label: str, found: Sequence[KnownWrong], path: str | None = None) -> str:
