@@ -283,7 +283,7 @@ def test_a_token_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_loaded_ends_the_command(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = refused(*PRIVATE, "--llm", f"one={tmp_path / 'empty'}")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "genai_config.json" in done.stderr
     for wrong in ("one", f"one={tmp_path / 'none'}"):
         assert refused(*PRIVATE, "--llm", wrong).returncode == 2

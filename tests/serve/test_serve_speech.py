@@ -373,7 +373,7 @@ def test_four_hours_take_little_memory_and_the_time_is_kept(folder: Path) -> Non
 def test_the_command_refuses_what_is_no_model(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = refused(*PRIVATE, "--speech", f"one={tmp_path / 'empty'}")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "no encoder" in done.stderr
     done = refused(*PRIVATE, "--speech", f"one={folder}", "--embed", f"one={folder}")
     assert done.returncode == 2
