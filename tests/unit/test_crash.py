@@ -187,8 +187,9 @@ def test_no_rule_speaks_of_a_fault_or_a_phase_that_does_not_exist() -> None:
         assert rule.fix, rule.cause
 
 
-def test_what_we_did_ourselves_is_no_riddle() -> None:
-    died = record("damaged_bin_at_run", "running", -9, killed_because="a call ran past its deadline")
+@pytest.mark.parametrize("because", ["a call ran past its deadline", "a call ran past its deadline."])
+def test_what_we_did_ourselves_is_no_riddle(because: str) -> None:
+    died = record("damaged_bin_at_run", "running", -9, killed_because=because)
     (only,) = diagnose(died)
     assert only.cause == "qnnbridge ended it: a call ran past its deadline."
 

@@ -207,7 +207,8 @@ class Diagnosis:
 def diagnose(record: CrashRecord) -> list[Diagnosis]:
     """The likely causes, best first; never empty."""
     if record.killed_because is not None:
-        cause = f"qnnbridge ended it: {record.killed_because}."
+        # Often the sentence of an error.
+        cause = f"qnnbridge ended it: {record.killed_because.rstrip('.')}."
         return [Diagnosis(cause, "", _evidence(record), OUR_KILL, True)]
     lines, evidence = record.lines, _evidence(record)
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
