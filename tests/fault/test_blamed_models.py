@@ -18,7 +18,7 @@ from tests.fakes.hosts import FAKE_HOST, fake_host, script
 
 import qnnbridge
 from qnnbridge import errors
-from qnnbridge._supervision.blame import Quarantine
+from qnnbridge._supervision.blame import NativeCall, Quarantine
 
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 60.0
@@ -280,3 +280,25 @@ def test_a_provider_that_the_system_has_updated_is_tried_again(
     assert opened_with("1.8.21.0", "--import=sleep:0.3") is errors.ModelQuarantined
     assert opened_with("1.8.22.0", "--import=sleep:0.3") is errors.HostCrashed
     assert len(Quarantine().accounts()) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="without SIGALRM")
+def test_a_signal_handler_may_call_a_session_while_its_thread_runs_a_suspect(host: qnnbridge.Host):
+    import signal
+
+    suspect = qnnbridge.InferenceSession(script(scale=2, on_run=["sleep:1"]), host=host)
+    other = qnnbridge.InferenceSession(script(scale=3), host=host)
+    calls = [NativeCall(of, "0", "running") for of in (fingerprint(suspect), "f" * 64)]
+    host.blame.on_death(None, calls, "hung")
+    assert host.blame.must_run_alone(fingerprint(suspect))
+    results: list[Any] = []
+    before = signal.signal(
+        signal.SIGALRM, lambda *_: results.append(other.run(None, {"x": X}, timeout=WAIT_S)[0].tolist())
+    )
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        results.append(suspect.run(None, {"x": X}, timeout=WAIT_S)[0].tolist())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert results == [(X * 3).tolist(), (X * 2).tolist()]

@@ -7,6 +7,7 @@ import dataclasses
 import random
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -283,6 +284,37 @@ def test_who_comes_later_waits_for_the_suspect_that_waits() -> None:
     suspect.leave()
     assert newcomer.inside.wait(GRACE_S)
     newcomer.leave()
+
+
+@pytest.mark.parametrize("outer", [SUSPECT, OTHER])
+@pytest.mark.parametrize("inner", [SUSPECT, OTHER])
+def test_a_call_in_the_middle_of_its_threads_own_call_does_not_wait_for_that(
+    outer: CallContext, inner: CallContext
+) -> None:
+    """As a signal handler makes it. The outer call goes on only when the handler returns."""
+    gate = gate_with_suspects(SUSPECT)
+    with gate.isolate(outer, None):
+        assert enters_at_once(gate, inner)
+    assert not gate._inside
+
+
+def test_a_call_in_the_middle_of_a_wait_of_its_own_thread_does_not_wait_behind_that() -> None:
+    gate = gate_with_suspects(SUSPECT)
+    other = Caller(gate, OTHER)
+    assert other.inside.wait(GRACE_S)
+    entered = []
+
+    def wait_for(enter: Callable[[], bool], _timeout: float | None) -> bool:
+        if not entered:
+            entered.append("begun")
+            entered.append(enters_at_once(gate, THIRD))
+        return enter()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate._changes, "wait_for", wait_for)
+        assert not enters_at_once(gate, SUSPECT)
+    assert entered == ["begun", True]
+    other.leave()
 
 
 def test_a_suspect_that_gave_up_holds_nobody_back() -> None:

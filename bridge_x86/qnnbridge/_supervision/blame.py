@@ -36,6 +36,7 @@ import hashlib
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
@@ -201,10 +202,10 @@ class IsolationLock:
         self._blame = blame
         self._lock = Lock()
         self._changes: Changes[bool] = Changes()
-        # Calls by a key of their own, with whether they exclude all others. Nothing is counted up and down: an
-        # interrupted caller might leave that out.
-        self._inside: dict[object, bool] = {}
-        self._waiting_alone: dict[object, None] = {}
+        # Calls by their thread and a key of their own, with whether they exclude all others. Nothing is counted up
+        # and down: an interrupted caller might leave that out.
+        self._inside: dict[tuple[int, object], bool] = {}
+        self._waiting_alone: dict[tuple[int, object], None] = {}
 
     @contextlib.contextmanager
     def isolate(self, context: CallContext, deadline: float | None) -> Iterator[None]:
@@ -214,13 +215,16 @@ class IsolationLock:
             return
         # Decided at the entry; a model that becomes a suspect meanwhile runs alone from its next call on.
         alone = self._blame.must_run_alone(context.fingerprint)
-        me = object()
+        me = (threading.get_ident(), object())
+        # A signal handler or a finalizer called in the middle of this thread's own call, which cannot go on before.
+        nested = any(me[0] == thread for thread, _ in [*self._inside, *self._waiting_alone])
 
         def enter() -> bool:
             with self._lock:
                 # The others also wait for a suspect that waits: else a steady stream of them would keep it
                 # out for ever.
-                if self._inside if alone else (True in self._inside.values() or self._waiting_alone):
+                taken = self._inside if alone else (True in self._inside.values() or self._waiting_alone)
+                if taken and not nested:
                     return False
                 self._inside[me] = alone
                 return True
@@ -237,7 +241,7 @@ class IsolationLock:
         finally:
             self._inside.pop(me, None)
             # All steps here are single operations of C: an exception of a signal handler leaves none half
-            # done (`_shield`).
+            # done (`qnnbridge_os.shield`).
             self._waiting_alone.pop(me, None)
             self._changes.notify()
 

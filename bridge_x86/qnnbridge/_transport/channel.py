@@ -100,6 +100,8 @@ class Channel:
         # Two locks, never held together by one thread but in `_after_last_words` (send lock, then lead).
         self._send_lock = RLock()
         self._lead = RLock()
+        # Reads so far. A signal handler that calls in the middle of its thread's own wait reads that one's answer too.
+        self._reads = 0
         self._callers = Callers(hello.limits.max_in_flight)
         self._greeting: Frame | None = None
         self._retired = False
@@ -475,7 +477,8 @@ class Channel:
             raise self.requests.failure.again()
         # Bytes that were read and not yet taken apart come first; there may be no more in the pipe.
         if not reader.ready:
-            self._wait_for_bytes(deadline)
+            if not self._wait_for_bytes(deadline):
+                return
             # On Windows Ctrl+C does not end a read of a pipe, so the main thread waits for bytes in another
             # way first.
             let_ctrl_c_through(self._read_fd)
@@ -487,15 +490,21 @@ class Channel:
         except OSError:
             raise self.fail(None) from None
 
-    def _wait_for_bytes(self, deadline: float | None) -> None:
-        """Wait for bytes. A host that is stopped, gone or silent within a frame ends the wait early."""
-        since = time.monotonic()
+    def _wait_for_bytes(self, deadline: float | None) -> bool:
+        """Wait for bytes; False if a nested call has read some meanwhile.
+
+        A host that is stopped, gone or silent within a frame ends the wait early.
+        """
+        since, before = time.monotonic(), self._reads
         in_frame = self._connection.mid_frame
         while True:
             left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
             self._check_ours(self._read_fd)
-            if wait_readable(self._read_fd, left):
-                return
+            readable = wait_readable(self._read_fd, left)
+            if self._reads != before:
+                return False
+            if readable:
+                return True
             if self.requests.failure is not None:
                 raise self.requests.failure.again()
             now = time.monotonic()
@@ -509,6 +518,7 @@ class Channel:
                 raise self.fail(stalled("send", STALL_TIMEOUT_S))
 
     def _received(self, count: int) -> None:
+        self._reads += 1
         if not count:
             self.fail(None)
             self._connection.received_eof()
