@@ -100,7 +100,8 @@ class Channel:
         # Two locks, never held together by one thread but in `_after_last_words` (send lock, then lead).
         self._send_lock = RLock()
         self._lead = RLock()
-        # Reads so far. A signal handler that calls in the middle of its thread's own wait reads that one's answer too.
+        # Reads so far. A signal handler that calls in the middle of its thread's wait reads that one's answer, too.
+        # The wait sees it at the end of its slice.
         self._reads = 0
         self._callers = Callers(hello.limits.max_in_flight)
         self._greeting: Frame | None = None
