@@ -134,7 +134,9 @@ def test_an_interrupt_while_the_host_starts_leaves_it_to_the_next_call_and_no_pr
         assert (program.returncode, err) == (0, "")
     else:
         assert out.splitlines() == ["interrupted"]
-        assert program.returncode == -signal.SIGINT
+        # 1: CPython forgets that it was an interrupt when any thread executes a text behind it, such as the import of a
+        # module with a named tuple.
+        assert program.returncode in (-signal.SIGINT, 1), err
         assert err.splitlines()[-1] == "KeyboardInterrupt"
         assert time.monotonic() - begin < WAIT_S / 3, "nobody opens the gate: the host must be ended"
     assert psutil.wait_procs(hosts, timeout=WAIT_S)[1] == []
