@@ -10,9 +10,11 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 from tests import needs
 from tests.fakes.commands import COMMAND, in_a_process, qnnbridge
+from tests.fakes.later import until
 
 from qnnbridge_tools import __main__
 
@@ -120,7 +122,9 @@ def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
         os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # else a command that fails early would hang the test
 
     threading.Thread(target=unblock, daemon=True).start()
-    with pipe.open("wb"):  # returns when the command has the other end open: it waits for the array now
+    with pipe.open("wb"):  # returns when the command has the other end open, and is about to wait for the array
+        # CPython does not see a signal that comes just before its read begins until there are bytes.
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
