@@ -65,10 +65,10 @@ print("usable", flush=True)
 """
 
 
-@pytest.mark.parametrize("where", ["run", "run with a deadline", "create", "follow"])
-def test_an_interrupt_ends_the_call_and_nothing_else(where: str, tmp_path: Path):
+def begun(text: str, *arguments: str) -> subprocess.Popen[str]:
+    """The program, as soon as it says that its call is under way."""
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, where, str(tmp_path)],
+        [sys.executable, "-c", text, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
@@ -77,6 +77,12 @@ def test_an_interrupt_ends_the_call_and_nothing_else(where: str, tmp_path: Path)
     )
     assert program.stdout is not None
     assert program.stdout.readline() == "began\n"
+    return program
+
+
+@pytest.mark.parametrize("where", ["run", "run with a deadline", "create", "follow"])
+def test_an_interrupt_ends_the_call_and_nothing_else(where: str, tmp_path: Path):
+    program = begun(PROGRAM, where, str(tmp_path))
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=WAIT_S)
     assert out.splitlines() == ["interrupted", "usable"], err
@@ -114,16 +120,7 @@ def test_an_interrupt_while_the_host_starts_leaves_it_to_the_next_call_and_no_pr
     where: str, then: str, tmp_path: Path
 ) -> None:
     """first: before its HELLO. import: while it loads ONNX Runtime, for which a creation waits."""
-    program = subprocess.Popen(
-        [sys.executable, "-c", STARTS, where, then, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        cwd=ROOT,
-    )
-    assert program.stdout is not None
-    assert program.stdout.readline() == "began\n"
+    program = begun(STARTS, where, then, str(tmp_path))
     hosts = psutil.Process(program.pid).children(recursive=True)
     assert hosts
     begin = time.monotonic()
