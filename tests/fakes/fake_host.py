@@ -36,12 +36,14 @@ if __name__ == "__main__":
 
     for argument in sys.argv[1:]:
         if argument.startswith("--watchdog-grace="):
-            from qnnbridge_host.serve import handlers
+            from qnnbridge_host.engine import sessions
 
-            handlers.WATCHDOG_GRACE_S = float(argument.partition("=")[2])
+            assert sessions.WATCHDOG_GRACE_S
+            sessions.WATCHDOG_GRACE_S = float(argument.partition("=")[2])
         if argument.startswith("--cancel-grace="):
             from qnnbridge_host.serve import server
 
+            assert server.CANCEL_GRACE_S
             server.CANCEL_GRACE_S = float(argument.partition("=")[2])
     for action in before:
         act(action)

@@ -255,6 +255,7 @@ def test_the_application_loads_no_model_library_and_no_terminal_library() -> Non
     assert not loaded & {"onnx", "onnxruntime", "onnxruntime_qnn", "rich", "typer", "ml_dtypes"}
 
 
+@pytest.mark.process
 @needs.linux
 def test_the_session_class_needs_few_of_our_modules() -> None:
     loaded = loaded_after("from qnnbridge import InferenceSession")

@@ -30,6 +30,7 @@ def test_what_names_no_process_is_refused(name: str) -> None:
         number_here(name)
 
 
+@pytest.mark.process
 @needs.linux
 def test_a_process_namespace_is_a_system_of_its_own(tmp_path: Path) -> None:
     program = "from qnnbridge_protocol.process_names import this_system; print(this_system())"
