@@ -1,4 +1,5 @@
-"""The tables of pages in docs/ that are made from data: the findings in doctor.md, the releases in versions.md.
+"""The tables of pages in docs/ that are made from data: findings in doctor.md, releases in versions.md, options in
+qnn-options.md.
 
 ``python -m scripts.makers.page_tables docs/versions.md`` writes the tables of a page anew between its two marks;
 everything else in the page is written by hand and stays. Tests hold pages and data together.
@@ -12,6 +13,8 @@ from typing import Annotated
 
 import typer
 
+from qnnbridge_host.engine.qnn_options import DYNAMIC_OPTIONS, PROVIDER_OPTIONS, RUN_OPTIONS, Option
+from qnnbridge_host.model.option_names import SYSTEMS, first_releases, newest_release
 from qnnbridge_host.model.releases import Release, generated_on, load_releases
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
@@ -30,18 +33,19 @@ from qnnbridge_tools.versions.view import ort_text
 # The lines of a page between which its tables stand.
 FINDINGS_MARKS = "<!-- the table of findings: begin -->", "<!-- the table of findings: end -->"
 RELEASES_MARKS = "<!-- made from the data: begin -->", "<!-- made from the data: end -->"
+OPTIONS_MARKS = "<!-- the table of options: begin -->", "<!-- the table of options: end -->"
 _ML_COLUMNS = ("package", "version", "platforms", "Python", "onnxruntime")
 _COLUMNS = ("version", "QNN SDK", "HTP API", "drives NPUs", "other libraries", "built for", "Python", "onnxruntime")
 
 
 def with_tables(page: str) -> str:
     """The page with today's tables in it. Raises `OptionError` for a page without marks."""
-    for marks, tables in ((FINDINGS_MARKS, findings_table), (RELEASES_MARKS, releases_tables)):
+    for marks, tables in _TABLES:
         before, begin, rest = page.partition(marks[0])
         _, end, after = rest.partition(marks[1])
         if begin and end:
             return f"{before}{begin}\n{tables()}\n{end}{after}"
-    places = " or ".join(f"{begin} and {end}" for begin, end in (RELEASES_MARKS, FINDINGS_MARKS))
+    places = " or ".join(f"{begin} and {end}" for (begin, end), _ in _TABLES)
     raise OptionError("The page has no place for the table.", fix=f"It needs the lines {places}.")
 
 
@@ -54,6 +58,39 @@ def findings_table() -> str:
             bad += f": {entry.effect.value[:1].lower()}{entry.effect.value[1:]}"
         rows.append(f"| `{code}` | {bad} | {entry.why.replace('|', chr(92) + '|')} |")
     return "\n".join(rows)
+
+
+def options_table() -> str:
+    """Return the options of QNN with their values and the first release on each system that reads them."""
+    rows = []
+    for what, table in (("provider", PROVIDER_OPTIONS), ("run", RUN_OPTIONS), ("dynamic", DYNAMIC_OPTIONS)):
+        for name, option in table.items():
+            since = first_releases(name)
+            systems = [_since_text(since.get(system)) for system in SYSTEMS]
+            rows.append((f"`{name}`", what, _values_text(option), *systems))
+    lines = [f"{len(rows)} options, read from the libraries of onnxruntime-qnn 1.20 to {newest_release()}.", ""]
+    columns = ("option", "kind", "values", *(f"{system.title()} from" for system in SYSTEMS))
+    return "\n".join([*lines, *_lines(columns, rows)])
+
+
+def _since_text(release: tuple[int, int] | None) -> str:
+    return "no" if release is None else ".".join(map(str, release)) if any(release) else "all"
+
+
+def _values_text(option: Option) -> str:
+    if option.choices:
+        return ", ".join(option.choices) + (", and newer ones" if option.grows else "")
+    if option.kind == "number":
+        return (
+            f"{option.low} to {option.high}" if option.high < 2**31 - 1 else f"a whole number from {option.low} up"
+        )
+    return {
+        "switch": "0, 1",
+        "library": "the name of an installed library, or a path",
+        "file": "a file that exists",
+        "soc": "numbers or names of chips",
+        "packages": "Operator:library:symbol[:target], ...",
+    }.get(option.kind, "any text")
 
 
 def releases_tables() -> str:
@@ -104,6 +141,13 @@ def write(page: Annotated[Path, typer.Argument(help="docs/versions.md or docs/do
     """Write the tables of a page into it."""
     with reporting.work():
         page.write_text(with_tables(page.read_text("utf-8")), "utf-8", newline="\n")
+
+
+_TABLES = (
+    (FINDINGS_MARKS, findings_table),
+    (RELEASES_MARKS, releases_tables),
+    (OPTIONS_MARKS, options_table),
+)
 
 
 if __name__ == "__main__":

@@ -319,10 +319,10 @@ def test_dimensions_without_a_name_are_fixed_in_a_copy_of_the_model() -> None:
 
 def test_an_unknown_chip_is_said_first_where_qnn_refuses() -> None:
     providers = (ProviderSpec(QNN, {"soc_model": "60, 61,sc8380xp,0,9999"}),)
-    assert unknown_chips(providers) == (61, 9999)
+    assert unknown_chips(providers) == ("61", "9999")
     refused = PlacementRefused("No node.", cause="QNN took none.", fix="Change these nodes.")
     blame_unknown_chips(refused, providers)
-    assert refused.cause == "61, 9999 are no chips that qnnbridge knows (soc_model). QNN took none."
+    assert refused.cause == "61, 9999 are not in qnnbridge's table of chips (soc_model). QNN took none."
     assert refused.fix is not None
     assert "SC8380XP=60" in refused.fix
     assert refused.fix.endswith("Change these nodes.")

@@ -314,3 +314,15 @@ def test_errors_are_also_instances_of_the_classes_of_an_imported_onnxruntime(ari
     assert_same_error(caught.value, lambda: bridged.run(None, feeds))
     with pytest.raises(qnnbridge.BridgeError):
         bridged.run(None, feeds)
+
+
+def test_an_option_that_the_library_knows_and_the_table_does_not_passes_with_a_warning(
+    host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`graph_name` is a text of every provider library and no option: it stands for one of a newer release."""
+    options = {"graph_name": "1", "soc_model": "X Elite"}
+    session = qnnbridge.InferenceSession(
+        MODELS / "mul_1.onnx", host=host, providers=["QNNExecutionProvider"], provider_options=[options]
+    )
+    assert session.placement.soc_model == "60"
+    assert is_logged(caplog, "'graph_name' is newer than qnnbridge's table")

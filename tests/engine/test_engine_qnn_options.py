@@ -9,8 +9,10 @@ import pytest
 
 from qnnbridge_host.engine import qnn_options
 from qnnbridge_host.engine.qnn_options import DYNAMIC_OPTIONS, PROVIDER_OPTIONS, RUN_OPTIONS
+from qnnbridge_host.model.option_names import contains, first_releases, newest_release
 from qnnbridge_protocol.config_keys import SESSION_KEYS
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.arguments import read_chip
 
 
 def checked(options: dict[str, Any], config: dict[str, str] | None = None, **more: Any) -> dict[str, str]:
@@ -109,10 +111,10 @@ def test_the_same_options_are_fine_where_they_make_sense(options: dict[str, str]
 
 
 def test_an_option_that_the_installed_release_does_not_know_is_refused() -> None:
-    error = refused({"skip_backend_op_validation": "1"}, version=(2, 6, 0))
-    assert "2.6.0" in error.message
-    assert "2.7" in (error.cause or "")
-    checked({"skip_backend_op_validation": "1"}, version=(2, 7, 0))
+    error = refused({"skip_backend_op_validation": "1"}, version=(2, 4, 0))
+    assert "2.4.0" in error.message
+    assert "2.5" in (error.cause or "")
+    checked({"skip_backend_op_validation": "1"}, version=(2, 5, 0))
     checked({"soc_model": "60"}, version=(1, 20, 0))
 
 
@@ -183,9 +185,95 @@ def test_a_chip_is_known_by_number_or_name(text: str, numbers: tuple[int, ...]) 
     assert qnn_options.parse_chips(text) == numbers
 
 
+@pytest.fixture
+def newer(tmp_path: Path) -> str:
+    """The folder of a provider library that is newer than the tables."""
+    texts = (b"htp_num_cores", b"SM8975", b"option_of_next_y", b"enable_htp_fp16_precision")
+    for name in ("libonnxruntime_providers_qnn.so", "onnxruntime_providers_qnn.dll"):
+        (tmp_path / name).write_bytes(b"\0".join((b"\x7fELF", *texts, b"")))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"htp_num_cores": "2"}, {"option_of_next_year": "x"}, {"htp_arch": "85"}, {"soc_model": "60,SM8975"}],
+)
+def test_what_the_installed_library_knows_and_the_tables_do_not_passes_with_a_warning(
+    options: dict[str, str], newer: str
+) -> None:
+    name, value = next(iter(options.items()))
+    given = {**options, "vtcm_mb": "8"}
+    config = {"ep.context_enable": "1"}
+    assert checked(given, config, library_folder=newer, version=(2, 8, 0)) == given
+    (warning,) = qnn_options.newer_than_tables(given)
+    assert name in warning
+    assert value.split(",")[-1] in warning or name not in PROVIDER_OPTIONS
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"htp_num_core": "2"}, {"htp_num": "2"}, {"htp_arch": "74"}, {"soc_model": "SM8976"}, {"soc_model": "y"}],
+)
+def test_what_the_installed_library_does_not_contain_is_refused(options: dict[str, str], newer: str) -> None:
+    refused(options, library_folder=newer, version=(2, 8, 0))
+
+
+def test_known_options_and_chips_give_no_warning() -> None:
+    assert qnn_options.newer_than_tables({"soc_model": "60,SC8480XP,X Elite", "htp_arch": 0, "vtcm_mb": 8}) == []
+
+
+def test_an_option_of_the_other_system_is_refused_with_the_system_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    version = tuple(map(int, newest_release().split(".")))
+    monkeypatch.setattr(qnn_options.sys, "platform", "linux")
+    error = refused({"enable_htp_matmul_lut": "1"}, library_folder=str(tmp_path), version=version)
+    assert "for Windows" in (error.cause or "")
+    monkeypatch.setattr(qnn_options.sys, "platform", "win32")
+    assert checked({"enable_htp_matmul_lut": "1"}, library_folder=str(tmp_path), version=version)
+
+
+def test_every_option_of_the_tables_is_in_the_libraries_of_a_system() -> None:
+    names = [*PROVIDER_OPTIONS, *RUN_OPTIONS, *DYNAMIC_OPTIONS]
+    assert [name for name in names if not first_releases(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("library", "found"),
+    [
+        (b"\0rpc_control_latency\0", True),
+        (b"\0rpc_control_late\0code", True),
+        (b"\0qnn.rpc_control_latency\0", False),
+        (b"\0rpc_control_latency_us\0", False),
+        (b"\0rpc_control\0", False),
+        (b"", False),
+    ],
+)
+def test_a_name_is_found_whole_or_as_its_first_sixteen_bytes(library: bytes, found: bool) -> None:
+    assert contains(library, "rpc_control_latency") is found
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("X Elite", 60), ("Snapdragon X Plus", 60), ("x2 elite", 88), ("8 Gen 3", 57), ("8cx gen 3", 37)),
+        *(("8 Elite", 69), ("Snapdragon(R) X Elite - X1E80100 - Qualcomm(R) Oryon(TM) CPU", 60)),
+    ],
+)
+def test_a_chip_is_known_by_its_name_in_shops(text: str, number: int) -> None:
+    assert checked({"soc_model": text})["soc_model"] == str(number)
+    assert read_chip(text) == number
+
+
+@pytest.mark.parametrize("text", ["Snapdragon", "8", "Gen 1", "Elite", ""])
+def test_a_name_that_stands_for_no_chip_or_for_several_is_refused(text: str) -> None:
+    if text != "8":  # a number
+        refused({"soc_model": text})
+
+
 def test_a_misspelt_chip_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(OptionError) as caught:
-        qnn_options.parse_chips("SC8380PX")
+        checked({"soc_model": "SC8380PX"})
     assert "SC8380XP (60)" in (caught.value.fix or "")
 
 

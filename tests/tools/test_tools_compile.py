@@ -98,10 +98,10 @@ def test_both_figures_are_those_of_the_worst_output_which_is_named(tmp_path: Pat
 def test_a_chip_that_is_not_known_is_tried_and_named(tmp_path: Path) -> None:
     warned = run(MODELS / "q.onnx", "-o", tmp_path, "--soc-model", "61", "--no-validate")
     assert warned.returncode == 0, "the table is not all that QNN knows"
-    assert "Warning: 61 is no chip that qnnbridge knows; known are SM8350=30, " in warned.stderr
+    assert "Warning: soc_model=61 is not in qnnbridge's table of chips (SM8350=30, " in warned.stderr
     failed = run(MUL, "-o", tmp_path, "--soc-model", "61")
     assert failed.returncode == 1
-    assert "Cause: 61 is no chip that qnnbridge knows (soc_model)." in failed.stderr
+    assert "Cause: 61 is not in qnnbridge's table of chips (soc_model)." in failed.stderr
     assert "SC8380XP=60" in failed.stderr
 
 

@@ -26,6 +26,11 @@ def test_the_page_has_the_tables_that_the_data_gives() -> None:
     assert with_tables(text) == text, "run: python -m scripts.makers.page_tables docs/versions.md"
 
 
+def test_the_page_of_options_has_the_table_that_the_libraries_give() -> None:
+    text = PAGE.with_name("qnn-options.md").read_text("utf-8")
+    assert with_tables(text) == text, "run: python -m scripts.makers.page_tables docs/qnn-options.md"
+
+
 def test_every_release_has_a_line_in_the_table_of_its_platform() -> None:
     parts = dict(part.split("\n", 1) for part in releases_tables().split("### ")[1:])
     for release in load_releases():

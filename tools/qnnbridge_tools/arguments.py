@@ -165,8 +165,8 @@ def _is_size(word: str) -> bool:
 
 
 def read_chip(text: str) -> int:
-    """`--soc-model`: the number of a chip, from its number or its name."""
-    from qnnbridge_host.model.chips import CHIPS, chip_named
+    """`--soc-model`: the number of a chip, from its number, its part name or its name in shops."""
+    from qnnbridge_host.model.chips import chip_named, known_chips_text
 
     known = chip_named(text.strip())
     if known is not None:
@@ -176,7 +176,7 @@ def read_chip(text: str) -> int:
         return int(text)
     raise OptionError(
         f'--soc-model "{text}" is neither a number nor the name of a chip.',
-        fix="Known: " + ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS) + ".",
+        fix=f'Known: {known_chips_text()}, and names such as "X Elite".',
     )
 
 

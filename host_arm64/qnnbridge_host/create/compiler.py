@@ -26,7 +26,7 @@ from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.create.order import WorkOrder
 from qnnbridge_host.create.publish import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of, compiled_spec
 from qnnbridge_host.create.worker import Worker
-from qnnbridge_host.model.chips import CHIPS, chip_of
+from qnnbridge_host.model.chips import chip_named, known_chips_text
 from qnnbridge_host.model.paths import from_host, from_os
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import are_same, take_stamp
@@ -373,30 +373,23 @@ def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = (
     )
 
 
-def unknown_chips(providers: Sequence[ProviderSpec]) -> tuple[int, ...]:
-    """Numbers in ``soc_model`` that are none of `CHIPS`. QNN knows more, so such a number is not refused."""
+def unknown_chips(providers: Sequence[ProviderSpec]) -> tuple[str, ...]:
+    """Return numbers and names in ``soc_model`` that are not in `CHIPS`. QNN knows more, so they pass."""
     texts = (provider.options.get("soc_model", "") for provider in providers if provider.name == QNN)
     parts = (part.strip() for text in texts for part in text.split(","))
-    # `isdecimal` alone also takes the digits of other scripts.
-    numbers = (int(part) for part in parts if part.isascii() and part.isdecimal())
-    return tuple(dict.fromkeys(number for number in numbers if number and chip_of(number) is None))
+    return tuple(dict.fromkeys(part for part in parts if part.strip("0") and chip_named(part) is None))
 
 
-def unknown_chips_text(numbers: Sequence[int]) -> str:
-    """The text about the findings of `unknown_chips`."""
-    named = ", ".join(map(str, numbers))
-    return f"{named} {'is no chip' if len(numbers) == 1 else 'are no chips'} that qnnbridge knows"
-
-
-def known_chips_text() -> str:
-    return ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS)
+def unknown_chips_text(chips: Sequence[str]) -> str:
+    """Return the sentence about the result of `unknown_chips`."""
+    return f"{', '.join(chips)} {'is' if len(chips) == 1 else 'are'} not in qnnbridge's table of chips"
 
 
 def blame_unknown_chips(error: BridgeError, providers: Sequence[ProviderSpec]) -> None:
     """Where the chip is unknown, a refusal by QNN is most likely about that: say it first."""
-    numbers = unknown_chips(providers)
-    if numbers and isinstance(error, (CompileFailed, PlacementRefused, EPFail, Fail)):
-        error.cause = f"{unknown_chips_text(numbers)} (soc_model). {error.cause or ''}".rstrip()
+    chips = unknown_chips(providers)
+    if chips and isinstance(error, (CompileFailed, PlacementRefused, EPFail, Fail)):
+        error.cause = f"{unknown_chips_text(chips)} (soc_model). {error.cause or ''}".rstrip()
         error.fix = f"Check soc_model (--soc-model); known are {known_chips_text()}. {error.fix or ''}".rstrip()
 
 

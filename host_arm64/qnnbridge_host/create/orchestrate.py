@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from qnnbridge_host.cache.key import qnn_options
 from qnnbridge_host.create import publish
-from qnnbridge_host.create.compiler import compile_together, known_chips_text, unknown_chips, unknown_chips_text
+from qnnbridge_host.create.compiler import compile_together
 from qnnbridge_host.create.order import WorkOrder, known_faults
 from qnnbridge_host.create.publish import (
     CompiledFiles,
@@ -21,6 +22,7 @@ from qnnbridge_host.create.publish import (
     compiled_spec,
 )
 from qnnbridge_host.create.worker import Worker, WorkerSession, open_original, ticking
+from qnnbridge_host.engine.qnn_options import newer_than_tables
 from qnnbridge_host.model.compiled_checks import before_session
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.paths import from_os, seen_from
@@ -210,9 +212,7 @@ def _warnings(
     found += _about_the_chip(job, files)
     known = _known_faults(job, files, hello)
     found += [known] if known else []
-    unknown = unknown_chips(job.spec.providers)
-    if unknown:
-        found.append(f"{unknown_chips_text(unknown)}; known are {known_chips_text()}.")
+    found += newer_than_tables(qnn_options(job.spec))
     if files.died_at_teardown:
         found.append("The compiler died after its work was done; the files are whole.")
     if asked and validation.skipped:

@@ -81,6 +81,8 @@ class ModelService:
 
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""
+        from qnnbridge_host.cache.key import qnn_options
+        from qnnbridge_host.engine.qnn_options import newer_than_tables
         from qnnbridge_host.model.compiled_checks import (
             before_session,
             path_for_qnn,
@@ -149,6 +151,7 @@ class ModelService:
         without_manifest = unchecked(source)
         took = made.info.placement.npu_memory
         notices = [Notice("model", text) for text in warnings] + made.notices
+        notices += [Notice("once", text) for text in newer_than_tables(qnn_options(spec))]
         if without_manifest is not None:
             notices.append(Notice("once", without_manifest))
         if took:

@@ -119,6 +119,12 @@ def _blob_fix(circumstances: Circumstances) -> str:
 _RULES: tuple[HintRule, ...] = (
     HintRule(r"Failed to finalize QNN graph.*(?:MEM_ALLOC|Code: 1002)", _finalize_cause, _finalize_fix),
     HintRule(
+        r"Failed to compose Qnn graph",
+        "QNN could not build its graph from the nodes of this model. A known reason is a tensor without elements "
+        "(a dimension of size 0).",
+        "`qnnbridge analyze` names the node, and `qnnbridge fix` removes tensors without elements.",
+    ),
+    HintRule(
         r"was inserted using the NHWC format as requested by .* but was not selected by that EP",
         "QNN asked for this operator in channels-last layout and then refused it (its log names the reason, mostly "
         "error code 3110: a data type, rank or attribute that the chip does not support). ONNX Runtime cannot give "

@@ -6,20 +6,24 @@ the table; so are ONNX Runtime's own configuration keys, and the names of chips.
 whether a file exists; any thread.
 
 Every refusal is an `OptionError` that names the option, its fault and the correct form. Values may come as text,
-bool or int; they leave as text.
+bool or int; they leave as text. An option or a chip that is newer than the tables passes if the installed library
+contains its name; `newer_than_tables` describes it for a warning.
 
-Sources: the option names inside the libraries of onnxruntime-qnn 1.20.0, 1.22.0, 1.23.2, 1.24.1 and 2.7.0, and the
+Sources: the option names inside the libraries of all releases from 1.20 on (`model/option_names.json`), and the
 behaviour of 2.7.0 on the simulator.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from qnnbridge_host.model.chips import CHIPS, chip_named, chip_of, simulated_chip
+from qnnbridge_host.model.chips import CHIPS, chip_named, chip_of, known_chips_text, simulated_chip
+from qnnbridge_host.model.option_names import first_releases, library_contains, newest_release
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.records import NamedTuple
 
@@ -53,7 +57,7 @@ class Option(NamedTuple):
         name of one beside the provider; ``file`` must exist; ``text`` is anything.
     choices: allowed values of a ``choice`` (case counts) or a ``number``.
     low, high: range of a ``number``.
-    since: first release of onnxruntime-qnn that reads it; earlier ones ignore it silently.
+    grows: whether QNN adds larger numbers with new chips, so that those above the largest choice pass.
     choices_since: first release of choices that came later.
     """
 
@@ -62,25 +66,25 @@ class Option(NamedTuple):
     choices: tuple[str, ...] = ()
     low: int = 0
     high: int = 2**31 - 1
-    since: tuple[int, int] = (1, 20)
+    grows: bool = False
     choices_since: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
-def _switch(name: str, since: tuple[int, int] = (1, 20)) -> Option:
-    return Option(name, "switch", since=since)
+def _switch(name: str) -> Option:
+    return Option(name, "switch")
 
 
-def _number(name: str, low: int = 0, high: int = 2**31 - 1, since: tuple[int, int] = (1, 20)) -> Option:
-    return Option(name, "number", low=low, high=high, since=since)
+def _number(name: str, low: int = 0, high: int = 2**31 - 1) -> Option:
+    return Option(name, "number", low=low, high=high)
 
 
 _TABLE = (
     Option("backend_path", "library"),
-    Option("backend_type", "choice", BACKEND_TYPES, since=(1, 22)),
+    Option("backend_type", "choice", BACKEND_TYPES),
     _number("device_id"),
     Option("soc_model", "soc"),
     # Where soc_model is given as well, QNN follows that, also if the two contradict each other.
-    Option("htp_arch", "number", ("0", "68", "69", "73", "75", "79", "81")),
+    Option("htp_arch", "number", ("0", "68", "69", "73", "75", "79", "81"), grows=True),
     # 0 is QNN's default and means all of it.
     _number("vtcm_mb"),
     Option("htp_performance_mode", "choice", PERFORMANCE_MODES),
@@ -89,42 +93,43 @@ _TABLE = (
     Option("qnn_context_priority", "choice", PRIORITIES, choices_since=_PRIORITIES_SINCE),
     _number("htp_graph_finalization_optimization_mode", 0, 3),
     _switch("enable_htp_fp16_precision"),
-    _switch("enable_htp_fp16_clamp_overflow", (2, 5)),
-    _switch("htp_bf16_enable", (1, 24)),
+    _switch("enable_htp_fp16_clamp_overflow"),
+    _switch("htp_bf16_enable"),
     _switch("offload_graph_io_quantization"),
-    _switch("enable_htp_spill_fill_buffer", (1, 22)),
-    _switch("enable_vtcm_backup_buffer_sharing", (1, 23)),
-    Option("htp_share_resource_optimization", "number", ("1",), since=(2, 0)),
-    _switch("enable_htp_shared_memory_allocator", (1, 22)),
-    _switch("enable_dx12_shared_memory_allocator", (2, 4)),
-    _switch("extended_udma", (2, 1)),
-    _switch("enable_block_quant_weight_optimization", (2, 5)),
-    _switch("enable_htp_monolithic_lstm", (2, 6)),
-    _switch("enable_htp_graph_splitting", (2, 6)),
-    _number("htp_graph_splitting_num_prepare_threads", since=(2, 7)),
-    _number("htp_reused_io_limit_mb", since=(2, 7)),
-    _number("num_graph_prepare_threads", since=(2, 0)),
-    _switch("enable_htp_prepare_only", (2, 3)),
-    _switch("enable_htp_prepare_and_load", (2, 7)),
-    _switch("disable_file_mapped_weights", (1, 24)),
+    _switch("enable_htp_spill_fill_buffer"),
+    _switch("enable_vtcm_backup_buffer_sharing"),
+    Option("htp_share_resource_optimization", "number", ("1",)),
+    _switch("enable_htp_shared_memory_allocator"),
+    _switch("enable_dx12_shared_memory_allocator"),
+    _switch("extended_udma"),
+    _switch("enable_block_quant_weight_optimization"),
+    _switch("enable_htp_monolithic_lstm"),
+    _switch("enable_htp_matmul_lut"),
+    _switch("enable_htp_graph_splitting"),
+    _number("htp_graph_splitting_num_prepare_threads"),
+    _number("htp_reused_io_limit_mb"),
+    _number("num_graph_prepare_threads"),
+    _switch("enable_htp_prepare_only"),
+    _switch("enable_htp_prepare_and_load"),
+    _switch("disable_file_mapped_weights"),
     # A level needs profiling_file_path: without it QNN ends in an EPFail that `ort_errors` explains.
     Option("profiling_level", "choice", ("off", "basic", "detailed", "optrace")),
     Option("profiling_file_path", "text"),
-    Option("op_packages", "packages", since=(1, 23)),
-    Option("op_affinity", "file", since=(2, 7)),
-    _switch("skip_qnn_version_check", (1, 24)),
-    _switch("skip_backend_op_validation", (2, 7)),
+    Option("op_packages", "packages"),
+    Option("op_affinity", "file"),
+    _switch("skip_qnn_version_check"),
+    _switch("skip_backend_op_validation"),
     Option("qnn_saver_path", "library"),
-    Option("qnn_ir_backend_path", "library", since=(1, 23)),
-    _switch("dump_qnn_ir_dlc", (1, 23)),
-    Option("dump_qnn_ir_dlc_dir", "text", since=(1, 23)),
-    _switch("dump_json_qnn_graph", (1, 22)),
-    Option("json_qnn_graph_dir", "text", since=(1, 22)),
-    _switch("enable_framework_op_trace", (2, 4)),
-    Option("framework_op_trace_dir", "text", since=(2, 4)),
-    _switch("dump_qnn_ep_input_graph", (2, 5)),
-    Option("dump_qnn_ep_input_graph_dir", "text", since=(2, 5)),
-    Option("genie_log_level", "text", since=(2, 0)),
+    Option("qnn_ir_backend_path", "library"),
+    _switch("dump_qnn_ir_dlc"),
+    Option("dump_qnn_ir_dlc_dir", "text"),
+    _switch("dump_json_qnn_graph"),
+    Option("json_qnn_graph_dir", "text"),
+    _switch("enable_framework_op_trace"),
+    Option("framework_op_trace_dir", "text"),
+    _switch("dump_qnn_ep_input_graph"),
+    Option("dump_qnn_ep_input_graph_dir", "text"),
+    Option("genie_log_level", "text"),
 )
 
 PROVIDER_OPTIONS: Mapping[str, Option] = {option.name: option for option in _TABLE}
@@ -136,7 +141,7 @@ RUN_OPTIONS: Mapping[str, Option] = {
         Option("qnn.htp_perf_mode_post_run", "choice", PERFORMANCE_MODES),
         # Anything but a number aborts the process inside the provider (std::stoul).
         _number("qnn.rpc_control_latency"),
-        Option("qnn.lora_config", "file", since=(1, 22)),
+        Option("qnn.lora_config", "file"),
     )
 }
 
@@ -144,9 +149,9 @@ DYNAMIC_OPTIONS: Mapping[str, Option] = {
     option.name: option
     for option in (
         Option("ep.dynamic.workload_type", "choice", ("Default", "Efficient")),
-        Option("ep.dynamic.qnn_htp_performance_mode", "choice", PERFORMANCE_MODES, since=(1, 23)),
+        Option("ep.dynamic.qnn_htp_performance_mode", "choice", PERFORMANCE_MODES),
         # Anything but a number aborts the process inside the provider.
-        _number("kvcache_rewind", since=(2, 0)),
+        _number("kvcache_rewind"),
     )
 }
 
@@ -316,7 +321,7 @@ def _all_checked(
 ) -> dict[str, str]:
     checked = {}
     for name, value in entries.items():
-        option = _known(name, table, what, version)
+        option = _known(name, table, what, version, library_folder)
         checked[str(name)] = text = _text(value) if option is None else _checked(option, value, library_folder)
         since = option.choices_since.get(text) if option is not None else None
         if option is not None and since is not None and version and version[:2] < since:
@@ -331,19 +336,17 @@ def _all_checked(
     return checked
 
 
-def _known(name: str, table: Mapping[str, Option], what: str, version: tuple[int, ...]) -> Option | None:
+def _known(
+    name: str, table: Mapping[str, Option], what: str, version: tuple[int, ...], folder: str | None
+) -> Option | None:
+    """Return the row of an option; ``None`` for one that passes although the table does not have it."""
     option = table.get(name)
     if option is not None:
-        if version and version[:2] < option.since:
-            since = ".".join(map(str, option.since))
-            raise OptionError(
-                f"{what} {name!r} is not known to the installed onnxruntime-qnn {'.'.join(map(str, version))}.",
-                cause=f"It came with release {since}; earlier ones ignore it.",
-                fix=f"Install onnxruntime-qnn {since} or newer in the host's Python, or leave the option out.",
-                details={"option": name},
-            )
+        refusal = _unread(name, what, version) if version else None
+        if refusal is not None and not library_contains(folder, name):
+            raise refusal
         return option
-    if not names_are_checked():
+    if not names_are_checked() or library_contains(folder, name):
         return None
     right = WRONG_NAMES.get(name)
     if right is None or right not in table:
@@ -357,6 +360,56 @@ def _known(name: str, table: Mapping[str, Option], what: str, version: tuple[int
         + f"To pass the name through unchecked, set {ALLOW_UNKNOWN_ENV}=1 in the environment of the host.",
         details={"option": str(name), "suggestion": right},
     )
+
+
+def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | None:
+    """Return the refusal of an option that other releases read and the installed one does not, by the table."""
+    systems = first_releases(name)
+    here, shown = ("windows" if sys.platform == "win32" else "linux"), ".".join(map(str, version))
+    since = systems.get(here)
+    if since is not None and version[:2] < since:
+        first = ".".join(map(str, since))
+        return OptionError(
+            f"{what} {name!r} is not known to the installed onnxruntime-qnn {shown}.",
+            cause=f"It came with release {first}; earlier ones ignore it.",
+            fix=f"Install onnxruntime-qnn {first} or newer in the host's Python, or leave the option out.",
+            details={"option": name},
+        )
+    if since is None and systems and shown == newest_release():
+        other, first_there = next(iter(systems.items()))
+        return OptionError(
+            f"{what} {name!r} is not known to onnxruntime-qnn {shown} for {here.title()}.",
+            cause=f"Only the library for {other.title()} reads it, from release "
+            f"{'.'.join(map(str, first_there))} on; this one ignores it.",
+            fix="Leave the option out here.",
+            details={"option": name},
+        )
+    return None
+
+
+def newer_than_tables(options: Mapping[str, Any]) -> list[str]:
+    """Describe what the checks let pass because it is newer than the tables.
+
+    Args:
+        options: of the QNN provider, as the application gave them.
+    """
+    found = [
+        f"QNN option {name!r} is newer than qnnbridge's table (onnxruntime-qnn {newest_release()}): "
+        "it is passed to QNN without a check."
+        for name in options
+        if name not in PROVIDER_OPTIONS and name not in WRONG_NAMES
+    ]
+    arch = _text(options.get("htp_arch", "0"))
+    if arch.isascii() and arch.isdigit() and arch not in PROVIDER_OPTIONS["htp_arch"].choices:
+        found.append(f"htp_arch={arch} is newer than qnnbridge's table: it is passed to QNN without a check.")
+    words = [word.strip() for word in _text(options.get("soc_model", "0")).split(",")]
+    unknown = [word for word in words if word != "0" and chip_named(word) is None]
+    if unknown:
+        found.append(
+            f"soc_model={', '.join(unknown)} is not in qnnbridge's table of chips ({known_chips_text()}): "
+            "it is passed to QNN without a check."
+        )
+    return found
 
 
 def closest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -385,7 +438,7 @@ def _checked(option: Option, value: Any, folder: str | None) -> str:
     if option.kind == "number":
         _check_number(option, text)
     elif option.kind == "soc":
-        return ",".join(map(str, parse_chips(text)))
+        return ",".join(_chip_for_qnn(word.strip(), text, folder) for word in text.split(","))
     elif option.kind == "library":
         return find_library(text, folder, f"QNN option {option.name!r}")
     elif option.kind == "file" and not os.path.isfile(text):
@@ -398,7 +451,8 @@ def _checked(option: Option, value: Any, folder: str | None) -> str:
 def _check_number(option: Option, text: str) -> None:
     digits = text.isascii() and text.isdigit()
     if option.choices:
-        if text not in option.choices:
+        newer = option.grows and digits and int(text) > int(option.choices[-1])
+        if text not in option.choices and not newer:
             raise _ill(option, text, f"Allowed are {', '.join(option.choices)}.")
     elif not digits or not option.low <= int(text) <= option.high:
         end = f" to {option.high}" if option.high < 2**31 - 1 else " up"
@@ -463,24 +517,37 @@ def _contradiction(first: str, second: str, fix: str) -> OptionError:
 
 
 def parse_chips(text: str) -> tuple[int, ...]:
-    """The chips that a ``soc_model`` value names, as numbers. 0 means that no chip is named.
+    """Return the numbers of the chips that a checked ``soc_model`` value names. 0 means that no chip is named.
 
-    Names are turned into numbers because releases before 2.7 ignore a name without an error.
+    A name that the table of chips does not have (`newer_than_tables`) has no number and is left out.
     """
-    numbers = []
-    for part in text.split(","):
-        word = part.strip()
-        if word.isascii() and word.isdigit():
-            numbers.append(int(word))
-        elif (chip := chip_named(word)) is not None:
-            numbers.append(chip.number)
-        else:
-            raise OptionError(
-                f"soc_model={text!r}: {word!r} is neither a number nor the name of a chip.",
-                cause="QNN would ignore it and compile for its default chip.",
-                fix=_suggest_chip(word),
-            )
-    return tuple(numbers)
+    words = [part.strip() for part in text.split(",")]
+    chips = [(word, chip_named(word)) for word in words]
+    return tuple(
+        chip.number if chip else int(word) for word, chip in chips if chip or (word.isascii() and word.isdigit())
+    )
+
+
+# As Qualcomm names parts: SM8975, SC8480XP, QCS9075.
+_PART = re.compile(r"[A-Z]{2,4}\d{3,5}[A-Z]{0,3}")
+
+
+def _chip_for_qnn(word: str, text: str, folder: str | None) -> str:
+    """Return the number of a chip, because releases before 2.7 ignore a name without an error.
+
+    A part that is newer than the table keeps its name if the installed library contains it.
+    """
+    if word.isascii() and word.isdigit():
+        return str(int(word))
+    if (chip := chip_named(word)) is not None:
+        return str(chip.number)
+    if _PART.fullmatch(word.upper()) and library_contains(folder, word.upper()):
+        return word.upper()
+    raise OptionError(
+        f"soc_model={text!r}: {word!r} is neither a number nor the name of a chip.",
+        cause="QNN would ignore it and compile for its default chip.",
+        fix=_suggest_chip(word),
+    )
 
 
 def arch_of(number: int) -> int | None:
@@ -492,9 +559,9 @@ def arch_of(number: int) -> int | None:
 def chip_label(text: str) -> str:
     """A ``soc_model`` value for people: ``60 (SC8380XP)``."""
     words = []
-    for number in parse_chips(text):
-        chip = chip_of(number)
-        words.append(f"{number} ({chip.name})" if chip else str(number))
+    for word in (part.strip() for part in text.split(",")):
+        chip = chip_named(word)
+        words.append(f"{chip.number} ({chip.name})" if chip else word)
     return ", ".join(words)
 
 
@@ -508,6 +575,5 @@ def chip_for_simulator(soc_model: str | None, htp_arch: str | None) -> str:
 def _suggest_chip(word: str) -> str:
     numbers = {chip.name: chip.number for chip in CHIPS}
     close = closest(word.upper(), numbers)
-    known = ", ".join(f"{name}={number}" for name, number in numbers.items())
     hint = f"Did you mean {close} ({numbers[close]})? " if close else ""
-    return f"{hint}Give the number of the chip or one of the known names: {known}."
+    return f"{hint}Give the number of the chip or one of the known names: {known_chips_text()}."

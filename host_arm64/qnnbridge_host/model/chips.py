@@ -67,10 +67,31 @@ def chip_of(number: int) -> Chip | None:
 
 
 def chip_named(text: str) -> Chip | None:
-    """The chip of a part name (SC8380XP, in any case) or of a number."""
+    """Return the chip of a number, a part name (SC8380XP), a name in shops ("X Elite") or a processor's name.
+
+    Case does not count, nor does the word Snapdragon. ``None`` for a text that stands for no chip of the table or
+    for several.
+    """
     word = text.strip().upper()
     # `isdigit` is also true of superscripts, which `int` refuses.
-    return _BY_NUMBER.get(int(word)) if word.isascii() and word.isdigit() else _BY_NAME.get(word)
+    if word.isascii() and word.isdigit():
+        return _BY_NUMBER.get(int(word))
+    chips = chips_of_product(text)
+    return _BY_NAME.get(word) or (chips[0] if len(chips) == 1 else chip_of_processor(text))
+
+
+def chips_of_product(text: str) -> tuple[Chip, ...]:
+    """Return the chips whose name in shops has these words; those with exactly this name if there are any."""
+    words = text.strip().lower().replace("snapdragon", "").strip()
+    exact = tuple(chip for chip in CHIPS if chip.product.lower() == f"snapdragon {words}")
+    # "8 Gen 1" is not "8+ Gen 1".
+    pattern = re.compile(rf"\b{re.escape(words)}\b(?!\+)")
+    return exact or tuple(chip for chip in CHIPS if words and pattern.search(chip.product.lower()))
+
+
+def known_chips_text() -> str:
+    """Return the part names and numbers of all chips, for a message."""
+    return ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS)
 
 
 def chip_label(number: int) -> str:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
-from qnnbridge_host.model.chips import CHIPS, chip_named, chip_of_processor
+from qnnbridge_host.model.chips import CHIPS, chip_named, chips_of_product
 from qnnbridge_host.model.releases import Release, is_final, load_releases, satisfies, sdk_is_newer, version_key
 from qnnbridge_protocol.errors import OptionError
 
@@ -113,8 +113,8 @@ def read_chip(text: str) -> int:
     found = re.fullmatch(r"(?:hexagon\s*)?v?(\d{2})", text.strip().lower())
     if found and int(found[1]) in HEXAGONS:
         return int(found[1])
-    chip = chip_named(text) or chip_of_processor(text)
-    known = {chip.arch} if chip else _archs_by_product(text)
+    chip = chip_named(text)
+    known = {one.arch for one in ([chip] if chip else chips_of_product(text))}
     # One name in shops may stand for chips of several Hexagon versions.
     if len(known) == 1:
         return known.pop()
@@ -123,14 +123,6 @@ def read_chip(text: str) -> int:
         f"{text!r} is not {'one' if known else 'a known'} chip.",
         fix=f"Give the Hexagon version ({', '.join(f'V{arch}' for arch in HEXAGONS)}), or a chip, such as {names}.",
     )
-
-
-def _archs_by_product(text: str) -> set[int]:
-    words = text.strip().lower().replace("snapdragon", "").strip()
-    exact = {chip.arch for chip in CHIPS if chip.product.lower() == f"snapdragon {words}"}
-    # "8 Gen 1" is not "8+ Gen 1".
-    pattern = re.compile(rf"\b{re.escape(words)}\b(?!\+)")
-    return exact or {chip.arch for chip in CHIPS if words and pattern.search(chip.product.lower())}
 
 
 def read_python(text: str) -> tuple[int, int]:

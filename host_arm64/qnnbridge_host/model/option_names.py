@@ -1,0 +1,92 @@
+"""Which release of onnxruntime-qnn reads which option, on which system, as its libraries show.
+
+The data is `option_names.json` beside this file, made by ``python -m scripts.makers.option_names`` from the wheels.
+An option's name is a text inside the provider library. Immutable; any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import mmap
+import os
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import Final
+
+Release = tuple[int, int]
+
+# Compilers for Linux keep the first 16 bytes of a text as one constant and the rest inside the code. Of a shorter
+# name nothing may be left in one piece, so its absence shows nothing.
+WHOLE_BYTES: Final = 16
+
+_PART_OF_A_NAME: Final = re.compile(rb"[\w.]")
+
+# In the data: every release that was read has it. Those before are not in question.
+ALL: Final = "all"
+
+SYSTEMS: Final = ("windows", "linux")
+_LIBRARIES: Final = ("onnxruntime_providers_qnn.dll", "libonnxruntime_providers_qnn.so")
+
+
+def contains(library: bytes | mmap.mmap, name: str) -> bool:
+    """Return whether the bytes of a provider library contain the name of an option, and not only a longer name."""
+    text = name.encode()
+    return _has_word(library, text) or (len(text) > WHOLE_BYTES and _has_word(library, text[:WHOLE_BYTES]))
+
+
+def _has_word(library: bytes | mmap.mmap, word: bytes) -> bool:
+    at = library.find(word)
+    while at >= 0:
+        around = library[max(at - 1, 0) : at] + library[at + len(word) : at + len(word) + 1]
+        if not _PART_OF_A_NAME.search(around):
+            return True
+        at = library.find(word, at + 1)
+    return False
+
+
+def library_contains(folder: str | None, name: str) -> bool:
+    """Return whether the provider library in ``folder`` contains the name. False if no library can be read."""
+    for path in (os.path.join(folder, file) for file in _LIBRARIES) if folder else ():
+        try:
+            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return contains(data, name)
+        except (OSError, ValueError):
+            continue
+    return False
+
+
+def first_releases(name: str) -> Mapping[str, Release]:
+    """Return the first release that reads an option, for each of `SYSTEMS` whose newest libraries read it.
+
+    (0, 0) stands for every release.
+    """
+    return _table().get(name, {})
+
+
+def newest_release() -> str:
+    """Return the newest release of onnxruntime-qnn whose option names were read."""
+    return str(_document()["newest"])
+
+
+@functools.cache
+def _document() -> dict[str, object]:
+    loaded: dict[str, object] = json.loads(
+        resources.files(__package__).joinpath("option_names.json").read_text("utf-8")
+    )
+    return loaded
+
+
+@functools.cache
+def _table() -> dict[str, dict[str, Release]]:
+    options = _document()["options"]
+    assert isinstance(options, dict)
+    return {name: {system: _release(text) for system, text in systems.items()} for name, systems in options.items()}
+
+
+def _release(text: str) -> Release:
+    if text == ALL:
+        return 0, 0
+    major, minor = text.split(".")
+    return int(major), int(minor)
