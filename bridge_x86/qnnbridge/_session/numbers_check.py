@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -25,13 +24,14 @@ from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.model_records import NumbersReport
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._feeds import Counted
     from qnnbridge._session.remote_session import RemoteSession
 
 
-_log = logging.getLogger("qnnbridge.numbers")
+_log = log_of("qnnbridge.numbers")
 
 VERIFY_VARIABLE: Final = "QNNBRIDGE_VERIFY"
 # For a comparison that nothing waits for. Past it the host ends the process that runs the CPU.

@@ -7,7 +7,6 @@ defaults and error classes are ONNX Runtime's. Additions are keyword-only. Threa
 from __future__ import annotations
 
 import dataclasses
-import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -24,6 +23,7 @@ from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline, seco
 from qnnbridge._threads import Background, refuse_at_the_end
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import NumbersReport
 
 
-_log = logging.getLogger("qnnbridge.session")
+_log = log_of("qnnbridge.session")
 
 # How long `close` waits for calls of `run_async` that are under way.
 CLOSE_TIMEOUT_S = 2.0

@@ -26,7 +26,6 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import logging
 import os
 import runpy
 import sys
@@ -43,6 +42,7 @@ from qnnbridge_os.native import sleep
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BreakerOpen, BridgeError, HostStartFailed
 from qnnbridge_protocol.process_names import is_frozen
+from qnnbridge_protocol.visible import log_of
 
 # Set where the drop-in is on; its value is the folder.
 VARIABLE = "QNNBRIDGE_DROPIN"
@@ -292,7 +292,7 @@ class _Metadata(Distribution):
 # in the host's folder. What they import by the name ``onnxruntime`` is the drop-in, so their sessions run in the
 # host. What else they need (onnx, sympy, torch) is the application's to install; an `ImportError` names it.
 
-_log = logging.getLogger("qnnbridge.ort")
+_log = log_of("qnnbridge.ort")
 
 
 def find_in_host(fullname: str) -> importlib.machinery.ModuleSpec | None:

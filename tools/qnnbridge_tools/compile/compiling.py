@@ -417,7 +417,7 @@ def adopt(models: Sequence[Path], *, overwrite: bool, as_json: bool) -> None:
         return
     for model, one in zip(models, made, strict=True):
         names = ", ".join(record.name for record in one.files)
-        print(f"{manifest_path(model)}: {names}, as they are now.")
+        print(output.visible(f"{manifest_path(model)}: {names}, as they are now."))
 
 
 def adopt_one(model: Path, beside: Sequence[str]) -> CompiledManifest:
