@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -49,10 +50,6 @@ class OutputFile:
         # The report of a command may go elsewhere while the result goes here (`reporting_beside`).
         self._stdout = sys.stdout if self._descriptor == 1 else None
         self.check()
-
-    @property
-    def is_stdout(self) -> bool:
-        return self._descriptor == 1
 
     @property
     def written_through(self) -> bool:
@@ -113,6 +110,14 @@ class OutputFile:
         with self.opened() as file:
             file.write(data)
 
+    def take(self, made: Path) -> None:
+        """Move a finished file to the place, or write it through. Raises `OSError`."""
+        if self.written_through:
+            with self.opened() as file, made.open("rb") as source:
+                shutil.copyfileobj(source, file)
+        else:
+            _replace(made, self.place)
+
     def write_text(self, text: str) -> None:
         """Write text as UTF-8 with one line end after the last line. Raises `OSError`."""
         self.write((text if text.endswith("\n") else text + "\n").encode("utf-8", "backslashreplace"))
@@ -121,7 +126,6 @@ class OutputFile:
 @contextlib.contextmanager
 def _replacing(place: Path) -> Iterator[BinaryIO]:
     place.parent.mkdir(parents=True, exist_ok=True)
-    mode = _kind(place)
     # In the same folder: a rename replaces a file only within one file system.
     part = place.with_name(f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
@@ -130,16 +134,21 @@ def _replacing(place: Path) -> Iterator[BinaryIO]:
             file.flush()
             # The contents before the name: after a loss of power the new name must not lead to an empty file.
             os.fsync(file.fileno())
-        if mode is not None:
-            # The rights of the file that is replaced.
-            with contextlib.suppress(OSError):
-                os.chmod(part, stat.S_IMODE(mode))
-        os.replace(part, place)
+        _replace(part, place)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
     sync_folder(place.parent)
+
+
+def _replace(made: Path, place: Path) -> None:
+    mode = _kind(place)
+    if mode is not None:
+        # The rights of the file that is replaced.
+        with contextlib.suppress(OSError):
+            os.chmod(made, stat.S_IMODE(mode))
+    os.replace(made, place)
 
 
 def is_stdout(path: str | os.PathLike[str]) -> bool:

@@ -121,28 +121,20 @@ class Output:
 
     def commit(self) -> tuple[Path, ...]:
         """Moves the result into place; gives its files, the model first."""
-        data, model_data = self.model.with_name(self.data_name), self.target.with_name(self.data_name)
+        data = self.model.with_name(self.data_name)
         # Looked at again, since the work may have taken minutes.
         self._file.check()
-        if self._file.written_through:
-            if data.exists():
-                place_of_several(os.fspath(self.target))
-            with self._file.opened() as file, self.model.open("rb") as made:
-                shutil.copyfileobj(made, file)
-            return (self.target,)
         if not data.exists():
-            os.replace(self.model, self._file.place)
+            self._file.take(self.model)
             return (self.target,)
+        target = Path(place_of_several(os.fspath(self.target)))
+        model_data = target.with_name(self.data_name)
         self._place(model_data)
         # A reader finds no model for a moment. The old one beside the new weights would give it wrong numbers.
-        self.target.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
         os.replace(data, model_data)
-        os.replace(self.model, self.target)
-        return (self.target, model_data)
-
-    @property
-    def is_stdout(self) -> bool:
-        return self._file.is_stdout
+        os.replace(self.model, target)
+        return (target, model_data)
 
     def _place(self, path: Path) -> OutputFile:
         """Where a file of the result goes. Raises `OptionError` if it must not go there."""

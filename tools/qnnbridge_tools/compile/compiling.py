@@ -64,8 +64,11 @@ def perform(request: CompileRequest) -> bool:
 def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
     """What can be said without a host: models that are compiled already, and outputs that cannot be."""
     from qnnbridge_host.model.scan import refuse_compiled
+    from qnnbridge_os.outputs import place_of_several
     from qnnbridge_tools.compile.matrix import plan
 
+    if request.output is not None:
+        place_of_several(request.output)
     for model in request.models:
         refuse_compiled(model, "qnnbridge compile")
     if len(request.models) == 1:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from qnnbridge._daemon.discovery import variables_from_anywhere
-from qnnbridge_os.outputs import OutputFile
+from qnnbridge_os.outputs import OutputFile, is_stdout
 from qnnbridge_protocol.errors import OptionError
 
 SERVICE_NAME: Final = "qnnbridge"
@@ -284,14 +284,14 @@ def give_service_file(
     for_windows = task_scheduler or (ON_WINDOWS and not systemd)
     service = this_computer(options, for_windows)
     place = OutputFile(output, overwrite=overwrite) if output is not None else None
-    if place is None or place.is_stdout:
+    if place is None or is_stdout(place.path):
         sys.stdout.write(task_text(service) if for_windows else unit_text(service, another))
         sys.stdout.flush()
     else:
         # Bytes: text mode on Windows would give the unit \r\n.
         place.write(task_file(service) if for_windows else unit_text(service, another).encode())
     # On stderr: in `qnnbridge host service > FILE` the file holds nothing else.
-    written = "" if place is None or place.is_stdout else str(place.path)
+    written = "" if place is None or is_stdout(place.path) else str(place.path)
     print(_instructions(service, written, for_windows), file=sys.stderr)
 
 
