@@ -5,8 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 # How the names of files begin that are not written whole yet. A killed process leaves one behind.
 TEMPORARY: Final = ".qnnbridge-part-"
@@ -34,6 +40,50 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
     if durable:
         # The new name itself is part of the folder's data.
         sync_folder(folder or os.curdir)
+
+
+# In folders of ours, so that nothing is removed from a folder that only has the same name.
+MARK_FILE: Final = ".qnnbridge-folder"
+_MARK_TEXT: Final = b"This folder belongs to qnnbridge, which removes what it does not need any more.\n"
+
+
+class NotOurs(OSError):
+    """A folder of ours is a link, or holds what is not ours. It is neither entered nor changed."""
+
+
+def enter(folder: Path) -> Path:
+    """Return the folder, which need not exist. Raise `NotOurs` if a link, or no folder, has its name."""
+    try:
+        status = os.lstat(folder)
+    except FileNotFoundError:
+        return folder
+    # For Python a junction of Windows is no symbolic link, and it leads elsewhere all the same.
+    if not stat.S_ISDIR(status.st_mode) or getattr(status, "st_reparse_tag", 0):
+        raise NotOurs(errno.ENOTDIR, "It is a link or no folder, and is left alone", os.fspath(folder))
+    return folder
+
+
+def is_own(folder: Path, is_ours: Callable[[str], bool]) -> bool:
+    """Return whether a folder is ours: by its mark or, as earlier versions made none, by all that is in it."""
+    try:
+        enter(folder)
+        return os.path.lexists(folder / MARK_FILE) or all(map(is_ours, os.listdir(folder)))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def make_own(folder: Path, is_ours: Callable[[str], bool]) -> None:
+    """Create a folder with the mark, or mark one of an earlier version. Raise `NotOurs` if it is another one's."""
+    enter(folder)
+    if os.path.lexists(folder / MARK_FILE):
+        return
+    if not is_own(folder, is_ours):
+        raise NotOurs(errno.EEXIST, "It has files that are not qnnbridge's, and is left alone", os.fspath(folder))
+    make_folders(folder)
+    with contextlib.suppress(FileExistsError), open(folder / MARK_FILE, "xb") as file:
+        file.write(_MARK_TEXT)
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:

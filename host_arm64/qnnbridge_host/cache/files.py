@@ -7,10 +7,13 @@ byte in it is detected. Any thread, any process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
+import math
 import os
+import re
 import stat
 import sys
 import time
@@ -19,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.model.paths import open_regular
-from qnnbridge_os.files import make_folders, write_whole
+from qnnbridge_os.files import NotOurs, enter, make_folders, write_whole
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -51,17 +55,48 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        document = json.loads(data)
+        document = json.loads(data, parse_int=_whole_number)
         content, digest = document["content"], document["sha256"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        if not isinstance(content, dict) or digest != _digest(content):
+            raise Damaged(f"{path.name} is not as it was written")
+        if b"\\ud" in data.lower():
+            _refuse_halves(content)
+    except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
         raise Damaged(f"{path.name} is not readable") from None
-    if not isinstance(content, dict) or digest != _digest(content):
-        raise Damaged(f"{path.name} is not as it was written")
     return content
 
 
+def _whole_number(text: str) -> int:
+    """Refuse numbers of which no record has any: arithmetic with floats and the wire fail with them."""
+    number = int(text)
+    if not -(2**63) <= number < 2**64:
+        raise ValueError("a number is too large")
+    return number
+
+
+def _refuse_halves(value: object) -> None:
+    """Raise `ValueError` for half a surrogate pair. Halves that stand for bytes of a file's name are allowed."""
+    text = json.dumps(value, ensure_ascii=False)
+    text.encode("utf-8", "surrogateescape")
+
+
+def is_time(seconds: float) -> bool:
+    """Return whether a record's time (seconds since 1970) is one that a clock shows."""
+    # The year 4147: beyond 9999 `datetime` fails.
+    return math.isfinite(seconds) and 0 <= seconds < 2**36
+
+
+# Names of records and folders in the cache.
+KEY_FORM: Final = re.compile(r"[0-9a-f]{32}")
+RECORD_FORM: Final = re.compile(r"(?:[a-z]+-)?[0-9a-z]{1,64}\.(json|odd)")
+
+
 class JsonFolder:
-    """Small JSON files in one folder, each named by a key. Any thread, any process."""
+    """Small JSON files in one folder, each named by a key. Any thread, any process.
+
+    A record that is whole, and that this version does not understand, is another build's: it is set aside under the
+    ending .odd and reported, once.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,9 +104,9 @@ class JsonFolder:
     def keys(self) -> list[str]:
         """The oldest first."""
         dated = []
-        with contextlib.suppress(OSError), os.scandir(self._folder) as files:
+        with contextlib.suppress(OSError), os.scandir(self._entered()) as files:
             for file in files:
-                if file.name.endswith(".json"):
+                if file.name.endswith(".json") and RECORD_FORM.fullmatch(file.name):
                     with contextlib.suppress(FileNotFoundError):  # another process has removed it
                         dated.append((file.stat().st_mtime, file.name[:-5]))
         return [key for _, key in sorted(dated)]
@@ -79,18 +114,41 @@ class JsonFolder:
     def remove(self, key: str) -> bool:
         """Whether there was one. Raises `OSError`."""
         try:
+            self._entered()
             os.unlink(self._file(key))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotOurs):
             return False
         return True
 
+    def clear(self) -> None:
+        """Remove all records, also those that were set aside, and nothing else."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._entered()):
+                if RECORD_FORM.fullmatch(name):
+                    with contextlib.suppress(OSError):
+                        os.unlink(self._folder / name)
+
+    def set_aside(self, key: str, reason: str) -> None:
+        """Move a record that this version does not understand out of the way."""
+        with contextlib.suppress(OSError):
+            os.replace(self._file(key), self._file(key).with_suffix(".odd"))
+            log_of("qnnbridge.cache").warning(
+                "%s is not a record of this version and was set aside: %s", self._file(key), reason
+            )
+
+    def _entered(self) -> Path:
+        """The folder. Raises `NotOurs` if it, or the one above, is a link."""
+        enter(self._folder.parent)
+        return enter(self._folder)
+
     def _read(self, key: str) -> dict[str, Any] | None:
+        self._entered()
         return read_json(self._file(key))
 
     def _write(self, key: str, content: dict[str, Any]) -> None:
         """A failed write costs only time."""
         with contextlib.suppress(OSError):
-            make_folders(self._folder)
+            make_folders(self._entered())
             write_json(self._file(key), content)
 
     def _file(self, key: str) -> Path:
@@ -164,6 +222,9 @@ def try_hold(path: Path) -> Held | None:
     """The lock, or ``None`` if it is held. Raises `OSError` where the file system has no locks."""
     from filelock import FileLock, Timeout
 
+    # The lock would cut the file that a link leads to.
+    if os.path.islink(path):
+        raise NotOurs(errno.ELOOP, "It is a link, and is left alone", os.fspath(path))
     # `thread_local=False`: the thread that releases a session may be another than the one that made it.
     lock = FileLock(os.fspath(path), thread_local=False)
     try:

@@ -10,15 +10,16 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from qnnbridge_host.cache.files import SCHEMA, VERSION_FOLDER, Damaged, JsonFolder, read_json, write_json
+from qnnbridge_host.cache.files import SCHEMA, VERSION_FOLDER, Damaged, JsonFolder, is_time, read_json, write_json
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
-from qnnbridge_os.files import make_folders, sync_file
+from qnnbridge_os.files import TEMPORARY, enter, is_own, make_own, sync_file
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
@@ -87,7 +88,7 @@ class HashMemo:
             "sha256": found.sha256,
         }
         try:
-            make_folders(self.folder)
+            make_own(self.folder, _is_memo)
             write_json(self._file_of(path), content)
         except OSError:
             pass  # hashed again the next time
@@ -96,27 +97,32 @@ class HashMemo:
         """Remove records of missing files and unreadable records. Returns their number."""
         removed = 0
         for file in self._files():
-            try:
-                content = read_json(file)
-                if content is not None and os.path.exists(content["path"]):
-                    continue
-                file.unlink()
-                removed += 1
-            except (Damaged, LookupError, TypeError):
-                file.unlink(missing_ok=True)
-                removed += 1
-            except OSError:
-                continue
+            with contextlib.suppress(OSError):
+                if not _is_of_a_file(file):
+                    file.unlink()
+                    removed += 1
         return removed
 
+    def clear(self) -> None:
+        """Remove all records, and nothing else."""
+        for file in self._files():
+            with contextlib.suppress(OSError):
+                file.unlink()
+
     def _files(self) -> list[Path]:
+        """The records; none if the folder is not ours."""
         try:
-            return list(self.folder.iterdir())
+            return [self.folder / name for name in os.listdir(self.folder) if _is_memo(name)] if self._own else []
         except OSError:
             return []
 
+    @property
+    def _own(self) -> bool:
+        return is_own(self.folder, _is_memo)
+
     def _recall(self, path: str) -> Hashed | None:
         try:
+            enter(self.folder)
             content = read_json(self._file_of(path))
             if content is None or content["schema"] != MEMO_SCHEMA or content["path"] != path:
                 return None
@@ -130,6 +136,22 @@ class HashMemo:
         # The file name as the system spells it: two spellings of one path are two records, which costs a hash.
         name = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return self.folder / f"{name}.json"
+
+
+_MEMO_FORM: Final = re.compile(r"[0-9a-f]{32}\.json")
+
+
+def _is_memo(name: str) -> bool:
+    return _MEMO_FORM.fullmatch(name) is not None or name.startswith(TEMPORARY)
+
+
+def _is_of_a_file(record: Path) -> bool:
+    """Whether a record can be read, and its file exists. Raises `OSError`."""
+    try:
+        content = read_json(record)
+        return content is not None and os.path.exists(content["path"])
+    except (Damaged, LookupError, TypeError, ValueError):
+        return False
 
 
 def memo_of(settings: CacheSettings | None) -> HashMemo | None:
@@ -177,20 +199,27 @@ class NegativeEntries(JsonFolder):
         entry = NegativeEntry(key, kind, reason, label, time.time())
         self._write(key, {"schema": SCHEMA, **dataclasses.asdict(entry)})
 
-    def read(self, key: str) -> NegativeEntry | None:
+    def read(self, key: str, *, keep: bool = False) -> NegativeEntry | None:
+        """The entry, if there is one. keep: leave a record that is not understood where it is."""
         try:
             content = self._read(key)
             if content is None or content.pop("schema") != SCHEMA:
                 return None
             entry = read_document(NegativeEntry, content, "the note")
-        except (Damaged, OSError, LookupError, ValueError):
+            if not is_time(entry.created):
+                raise ValueError(f"its time is {entry.created:g}")
+        except (Damaged, OSError, LookupError):
+            return None
+        except (ValueError, OverflowError) as error:
+            if not keep:
+                self.set_aside(key, str(error))
             return None
         max_age_s = CRASHES_MAX_AGE_S if entry.kind == "crashes" else NOTES_MAX_AGE_S
         return entry if abs(time.time() - entry.created) < max_age_s else None
 
     def all(self) -> list[NegativeEntry]:
         """The newest first."""
-        found = [entry for key in self.keys() if (entry := self.read(key)) is not None]
+        found = [entry for key in self.keys() if (entry := self.read(key, keep=True)) is not None]
         return sorted(found, key=lambda entry: -entry.created)
 
 
@@ -300,7 +329,13 @@ class Verdicts(JsonFolder):
             if content is None or not known or "report" not in content:
                 return None
             report = NumbersReport.from_wire({**content["report"], "kept": True})
-        except (Damaged, OSError, TypeError, ValueError, LookupError, AttributeError):
+            if not is_time(report.when):
+                raise ValueError(f"its time is {report.when:g}")
+        except (Damaged, OSError):
+            return None
+        # `BridgeError`: of another build, whose records have another form.
+        except (BridgeError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            self.set_aside(key, error.message if isinstance(error, BridgeError) else str(error))
             return None
         return report if abs(time.time() - report.when) < VERDICTS_MAX_AGE_S else None
 
@@ -313,7 +348,7 @@ class Verdicts(JsonFolder):
         try:
             content = self._read(key) or {}
             attempts = int(content.get("attempts", 0))
-        except (Damaged, OSError, TypeError, ValueError):
+        except (Damaged, OSError, TypeError, ValueError, OverflowError):
             attempts = 0
         if attempts >= MAX_ATTEMPTS:
             return False

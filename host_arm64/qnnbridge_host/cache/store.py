@@ -24,7 +24,9 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
+import math
 import os
+import re
 import secrets
 import shutil
 import time
@@ -33,12 +35,15 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from qnnbridge_host.cache.files import (
+    KEY_FORM,
+    RECORD_FORM,
     SCHEMA,
     VERSION_FOLDER,
     Damaged,
     Held,
     hold,
     holding,
+    is_time,
     read_json,
     remove_tree,
     try_hold,
@@ -46,7 +51,7 @@ from qnnbridge_host.cache.files import (
 )
 from qnnbridge_host.cache.memo import HashMemo
 from qnnbridge_host.model.source import KnownFile, take_stamp
-from qnnbridge_os.files import make_folders, sync_file, sync_folder
+from qnnbridge_os.files import TEMPORARY, NotOurs, enter, is_own, make_folders, make_own, sync_file, sync_folder
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
@@ -122,7 +127,12 @@ class EntryManifest:
             if content.pop("schema") != SCHEMA:
                 raise Damaged("the manifest is of another version of the cache")
             manifest = read_document(cls, content, "the manifest")
-        except (LookupError, ValueError) as error:  # with a proper hash it may still be another program's
+        except (
+            LookupError,
+            ValueError,
+            TypeError,
+            AttributeError,
+        ) as error:  # with a proper hash it may still be another program's
             raise Damaged(f"the manifest lacks something ({error})") from None
         manifest._check()
         return manifest
@@ -130,6 +140,14 @@ class EntryManifest:
     def _check(self) -> None:
         names = [file.name for file in self.files]
         # A name with a folder in it would let a foreign manifest point anywhere.
+        if not (is_time(self.created) and math.isfinite(self.compile_seconds) and self.source_bytes >= 0):
+            raise Damaged("the manifest has figures that cannot be")
+        # Of any type for the wire: what is shown of them is looked at here.
+        host, providers = self.parts.get("host", {}), self.parts.get("providers", [])
+        versions = host.get("versions", {}) if isinstance(host, dict) else None
+        proper = isinstance(versions, dict) and isinstance(providers, list)
+        if not proper or not all(isinstance(p, list) and len(p) == 2 and isinstance(p[1], dict) for p in providers):
+            raise Damaged("the manifest describes its inputs in another way")
         if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
             raise Damaged("the manifest names other files than an entry has")
 
@@ -239,6 +257,20 @@ REASON_FILE: Final = "reason.json"
 HITS_FILE: Final = "hits.json"
 # Folders of what `create/replaced` keeps in the cache beside entries: what `cache clear` removes.
 COPIES: Final = ("fixed", "wrapped")
+_MADE_FORM: Final = r"(?:removed-)?[0-9a-f]{16}(?:\.lock)?"
+# Names of what each folder holds. Nothing else in it is ours.
+FORMS: Final[Mapping[str, re.Pattern[str]]] = {
+    "entries": KEY_FORM,
+    "uses": KEY_FORM,
+    "tmp": re.compile(_MADE_FORM),
+    "bad": re.compile(r"\d{8}-\d{6}-[0-9a-f]{16}-[0-9a-f]{8}"),
+    "locks": re.compile(r"[0-9a-z-]+\.(?:lock|beat)"),
+    "notes": RECORD_FORM,
+    "verdicts": RECORD_FORM,
+    **dict.fromkeys(COPIES, KEY_FORM),
+}
+# A lock of a user: its process id, and a random number.
+_USE: Final = re.compile(r"\d+-[0-9a-f]+\.lock")
 
 _WINDOWS_MAX_PATH: Final = 259
 _LONGEST_NAME: Final = 40
@@ -273,6 +305,7 @@ class Store:
         self.folder = folder
         self.root = folder / VERSION_FOLDER
         self.memo = HashMemo(folder)
+        self._own = False
 
     def prepare(self) -> None:
         """Make the folders. Raises `OSError` if this cannot be a cache."""
@@ -280,8 +313,42 @@ class Store:
         if os.name == "nt" and longest > _WINDOWS_MAX_PATH:
             raise OSError(f"{self.folder} is so long a path that Windows could not open the files in it")
         # All on one volume: entries are moved between them by rename.
+        make_own(self.root, self._is_ours)
         for name in ("entries", "locks", "uses", "tmp", "bad", "notes"):
-            make_folders(self.root / name)
+            make_folders(self.part(name))
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is a cache, and its folder is ours."""
+        return self.root.is_dir() and is_own(self.root, self._is_ours)
+
+    def part(self, name: str) -> Path:
+        """A folder of the cache, which need not exist. Raises `NotOurs` if it is a link, or another one's."""
+        if not self._own:
+            enter(self.root)
+            if not is_own(self.root, self._is_ours):
+                text = "It has files that are not qnnbridge's, and is left alone"
+                raise NotOurs(errno.EEXIST, text, os.fspath(self.root))
+            self._own = True
+        return enter(self.root / name)
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether a folder of a cache without a mark is one of an earlier version, by all that is in it."""
+        form = FORMS.get(name)
+        if form is None:
+            return False
+        part = self.root / name
+        return is_own(part, lambda one: form.fullmatch(one) is not None or one.startswith(TEMPORARY))
+
+    def listed(self, name: str) -> list[Path]:
+        """What is of ours in a folder of the cache. Another one's files and links are passed over."""
+        form = FORMS[name]
+        try:
+            return [
+                file for file in _listed(self.part(name)) if form.fullmatch(file.name) and not file.is_symlink()
+            ]
+        except NotOurs:
+            return []
 
     def check_room(self, size_bytes: int) -> None:
         """Raises `OSError` if the disk has less room than that, before the work of compiling."""
@@ -311,8 +378,9 @@ class Store:
         return dataclasses.replace(entry, checked=self._check(entry, fresh))
 
     def peek(self, key: str) -> CacheEntry | None:
-        """The entry with nothing checked but its manifest. Raises `Damaged`."""
+        """The entry with nothing checked but its manifest. Raises `Damaged`, and `NotOurs` for a link."""
         folder = self.entry_folder(key)
+        enter(folder)
         try:
             manifest = EntryManifest.read(folder)
         except OSError as error:
@@ -345,13 +413,14 @@ class Store:
         folder = self.entry_folder(key)
         if not os.path.lexists(folder):
             return
+        enter(folder)
         label = ""
         with contextlib.suppress(Damaged):
             entry = self.peek(key)
             label = entry.manifest.label if entry is not None else ""
         now = time.time()
         name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(8)}-{key[:8]}"
-        target = self.root / "bad" / name
+        target = self.part("bad") / name
         # Before the reason is written: from here on no process loads it.
         os.rename(folder, target)
         if target.is_dir():
@@ -364,8 +433,8 @@ class Store:
     def remove(self, key: str) -> None:
         """Remove an entry and the records of its use."""
         folder = self.entry_folder(key)
-        if os.path.lexists(folder):
-            grave = self.root / "tmp" / f"removed-{secrets.token_hex(8)}"
+        if os.path.lexists(enter(folder)):
+            grave = self.part("tmp") / f"removed-{secrets.token_hex(8)}"
             # First out of sight, then removed: a process killed in between leaves no half entry.
             os.rename(folder, grave)
             remove_tree(grave)
@@ -388,17 +457,17 @@ class Store:
             raise OSError(f"{folder}: a new lock is held already")
         return held
 
-    def in_use(self, key: str) -> bool:
-        """Whether a living process has sessions of it. Removes leftovers of dead ones."""
+    def in_use(self, key: str, *, sweep: bool = True) -> bool:
+        """Whether a living process has sessions of it. sweep: remove leftovers of dead ones."""
         used = False
         for file in _listed(self._uses(key)):
-            if file.suffix != ".lock":
+            if not _USE.fullmatch(file.name) or file.is_symlink():
                 continue
             held = try_hold(file)
             if held is None:
                 used = True
             else:
-                held.release(remove=True)
+                held.release(remove=sweep)
         return used
 
     def count_hit(self, key: str) -> None:
@@ -411,9 +480,13 @@ class Store:
     def hits(self, key: str) -> Hits:
         try:
             content = read_json(self._uses(key) / HITS_FILE)
-            return Hits(int(content["count"]), float(content["last"])) if content is not None else Hits()
+            if content is None:
+                return Hits()
+            found = read_document(Hits, content, "the record")
         except (Damaged, OSError, LookupError, TypeError, ValueError):
             return Hits()
+        # The next use writes a proper one.
+        return found if found.count >= 0 and is_time(found.last) else Hits()
 
     # --- making one ---
 
@@ -423,7 +496,7 @@ class Store:
         # look.
         with holding(self._sweep_lock, time.monotonic() + SWEEP_WAIT_S):
             name = secrets.token_hex(8)
-            held = try_hold(self.root / "tmp" / f"{name}.lock")
+            held = try_hold(self.part("tmp") / f"{name}.lock")
             if held is None:
                 raise OSError(f"{self.root}: a new lock is held already")
             try:
@@ -437,12 +510,12 @@ class Store:
     def sweep(self) -> int:
         """Remove leftovers of killed makers and users. Returns the number of killed makers."""
         removed = 0
-        for folder in _listed(self.root / "uses"):
+        for folder in self.listed("uses"):
             self._sweep_uses(folder.name)
         with holding(self._sweep_lock, time.monotonic() + SWEEP_WAIT_S) as alone:
             if not alone:
                 return 0
-            found = {file.name.removesuffix(".lock") for file in _listed(self.root / "tmp")}
+            found = {file.name.removesuffix(".lock") for file in self.listed("tmp")}
             for name in found:
                 if name.startswith("removed-"):
                     remove_tree(self.root / "tmp" / name)
@@ -470,23 +543,30 @@ class Store:
     # --- all of them ---
 
     def all_keys(self) -> list[str]:
-        return sorted(file.name for file in _listed(self.root / "entries"))
+        return sorted(file.name for file in self.listed("entries"))
 
     def invalid_entries(self) -> list[InvalidEntry]:
         """The newest first."""
         found = []
-        for folder in _listed(self.root / "bad"):
+        for folder in self.listed("bad"):
             try:
                 content = read_json(folder / REASON_FILE) or {}
             except (Damaged, OSError):
                 content = {}
             text = {name: str(content.get(name, "")) for name in ("key", "fault", "reason", "label")}
             when = content.get("when", 0.0)
-            found.append(InvalidEntry(folder, **text, when=when if isinstance(when, float) else 0.0))
+            known = isinstance(when, float) and is_time(when)
+            found.append(InvalidEntry(folder, **text, when=when if known else 0.0))
         return sorted(found, key=lambda bad: bad.folder.name, reverse=True)
 
     def entry_folder(self, key: str) -> Path:
-        return self.root / "entries" / key
+        return self.part("entries") / key
+
+    def clear_copies(self) -> None:
+        """Remove rewritten copies of models."""
+        for kind in COPIES:
+            for folder in self.listed(kind):
+                remove_tree(folder)
 
     # --- details ---
 
@@ -521,7 +601,7 @@ class Store:
         for key in self.all_keys():
             try:
                 other = self.peek(key)
-            except Damaged:
+            except (Damaged, NotOurs):
                 continue
             if other is None:
                 continue
@@ -539,14 +619,14 @@ class Store:
                     return
 
     def _lock_file(self, key: str) -> Path:
-        return self.root / "locks" / f"{key}.lock"
+        return self.part("locks") / f"{key}.lock"
 
     def _uses(self, key: str) -> Path:
-        return self.root / "uses" / key
+        return enter(self.part("uses") / key)
 
     @property
     def _sweep_lock(self) -> Path:
-        return self.root / "locks" / "sweep.lock"
+        return self.part("locks") / "sweep.lock"
 
 
 class Draft:
@@ -589,7 +669,8 @@ def total_bytes(store: Store) -> int:
     """Of all entries, and of those that were set aside. Each file once."""
     # By device and number of a file: its name does not count.
     sizes: dict[tuple[int, int], int] = {}
-    kept = [store.entry_folder(key) for key in store.all_keys()]
+    # `listed` passes links over: what they lead to is not of this cache.
+    kept = store.listed("entries")
     for folder in kept + [bad.folder for bad in store.invalid_entries()]:
         try:
             with os.scandir(folder) as entries:
@@ -607,7 +688,7 @@ def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
 
     keep: the entry that was just made and is about to be used. Raises `OSError`.
     """
-    held = try_hold(store.root / "locks" / "evict.lock")
+    held = try_hold(store.part("locks") / "evict.lock")
     if held is None:
         return []  # another process is evicting
     gone: list[str] = []
@@ -635,6 +716,8 @@ def evict(store: Store, key: str) -> bool:
             return False
         store.remove(key)
         return True
+    except NotOurs:
+        return False
     finally:
         held.release()
 
@@ -644,7 +727,7 @@ def last_used(store: Store, key: str) -> float:
     hits = store.hits(key)
     if hits.last:
         return hits.last
-    with contextlib.suppress(Damaged):
+    with contextlib.suppress(Damaged, NotOurs):
         entry = store.peek(key)
         if entry is not None:
             return entry.manifest.created

@@ -329,7 +329,7 @@ class SessionCache:
         self._order.progress("waiting", seconds)
 
     def _beat_file(self, key: str) -> Path:
-        return self._store.root / "locks" / f"{key}.beat"
+        return self._store.part("locks") / f"{key}.beat"
 
     def _notice(self, text: str) -> None:
         if (notice := Notice("cache", text)) not in self.notices:

@@ -27,7 +27,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,7 @@ from qnnbridge_host.cache.key import KEY_DIGITS
 from qnnbridge_host.cache.store import Store
 from qnnbridge_host.model.scan import refuse_compiled, scan_model
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_os.files import enter
 from qnnbridge_protocol.errors import (
     BridgeError,
     ContextUnusable,
@@ -222,7 +223,7 @@ def _kept(
     text = json.dumps([source.fingerprint, wanted, __version__], sort_keys=True, ensure_ascii=True)
     key = hashlib.sha256(text.encode("ascii")).hexdigest()[:KEY_DIGITS]
     store.prepare()
-    folder = store.root / kind / key
+    folder = enter(store.part(kind) / key)
     folder.parent.mkdir(exist_ok=True)
     held = store.lock(f"{kind}-{key}", order.deadline, lambda _seconds: order.stop.check())
     if held is None:
@@ -245,7 +246,7 @@ def _kept(
             write_json(draft.folder / RECORD, record)
             os.rename(draft.folder, folder)
             draft.close()
-        _shrink(folder.parent, int(settings.max_bytes * SHARE_OF_CACHE), keep=key)
+        _shrink(store.listed(kind), int(settings.max_bytes * SHARE_OF_CACHE), keep=key)
         return FixedModel(os.fspath(folder / name), made.changes)
     finally:
         held.release()
@@ -266,9 +267,9 @@ def _read_copy(store: Store, folder: Path) -> FixedModel | None:
         return None
 
 
-def _shrink(kept: Path, most: int, keep: str) -> None:
+def _shrink(kept: Sequence[Path], most: int, keep: str) -> None:
     with contextlib.suppress(OSError):
-        folders = sorted(kept.iterdir(), key=lambda folder: folder.stat().st_mtime)
+        folders = sorted(kept, key=lambda folder: folder.stat().st_mtime)
         sizes = {one: sum(file.stat().st_size for file in one.iterdir()) for one in folders}
         for folder in folders:
             if sum(sizes.values()) <= most:

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from qnnbridge_host.cache.files import Damaged, remove_tree
 from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, NegativeEntry, Verdicts
 from qnnbridge_host.cache.store import (
-    COPIES,
     EntryManifest,
     InvalidEntry,
     Store,
@@ -25,9 +24,10 @@ from qnnbridge_host.cache.store import (
     shrink,
     total_bytes,
 )
+from qnnbridge_os.files import NotOurs
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.model_records import CacheSettings
-from qnnbridge_protocol.settings import SWITCH_VARIABLE
+from qnnbridge_protocol.settings import FOLDER_VARIABLE, SWITCH_VARIABLE
 from qnnbridge_tools import output
 from qnnbridge_tools.output import size_text
 
@@ -117,6 +117,8 @@ def _entry(store: Store, key: str) -> EntryFacts:
         problem = None if manifest is not None else "it was removed this moment"
     except Damaged as damage:
         problem = str(damage)
+    except NotOurs as error:
+        problem = error.strerror
     return EntryFacts(
         key=key,
         folder=store.entry_folder(key),
@@ -131,7 +133,7 @@ def _entry(store: Store, key: str) -> EntryFacts:
 
 def _in_use(store: Store, key: str) -> bool:
     try:
-        return store.in_use(key)
+        return store.in_use(key, sweep=False)
     except OSError:  # locks cannot be asked in a read-only folder
         return False
 
@@ -184,6 +186,8 @@ def verify(store: Store, entry: EntryFacts) -> Verified:
         held = store.try_lock(entry.key)
         if held is None:
             return Verified(entry, "busy")
+    except NotOurs as error:
+        return Verified(entry, "bad", f"{error.filename}: {error.strerror}")
     except OSError:
         held = None  # a read-only folder: it does not change
     try:
@@ -201,7 +205,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
     """Remove everything not needed: leftovers, entries set aside, hashes of missing files, entries not
     used for `unused_s`, and the least recently used ones until the size is kept.
     """
-    if not store.root.is_dir():
+    if not _is_there(store):
         return Removed(())
     # Eviction takes locks, whose folder may be missing.
     store.prepare()
@@ -227,7 +231,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
 
 def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     """Remove all of `facts`; with `everything` also the hashes of files, and leftovers."""
-    if not store.root.is_dir():
+    if not _is_there(store):
         return Removed(())
     store.prepare()
     before = total_bytes(store)
@@ -238,14 +242,15 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     left_alone = sum(notes.remove(note.key) for note in facts.left_alone)
     verdicts = Verdicts(store.root)
     # Verdicts outlive their entries, and models without an entry have some: for all of them the folder is asked.
-    for key in verdicts.keys() if everything else [entry.key for entry in facts.entries]:
-        verdicts.remove(key)
+    for entry in facts.entries:
+        verdicts.remove(entry.key)
     leftovers = store.sweep() if everything else 0
     if everything:
         # No key of the list names hashes of files or rewritten copies: they go with all or not at all.
-        remove_tree(HashMemo(store.folder).folder)
-        for kind in COPIES:
-            remove_tree(store.root / kind)
+        verdicts.clear()
+        notes.clear()
+        HashMemo(store.folder).clear()
+        store.clear_copies()
     return Removed(
         entries=tuple(gone),
         kept=tuple(entry for entry in facts.entries if entry not in gone),
@@ -254,6 +259,19 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
         leftovers=leftovers,
         freed_bytes=max(0, before - total_bytes(store)),
     )
+
+
+def _is_there(store: Store) -> bool:
+    """Whether there is a cache. Raises `OptionError` for a folder of something else."""
+    if not os.path.lexists(store.root):
+        return False
+    if not store.is_usable:
+        raise OptionError(
+            f"{store.root} is not a folder of qnnbridge's cache: it is a link, or has other files.",
+            cause="Nothing in it is removed or changed.",
+            fix=f"Name another folder in {FOLDER_VARIABLE}.",
+        )
+    return True
 
 
 def _drop_bad(facts: CacheFacts) -> int:
