@@ -17,8 +17,9 @@ from onnx import TensorProto
 
 import qnnbridge
 from qnnbridge.errors import DeadlineExceeded, OptionError, PlacementRefused
+from qnnbridge_host.cache.entry import MODEL
 from qnnbridge_host.cache.memo import NegativeEntries
-from qnnbridge_host.cache.store import MODEL, Store
+from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.settings import cache_dir
 from qnnbridge_protocol.values import equal_bits
 from tests import needs

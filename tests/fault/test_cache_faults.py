@@ -28,8 +28,9 @@ import qnnbridge
 from qnnbridge._supervision.blame import Quarantine
 from qnnbridge._transport.open_requests import OpenRequests
 from qnnbridge.errors import HostCrashed, ModelQuarantined
+from qnnbridge_host.cache.entry import MODEL, EntryFile, EntryManifest
 from qnnbridge_host.cache.memo import NegativeEntries
-from qnnbridge_host.cache.store import MODEL, EntryFile, EntryManifest, Store
+from qnnbridge_host.cache.store import Store
 from qnnbridge_host.model.source import hash_file
 from qnnbridge_protocol.settings import cache_dir
 
@@ -335,7 +336,7 @@ def test_when_the_second_entry_is_bad_too_the_model_is_left_alone(
     built = tmp_path / "built"
     code = f"""
         import os
-        from qnnbridge_host.cache.store import EntryManifest
+        from qnnbridge_host.cache.entry import EntryManifest
         from qnnbridge_host.model.source import hash_file
         from qnnbridge_host.create import lookup
         from qnnbridge_host.model.manifest import FileRecord
@@ -440,7 +441,7 @@ def test_a_model_that_kills_every_compiler_is_quarantined_as_without_the_cache(r
 KILLED_AT = """
     import os, signal
     from qnnbridge_host.cache import store
-    from qnnbridge_host.cache.store import EntryManifest
+    from qnnbridge_host.cache.entry import EntryManifest
     from qnnbridge_host.create import compiler
 
     def die(*_, **__):

@@ -33,7 +33,7 @@ import qnnbridge
 from qnnbridge import errors
 from qnnbridge._supervision import supervisor
 from qnnbridge_daemon.accounts import BrokerSettings
-from qnnbridge_host.cache.store import MODEL
+from qnnbridge_host.cache.entry import MODEL
 
 __all__ = ["compiled_quantized", "right_quantized"]
 pytest.importorskip("onnxruntime_qnn")

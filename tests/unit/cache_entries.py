@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from qnnbridge_host.cache.store import MODEL, CacheEntry, EntryFile, EntryManifest, Store
+from qnnbridge_host.cache.entry import MODEL, CacheEntry, EntryFile, EntryManifest
+from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.specs import NodeInfo, SessionInfo
 
 BLOB = "model_ctx_qnn.bin"

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from tests.unit.cache_entries import BLOB, INFO, key_number, put, tree
 
+from qnnbridge_host.cache.entry import FILE_NAME, MODEL, EntryManifest
 from qnnbridge_host.cache.files import Damaged, read_json
 from qnnbridge_host.cache.memo import CRASHES_MAX_AGE_S, NegativeEntries
-from qnnbridge_host.cache.store import FILE_NAME, MANY_USES, MAX_INVALID, MODEL, EntryManifest, Store
+from qnnbridge_host.cache.store import MANY_USES, MAX_INVALID, Store
 from qnnbridge_host.create.lookup import SessionCache
 
 KEY = key_number(1)

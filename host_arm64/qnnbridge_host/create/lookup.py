@@ -18,10 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.cache.entry import STEM, CacheEntry, Differs, EntryFile, EntryManifest
 from qnnbridge_host.cache.files import Damaged, Heartbeat, Held, WaitPolicy
 from qnnbridge_host.cache.key import SOURCE_VERSIONS, is_small, key_of, key_parts, reason_against, size_of
 from qnnbridge_host.cache.memo import DAY_S, Kind, NegativeEntries
-from qnnbridge_host.cache.store import STEM, CacheEntry, Differs, EntryFile, EntryManifest, Fault, Store, shrink
+from qnnbridge_host.cache.store import Fault, Store, shrink
 from qnnbridge_host.create.order import Creation, NeedsRewrite, curing_rewrites, known_faults
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.source import hash_file, interruptible

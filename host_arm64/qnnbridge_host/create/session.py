@@ -39,7 +39,7 @@ from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, 
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
-    from qnnbridge_host.cache.store import CacheEntry
+    from qnnbridge_host.cache.entry import CacheEntry
     from qnnbridge_host.create.lookup import SessionCache
     from qnnbridge_host.engine.sessions import ResettableSession, Sessions
     from qnnbridge_host.model.source import ModelSource

@@ -13,17 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from qnnbridge_host.cache.entry import EntryManifest
 from qnnbridge_host.cache.files import Damaged, remove_tree
 from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, NegativeEntry, Verdicts
-from qnnbridge_host.cache.store import (
-    EntryManifest,
-    InvalidEntry,
-    Store,
-    evict,
-    last_used,
-    shrink,
-    total_bytes,
-)
+from qnnbridge_host.cache.store import InvalidEntry, Store, evict, last_used, shrink, total_bytes
 from qnnbridge_os.files import NotOurs
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.model_records import CacheSettings

@@ -1,0 +1,204 @@
+"""One entry of the cache: its manifest, its files, and the session that is made from it.
+
+A manifest is written last, so a folder with a readable manifest is a finished entry. Records are immutable; any
+thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from qnnbridge_host.cache.files import SCHEMA, Damaged, is_time, read_json, write_json
+from qnnbridge_host.model.source import KnownFile, take_stamp
+from qnnbridge_protocol.field_types import read_document
+from qnnbridge_protocol.specs import SessionInfo, SessionSpec
+
+FILE_NAME: Final = "manifest.json"
+STEM: Final = "model_ctx"
+# A fixed name: QNN cannot reload a file with ``..`` in its name.
+MODEL: Final = f"{STEM}.onnx"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EntryFile:
+    """A file of the entry, by its name in the entry's folder."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EntryManifest:
+    """id: of this build; the same key built again has another one. parts: the inputs of the key.
+
+    label: the model's name in messages; source_path: its path at that time; source_bytes: its size with all its
+    files.
+    info: of a session of the original model. created: seconds since 1970. compile_seconds: the time that a hit
+    saves.
+    salvaged: the compiler died after it had written everything.
+    warning: of operators that QNN is known to compute wrong; said on every hit, too.
+    """
+
+    key: str
+    id: str
+    files: tuple[EntryFile, ...]
+    label: str
+    fingerprint: str
+    parts: Mapping[str, Any]
+    info: SessionInfo
+    created: float
+    compile_seconds: float
+    source_path: str | None = None
+    source_bytes: int = 0
+    salvaged: bool = False
+    warning: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of onnxruntime and QNN that made it."""
+        return dict(self.parts.get("host", {}).get("versions", {}))
+
+    def write(self, folder: Path) -> None:
+        """Raises `OSError`."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain["files"] = [dataclasses.asdict(file) for file in self.files]
+        plain["info"] = self.info.to_wire()
+        plain["parts"] = dict(self.parts)
+        write_json(folder / FILE_NAME, {"schema": SCHEMA, **plain}, durable=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> EntryManifest | None:
+        """``None`` if there is none. Raises `Damaged`, and `OSError` for one that cannot be read."""
+        content = read_json(folder / FILE_NAME)
+        if content is None:
+            return None
+        try:
+            if content.pop("schema") != SCHEMA:
+                raise Damaged("the manifest is of another version of the cache")
+            manifest = read_document(cls, content, "the manifest")
+        # With a correct hash it may still be another program's.
+        except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
+            raise Damaged(f"the manifest lacks something ({error})") from None
+        manifest._check()
+        return manifest
+
+    def _check(self) -> None:
+        names = [file.name for file in self.files]
+        # A name with a folder in it would let a foreign manifest point anywhere.
+        if not (is_time(self.created) and math.isfinite(self.compile_seconds) and self.source_bytes >= 0):
+            raise Damaged("the manifest has figures that cannot be")
+        # Of any type for the wire: what is shown of them is looked at here.
+        host, providers = self.parts.get("host", {}), self.parts.get("providers", [])
+        versions = host.get("versions", {}) if isinstance(host, dict) else None
+        proper = isinstance(versions, dict) and isinstance(providers, list)
+        if not proper or not all(isinstance(p, list) and len(p) == 2 and isinstance(p[1], dict) for p in providers):
+            raise Damaged("the manifest describes its inputs in another way")
+        if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
+            raise Damaged("the manifest names other files than an entry has")
+
+
+# With it ONNX Runtime refuses to compile: a host that loads an entry never compiles.
+DISABLE_COMPILE = "session.disable_model_compile"
+
+_OF_THE_ORIGINAL = ("session.model_external_initializers_file_folder_path",)
+
+
+class Differs(Exception):
+    """The compiled model has other inputs or outputs than the original. The text says which."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """An entry on the disk. folder: absolute. checked: its files as they were when they were compared with the
+    manifest. native: the folder by a path that QNN can open (`native_path`), of an entry that is to be loaded."""
+
+    folder: Path
+    manifest: EntryManifest
+    checked: tuple[KnownFile, ...] = dataclasses.field(default=(), compare=False)
+    native: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def key(self) -> str:
+        return self.manifest.key
+
+    @property
+    def model(self) -> Path:
+        return self.folder / MODEL
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint for crashes of this entry, so that they never count against the model."""
+        return hashlib.sha256(f"context {self.manifest.key} {self.manifest.id}".encode()).hexdigest()
+
+    def spec(self, spec: SessionSpec) -> SessionSpec:
+        """The spec that makes the session of `spec` from the entry.
+
+        Fixed dimensions and given initializers are compiled in.
+        """
+        entries = {key: text for key, text in spec.config_entries.items() if key not in _OF_THE_ORIGINAL}
+        return dataclasses.replace(
+            spec,
+            model_path=os.path.join(self.native, MODEL),
+            config_entries={**entries, DISABLE_COMPILE: "1"},
+            free_dimensions_by_name={},
+            free_dimensions_by_denotation={},
+            initializers=(),
+            external_initializers=(),
+            files_in_memory=(),
+        )
+
+    @property
+    def files(self) -> tuple[KnownFile, ...]:
+        """The session's files. Those of an entry that was just made have not been read again since."""
+        if self.checked:
+            return self.checked
+        records = self.manifest.files
+        paths = [os.path.join(self.native, record.name) for record in records]
+        return tuple(KnownFile(p, take_stamp(p), record.sha256) for p, record in zip(paths, records, strict=True))
+
+    def check_unchanged(self) -> None:
+        """To be asked when native code has read the files. Raises `Damaged`, and `OSError`."""
+        for file in self.checked:
+            if file.changed():
+                raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")
+
+    def touched(self) -> bool:
+        """Whether anything was done to the files since they were checked, though their contents are the same now.
+        Raises `OSError`."""
+        for file in self.checked:
+            now = take_stamp(file.path)
+            if now is None or file.stamp is None or not now.same(file.stamp):
+                return True
+        return False
+
+    def restore(self, loaded: SessionInfo) -> SessionInfo:
+        """The information that a session of the original would show. Raises `Differs`.
+
+        An EPContext model has lost the producer, the version and the domain, and it counts a whole partition as one
+        node.
+        """
+        original = self.manifest.info
+        for what in ("inputs", "outputs", "overridable_initializers"):
+            if getattr(loaded, what) != getattr(original, what):
+                raise Differs(f"its {what.replace('_', ' ')} are not those of the model")
+        ours, theirs = loaded.placement, original.placement
+        if ours.known and theirs.known and ours.cpu_nodes != theirs.cpu_nodes:
+            raise Differs("other nodes of it are on the CPU than of the model")
+        return dataclasses.replace(
+            original,
+            placement=dataclasses.replace(theirs, npu_bytes=ours.npu_bytes, npu_memory=ours.npu_memory),
+            provider_options=loaded.provider_options,
+            profiling_start_time_ns=loaded.profiling_start_time_ns,
+            create_seconds=loaded.create_seconds,
+        )
