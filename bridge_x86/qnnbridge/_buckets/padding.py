@@ -34,6 +34,7 @@ from qnnbridge._feed_rules import Array
 from qnnbridge._session import Verify
 from qnnbridge._session.numbers_check import MAX_BYTES
 from qnnbridge._supervision.host_process import seconds_left
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, ModelError, NumbersDiffer, OptionError, OrtError, RemoteError
@@ -248,7 +249,7 @@ class PaddingCheck:
         self.found = ""
         self._label = label
         self._mode = mode
-        self._lock = Lock()
+        self._lock = renew_in_forks(Lock())
         # Variants of which a padded call was compared.
         self._tried: set[Sizes] = set()
 

@@ -69,6 +69,7 @@ from qnnbridge._session.runs import RunArguments
 from qnnbridge._session.session import CpuFallbackWarning, check_outputs
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.model_records import NumbersReport
@@ -117,7 +118,7 @@ class BucketedSession:
         self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
         # Of calls, by the names that `BucketStatus` has for them.
         self._counts: collections.Counter[str] = collections.Counter()
-        self._counting = Lock()
+        self._counting = renew_in_forks(Lock())
         self._ruled_out: dict[str, str] = {}
         deadline = deadline_after(timeout)
         try:

@@ -20,6 +20,7 @@ from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Background
 from qnnbridge._transport.open_requests import remaining
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock, RLock
 from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
@@ -149,7 +150,7 @@ class Variants:
         # Entries are never removed; `add` only inserts, so readers need no lock but copy what they iterate
         # over.
         self._variants = {sizes: Variant(sizes) for sizes in (*plan.variants(), FREE)}
-        self._counting = Lock()
+        self._counting = renew_in_forks(Lock())
         self._dynamic: dict[str, str] = {}
         self._closed = False
 

@@ -20,6 +20,7 @@ from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
 from qnnbridge_os import shield
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
 from qnnbridge_protocol.field_types import read_record
@@ -65,7 +66,7 @@ _STAGES: Final = {
 _FILES: Final = (os.path.dirname(__file__), shield.__file__)
 _OURS: Final = tuple(os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in _FILES)
 _said: set[str] = set()
-_said_lock = Lock()
+_said_lock = renew_in_forks(Lock())
 
 
 class CacheWarning(UserWarning):

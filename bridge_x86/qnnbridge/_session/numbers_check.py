@@ -20,6 +20,7 @@ from qnnbridge._session import Verify
 from qnnbridge._session.create import encoded, warn_application
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError, ProtocolDesync, UnknownOperation
@@ -75,7 +76,7 @@ class NumbersCheck:
     def __init__(self, remote: RemoteSession, mode: Verify) -> None:
         self._remote = remote
         self._mode = mode
-        self._lock = Lock()
+        self._lock = renew_in_forks(Lock())
         self.waits = False
         placement = remote.info.placement
         if mode == "off":

@@ -31,6 +31,7 @@ from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import remaining
+from qnnbridge_os import fds
 from qnnbridge_os.shield import TooLate, in_turn, when_gone
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, StateLost
 from qnnbridge_protocol.field_types import field
@@ -101,7 +102,12 @@ class RemoteSession(ReplayingSession):
         # finalizer, which must not know the session.
         self._place: list[tuple[int, int]] = []
         # It only appends to a queue (`Releases.add` takes no lock). The next call sends the release.
-        when_gone(self, functools.partial(_release_later, host, self._place))
+        self._watch()
+
+    def _watch(self) -> None:
+        """Have the session released when it is dropped. The child of a fork has none of its parent's watches."""
+        when_gone(self, functools.partial(_release_later, self.host, self._place))
+        self._watched_in = fds.forks
 
     def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
         """Whether a call may take the fast path, whose requests cannot carry these arguments to a daemon."""
@@ -450,6 +456,8 @@ class RemoteSession(ReplayingSession):
         # One statement, with the generation last: `_id_in` and the fast path read them without the lock.
         self.info, self.session_id, self._generation = created.info, created.session, process.generation
         self._place[:] = [(process.generation, created.session)]
+        if self._watched_in != fds.forks:
+            self._watch()
         self.is_shared = created.shared
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)

@@ -34,6 +34,7 @@ from qnnbridge._session import SessionRecipe
 from qnnbridge._supervision.host_process import OnDeadline, Patience, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import RLock
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -186,7 +187,7 @@ class ReplayingSession:
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         self._create_context = dataclasses.replace(self.context, op="session.create")
-        self._lock = RLock()  # for `in_turn`
+        self._lock = renew_in_forks(RLock())  # for `in_turn`
         # Key and id of the entry of the cache that native code works on, or was loaded last.
         self._entry: tuple[str, str] | None = None
         # The cache's result for this session.

@@ -32,6 +32,7 @@ from qnnbridge._session.replay import Death
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, Deadline
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import RLock
 from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import (
@@ -156,7 +157,7 @@ class Remade:
         self._kind = kind
         self._make = make
         self._complete = complete
-        self._lock = RLock()  # for `in_turn`
+        self._lock = renew_in_forks(RLock())  # for `in_turn`
         self._object: HostObject | None = None
         self._made_after = 0
         self.times_made = 0

@@ -31,6 +31,7 @@ from qnnbridge._option_fields import (
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError, RemoteTypeError
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE
@@ -92,7 +93,7 @@ def package_folders(python: str) -> Iterator[str]:
 # Fatal, the highest severity of a log line.
 MOST_SEVERE = 4
 
-_lock = Lock()
+_lock = renew_in_forks(Lock())
 _settings: dict[str, int] = {}
 _version: str | None = None
 

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Literal, get_args
 
 from qnnbridge._providers import CPU, QNN, option_text
 from qnnbridge._session_options import KNOWN_PROVIDERS
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock, local
 from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteValueError
 
@@ -214,7 +215,7 @@ class _Thread(local):
 class _Writing(Journal):
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._lock = Lock()
+        self._lock = renew_in_forks(Lock())
         self._thread = _Thread()
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
         # The host itself is kept, so that no other one gets its id while the process lives.
@@ -291,7 +292,7 @@ class _Writing(Journal):
 
 
 _made: Journal | None = None
-_lock = Lock()
+_lock = renew_in_forks(Lock())
 
 
 def journal() -> Journal:

@@ -20,6 +20,7 @@ from qnnbridge._buckets.variants import opener
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._session.create import identify, show_notices
 from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.model_records import Notice
@@ -72,7 +73,7 @@ class SizesOfFirstCall:
     def __init__(self, inputs: Sequence[NodeInfo], make: Callable[[Seen], BaseSession | None]) -> None:
         self._axes = free_dimensions(inputs)
         self._make = make
-        self._making = Lock()
+        self._making = renew_in_forks(Lock())
         self._seen: Seen | None = None
         self._session: BaseSession | None = None
         self._warned = False
