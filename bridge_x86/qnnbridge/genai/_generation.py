@@ -187,6 +187,8 @@ class RemoteGeneration:
                 f"Cannot rewind to {length}: the generator has {len(self.tokens)} tokens.",
                 fix="Give a number from 0 to token_count().",
             )
+        if length == len(self.tokens):
+            return  # nothing is dropped: a finished generation stays finished
         self.settle()
         # The host learns of it with the next request, whose `length` is smaller than what it has.
         del self.tokens[length:]
