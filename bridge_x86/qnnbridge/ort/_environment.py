@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import DistributionFinder, MetadataPathFinder
+from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._host import default_host
@@ -44,8 +44,11 @@ if TYPE_CHECKING:
 QNN_1X = "onnxruntime-qnn"
 
 
-def host_package_version(name: str) -> str | None:
-    """``None`` where the files do not say: no interpreter, or one that keeps its packages in an unusual place."""
+def host_distribution(name: str) -> Distribution | None:
+    """Return the installed package of the host.
+
+    ``None`` where the files do not say: no interpreter, or one that keeps its packages in an unusual place.
+    """
     try:
         python = find_host(None).path
     except BridgeError:
@@ -53,16 +56,22 @@ def host_package_version(name: str) -> str | None:
     # Files only: another finder may be the drop-in, which asks here.
     where = DistributionFinder.Context(path=list(package_folders(python)))
     installed = MetadataPathFinder.find_distributions(where)
-    found: dict[str, str] = {}
+    found: dict[str, Distribution] = {}
     for one in installed:  # the first on the path is the one that is imported
         # A damaged installation can leave a dist-info folder without a name.
-        found.setdefault(_normal(one.metadata["Name"] or ""), one.version)
-    version = found.get(_normal(name))
-    if version is None and name == "onnxruntime":
+        found.setdefault(_normal(one.metadata["Name"] or ""), one)
+    distribution = found.get(_normal(name))
+    if distribution is None and name == "onnxruntime":
         # The wheels of onnxruntime-qnn 1.x contain onnxruntime itself, under their own name.
-        builtin = found.get(QNN_1X, "")
-        version = builtin if builtin.startswith("1.") else None
-    return version
+        builtin = found.get(QNN_1X)
+        distribution = builtin if builtin is not None and builtin.version.startswith("1.") else None
+    return distribution
+
+
+def host_package_version(name: str) -> str | None:
+    """Return the version of the host's package; ``None`` where the files do not say (`host_distribution`)."""
+    found = host_distribution(name)
+    return None if found is None else found.version
 
 
 def _normal(name: str) -> str:
