@@ -27,12 +27,11 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
-import platformdirs
-
 from qnnbridge_os import files
 from qnnbridge_os.native import sleep
 from qnnbridge_os.private import default_runtime_folder, make_private_folder, why_not_private
 from qnnbridge_protocol import __version__
+from qnnbridge_protocol.settings import cache_dir
 
 _log = logging.getLogger("qnnbridge.ort")
 
@@ -130,13 +129,7 @@ def _made(environ: Mapping[str, str]) -> str | None:
 
 def _bases(problems: list[str]) -> Iterator[str]:
     """Yield folders to write to, in the order of preference."""
-    # False: no folder of an author, which platformdirs otherwise puts above the name on Windows.
-    named = os.environ.get("QNNBRIDGE_CACHE_DIR")
-    cache = os.path.abspath(named) if named else platformdirs.user_cache_dir("qnnbridge", False)
-    if os.path.isabs(cache):
-        yield cache
-    else:
-        problems.append(f"{cache}: this user has no home folder")  # "~" stays where there is none
+    yield os.fspath(cache_dir())
     # Python imports from there: it must be a folder that no other user can have filled.
     runtime = default_runtime_folder()
     try:

@@ -67,6 +67,10 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
                 raise unittest.SkipTest(why)
             model = data
         options = SessionOptions()
+        # As in ONNX Runtime.
+        options.add_session_config_entry(
+            "session.allow_released_opsets_only", "1" if cls.allowReleasedOpsetsOnly else "0"
+        )
         set_allowed(options, kwargs, _SAFE_SESSION_OPTIONS, "SessionOptions")
         # The only device of this interface is the CPU (`get_device`), so the model computes there, as with onnxruntime
         # and its QNN plugin.
