@@ -393,11 +393,29 @@ class BaseSession(RunVariants):
 
 
 def _load_modules_of_runs() -> None:
-    """numpy, and what handles values: loaded while the host makes the session, so that no run waits for it."""
+    """Load all that a session needs later while the host makes it: numpy, values, the explanation of a death.
+
+    No run waits for an import then, and a program may give up its rights or its root folder (`os.chroot`) once it has
+    its sessions.
+    """
+    import difflib
+    import hashlib
+    import secrets
+
+    import platformdirs
+    import psutil
+
+    import qnnbridge._diagnosis.crash
+    import qnnbridge._diagnosis.ort_log
     import qnnbridge._fastpath.channel_pool
     import qnnbridge._feeds
+    import qnnbridge._io_binding
     import qnnbridge._ort_value
-    import qnnbridge._session.fast_calls  # noqa: F401
+    import qnnbridge._session.fast_calls
+    import qnnbridge._session.numbers_check
+    import qnnbridge_os.files
+    import qnnbridge_os.sharing
+    import qnnbridge_protocol.values  # noqa: F401
 
 
 def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:
