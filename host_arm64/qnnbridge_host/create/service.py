@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.create.order import Creation, refuse_quarantined
+from qnnbridge_host.model.external_lengths import EXTERNAL_DATA_FOLDER
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, OptionError, desync
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 # The name of `compile` in messages.
 COMPILE_COMMAND: Final = "qnnbridge compile"
-# Configuration entry that says where the external data of a model given as bytes lies.
-EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 # Eleven days. Timers cannot wait much longer.
 LONGEST_S: Final = 1_000_000.0
 

@@ -34,6 +34,7 @@ from qnnbridge_host.engine.ort_errors import Circumstances, is_cpu_fallback_refu
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLBACK, PROVIDER
 from qnnbridge_host.machine import Installed, parse_version
+from qnnbridge_host.model.external_lengths import EXTERNAL_DATA_FOLDER, file_with_lengths, with_lengths
 from qnnbridge_host.model.scan import lacking_weights
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
@@ -127,6 +128,8 @@ class OrtEngine:
             soc_model=choice.target.soc_model if choice.target else None,
             simulator=bool(choice.target and choice.target.simulator),
         )
+        if choice.qnn is not None:
+            source, choice = _with_lengths(source, choice)
         on_phase("creating")
         started = time.perf_counter()
         try:
@@ -280,6 +283,18 @@ def _source(spec: SessionSpec, model: Any) -> str | bytes:
     if spec.model_path is None:
         raise InvalidArgument("There is neither a model path nor a model.")
     return spec.model_path
+
+
+def _with_lengths(source: str | bytes, choice: ProviderChoice) -> tuple[str | bytes, ProviderChoice]:
+    """For QNN: the model with the lengths of its external weights, where it lacks them."""
+    if isinstance(source, bytes):
+        return with_lengths(source) or source, choice
+    completed = file_with_lengths(source)
+    if completed is None:
+        return source, choice
+    entries = dict(choice.entries)
+    entries.setdefault(EXTERNAL_DATA_FOLDER, os.path.dirname(os.path.abspath(source)))
+    return completed, choice._replace(entries=entries)
 
 
 # --- one session: runs it, and translates values and errors on the way ------------------------------------
