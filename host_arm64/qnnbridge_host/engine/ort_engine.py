@@ -127,6 +127,7 @@ class OrtEngine:
             model_path=spec.model_path if isinstance(source, str) else None,
             soc_model=choice.target.soc_model if choice.target else None,
             simulator=bool(choice.target and choice.target.simulator),
+            custom_op_libraries=tuple(spec.custom_op_libraries),
         )
         if choice.qnn is not None:
             source, choice = _with_lengths(source, choice)
