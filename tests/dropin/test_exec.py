@@ -325,7 +325,7 @@ def test_the_device_of_onnxs_backend_is_the_cpu_unless_the_user_says_otherwise(t
         import onnx
         import onnxruntime.backend as backend
 
-        model = onnx.load({str(MODELS / "mul_1.onnx")!r})
+        model = {str(MODELS / "mul_1.onnx")!r}
         for device in ({{}}, {{"device": "CPU"}}):
             ready = backend.prepare(model, **device)
             print(ready._session.get_providers()[0], ready.run([np.ones((3, 2), np.float32)])[0].sum())
@@ -334,7 +334,7 @@ def test_the_device_of_onnxs_backend_is_the_cpu_unless_the_user_says_otherwise(t
         out = onnx.helper.make_tensor_value_info("y", 1, [])
         graph = onnx.helper.make_graph([node], "g", [scalar], [out])
         made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
-        print(backend.run_model(made, [np.float32(3)], "CPU")[0])
+        print(backend.prepare(made, "CPU").run([np.float32(3)])[0])
     """
     name = program(tmp_path, source)
     ran = exec_program(name, cwd=tmp_path)
